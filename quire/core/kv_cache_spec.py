@@ -27,7 +27,9 @@ class KVCacheSpec:
         dtype: A key of :data:`KV_DTYPE_BITS`.
         window: Tokens that a position sees at most in every layer, itself included; None when
             some layer sees all, or all are kept. Blocks that no position will see are given back.
-        step_tokens: Most tokens of one request in a step; matters only with a window.
+        step_tokens: Most tokens of one request in a step; matters only with a window, or where KV
+            is not kept.
+        is_kept: Whether a later step reads it. If not, layers use the same room in turn.
     """
 
     num_layers: int
@@ -37,6 +39,7 @@ class KVCacheSpec:
     dtype: str
     window: int | None = None
     step_tokens: int = 1
+    is_kept: bool = True
 
     def __post_init__(self) -> None:
         """Refuse heads that do not divide into groups.
@@ -83,6 +86,13 @@ class KVCacheSpec:
             return num_all
         # What a step's first token sees, and the step; they may begin and end inside a block.
         return min(num_all, 1 - (1 - self.window - self.step_tokens) // self.block_size)
+
+    def most_blocks(self, num_requests: int, num_tokens: int) -> int:
+        """Most blocks that requests of up to ``num_tokens`` tokens hold at once, all together."""
+        most = num_requests * self.num_blocks(num_tokens)
+        if self.is_kept:
+            return most
+        return min(most, self.step_tokens // self.block_size + num_requests)
 
     def tokens_held(self, num_blocks: int, longest: int) -> int:
         """Return how long a request can be that ``num_blocks`` blocks hold, if that is bounded.

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from quire.core.moe_config import MoEConfig
+from quire.core.pooling_config import ClassifierConfig, PoolingConfig
 from quire.core.vision_config import VisionConfig
 
 
@@ -69,7 +70,8 @@ class ModelConfig:
         norm_bias: Whether a LayerNorm has one.
         norm_offset: Added to norms' weights when they are loaded (Gemma: 1).
         norm_placement: ``pre``: of what attention and MLP are given (Llama); ``post``: of what they
-            give (OLMo 2); ``both`` (Gemma 2).
+            give (OLMo 2); ``both`` (Gemma 2); ``sum``: of the residual with what they give, which
+            goes on as the residual (BERT).
         parallel: Attention and MLP are given the same residual, and added to it together.
         shared_norm: They have one norm, too.
         qkv_bias, output_bias, mlp_bias, head_bias: Which projections have a bias.
@@ -89,6 +91,9 @@ class ModelConfig:
         window_rope: Of layers with a window, where it is another one (Gemma 3).
         rope_layers: Per layer, whether queries and keys turn; empty means in all.
         learned_positions: Rows of the learned position table, or 0.
+        position_offset: Row of the first position.
+        token_types: Rows of a table of the texts that a token may belong to (BERT: two), or 0.
+        is_encoder: Each position sees all of its prompt, which is computed in one step.
         tie_word_embeddings: Output head shares the embedding's weights.
         sliding_window: Tokens a position sees, itself included; None for all.
         layer_windows: Per layer, whether the window applies; empty means to all layers.
@@ -96,6 +101,10 @@ class ModelConfig:
             tokens alone (Llama 4).
         moe: None for a dense MLP in all layers.
         vision: Of a model that reads pictures; None for text alone.
+        pooling: Of vectors, where a request names no kind.
+        pooler: The first token's state goes through a matrix and tanh, for classes and for vectors
+            of the kind ``pooler``.
+        classifier: None without classes.
         bos_token_id, eos_token_ids: As in the checkpoint's configuration.
     """
 
@@ -135,14 +144,25 @@ class ModelConfig:
     window_rope: RopeConfig | None = None
     rope_layers: tuple[bool, ...] = ()
     learned_positions: int = 0
+    position_offset: int = 0
+    token_types: int = 0
+    is_encoder: bool = False
     tie_word_embeddings: bool = False
     sliding_window: int | None = None
     layer_windows: tuple[bool, ...] = ()
     chunked: bool = False
     moe: MoEConfig | None = None
     vision: VisionConfig | None = None
+    pooling: PoolingConfig = field(default=PoolingConfig())
+    pooler: bool = False
+    classifier: ClassifierConfig | None = None
     bos_token_id: int | None = None
     eos_token_ids: tuple[int, ...] = field(default=())
+
+    @property
+    def generates(self) -> bool:
+        """Whether it has an output head, and so can be asked for tokens."""
+        return not self.is_encoder and self.classifier is None
 
     def has_window(self, layer: int) -> bool:
         """Tell whether a layer's positions see the latest ``sliding_window`` alone."""
@@ -199,9 +219,15 @@ class ModelConfig:
         if self.moe is not None:
             mlps += self.num_moe_layers * self._moe_parameters(self.moe)
         matrices = 1 if self.tie_word_embeddings else 2
-        rows = matrices * self.vocab_size + self.learned_positions
+        rows = matrices * self.vocab_size + self.learned_positions + self.token_types
         bias = self.vocab_size if self.head_bias else 0
-        return self.num_layers * layer + mlps + rows * width + norm + bias
+        return self.num_layers * layer + mlps + rows * width + norm + bias + self._head_parameters
+
+    @property
+    def _head_parameters(self) -> int:
+        width, classifier = self.hidden_size, self.classifier
+        pooler = width * (width + 1) if self.pooler else 0
+        return pooler + (len(classifier.labels) * (width + classifier.bias) if classifier else 0)
 
     def _mlp_parameters(self, inner: int, bias: bool) -> int:
         width = self.hidden_size

@@ -103,7 +103,8 @@ class RequestOutput:
         num_cached_tokens: Prompt tokens that were found in the prefix cache.
         metrics: Times of the request.
         error: What went wrong when a finish reason is ``error``.
-        embedding: (D,) float32 little-endian of length 1, when ``pooling`` was asked for.
+        embedding: The vector (D,), or the logits of classes (C,), float32 little-endian, when
+            ``pooling`` was asked for.
     """
 
     request_id: str

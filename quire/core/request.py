@@ -80,6 +80,8 @@ class EngineRequest:
             ``("salt:...", "adapter:...")``.
         range_keys: What separates the blocks that hold certain positions, and those after them.
         pictures: In the order of their positions.
+        second_text: Position at which the second of two texts begins, for an encoder that tells
+            them apart by its token types.
         deadline: When it ends with ``timeout``, wherever it stands; in seconds on the monotonic
             clock, which processes share.
         client: Clients that compete are served alike, by their weights; see
@@ -99,6 +101,7 @@ class EngineRequest:
     extra_keys: tuple[str, ...] = ()
     range_keys: tuple[RangeKey, ...] = ()
     pictures: tuple[Picture, ...] = ()
+    second_text: int | None = None
     deadline: float | None = None
     client: Client = SHARED
     speculative_method: str | None = None

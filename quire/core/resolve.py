@@ -72,6 +72,9 @@ def resolve(config: EngineConfig, machine: Machine, model_config: ModelConfig) -
     elif kv_cache_dtype == "fp8":
         kv_cache_dtype = "fp8_e4m3"
         chosen("kv_cache_dtype", kv_cache_dtype, "what fp8 stands for")
+    if model_config.is_encoder:
+        why = "tokens of an encoder see all of their prompt, which is computed in one step"
+        chosen("enable_chunked_prefill, enable_prefix_caching", "off", why)
     layout = config.cache.kv_layout
     if layout != "paged" and config.cache.enable_prefix_caching:
         chosen("enable_prefix_caching", "off", f"blocks are not shared with --kv-layout {layout}")

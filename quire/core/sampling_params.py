@@ -18,7 +18,9 @@ MAX_N = 128
 MAX_TEXTS = 1024
 #: Tokens whose log-probabilities are reported by name: each costs a look at all logits.
 MAX_NAMED_LOGPROBS = 128
-POOLINGS = ("mean", "last")
+#: What a vector is made of, and what a head gives instead of one.
+VECTORS = ("last", "mean", "cls", "pooler")
+POOLINGS = (*VECTORS, "classify")
 
 #: Type of the fields, as text and by name.
 _KINDS: tuple[tuple[type[Any], str, tuple[str, ...]], ...] = (
@@ -102,8 +104,9 @@ class SamplingParams:
         skip_special_tokens: Leave special tokens out of the text.
         detokenize: Produce text; False leaves only token ids.
         structured_outputs: What the text must look like. It then ends where the grammar does.
-        pooling: ``mean`` or ``last``: no text; the hidden states of the prompt as one vector, the
-            mean of all or that of the last token.
+        pooling: No text; the hidden states of the prompt as one vector: ``mean`` of all, ``last``
+            token's, first token's (``cls``), or what an encoder's ``pooler`` makes of that. Or
+            ``classify``: the logits of the model's classes.
         speculative: False: no tokens are proposed ahead. An object with ``method``,
             ``num_speculative_tokens`` and ``acceptance``: how they are; None or True: as the
             engine is set. Kept as :class:`~quire.core.speculative_params.SpeculativeParams`.
@@ -227,7 +230,7 @@ class SamplingParams:
 
     def _check_pooling(self) -> None:
         if self.pooling not in POOLINGS:
-            _refuse("pooling", f"must be {' or '.join(POOLINGS)}", self.pooling)
+            _refuse("pooling", f"must be one of {', '.join(POOLINGS)}", self.pooling)
         if self.n != 1:
             _refuse("n", "must be 1 with pooling", self.n)
         for name in ("logprobs", "prompt_logprobs", "structured_outputs"):

@@ -171,8 +171,8 @@ class SequenceResult:
             forced tokens.
         prompt_logprobs: About the prompt tokens whose predecessors were computed in this step, for
             requests that asked. After a preemption entries come again, equal to the first ones.
-        embedding: (D,) float32 little-endian of length 1, for requests with ``pooling`` whose
-            prompt this step has ended.
+        embedding: (D,) or, of classes, (C,) float32 little-endian, for requests with ``pooling``
+            whose prompt this step has ended.
         error: Why this sequence alone must end; nothing else counts then.
         num_proposed: Tokens that were proposed and computed, accepted or not.
         accepted_nodes: Where these were a tree: which of them were accepted.

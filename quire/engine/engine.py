@@ -8,6 +8,7 @@ from dataclasses import replace
 from heapq import heapify, heappop, heappush
 
 from quire.core.config import EngineConfig
+from quire.core.encoder_settings import fit_to_model
 from quire.core.errors import ConfigError, EngineDeadError, PromptTooLongError, RequestError
 from quire.core.metrics import Samples
 from quire.core.model_config import ModelConfig
@@ -69,6 +70,7 @@ class Engine:
         takes_more: bool = True,
         lookahead: LookaheadPolicy | None = None,
     ) -> None:
+        config = fit_to_model(config, model_config)
         self.executor = executor
         self.max_model_len = config.model.max_model_len or model_config.max_position_embeddings
         options, cache = config.scheduler, config.cache

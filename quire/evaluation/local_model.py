@@ -21,7 +21,7 @@ from quire.evaluation.steps import Piece, create_batch, most_blocks, plan_steps,
 from quire.evaluation.windows import Window
 from quire.kernels.forward_batch import ForwardBatch
 from quire.kernels.registry import create_backend
-from quire.models.config_reader import read_model_config
+from quire.models.config_reader import read_generating_config
 from quire.models.decoder import Decoder, HiddenStates
 from quire.models.model_builder import Progress
 from quire.runner.loaded_model import expected_demand, load
@@ -63,7 +63,7 @@ class LocalModel:
         on_progress: Progress | None = None,
         num_sequences: int = 1,
     ) -> None:
-        machine, model_config = read_machine(), read_model_config(folder)
+        machine, model_config = read_machine(), read_generating_config(folder)
         resolved = resolve(config, machine, model_config)
         self._backend = create_backend(resolved.device, threads=resolved.threads)
         self.step_tokens = step_tokens = config.scheduler.max_num_batched_tokens

@@ -26,6 +26,8 @@ class ForwardBatch:
         query_start_loc: (B + 1,) int32, prefix sums of query lengths.
         seq_lens: (B,) int32, context plus query.
         logits_indices: (L,) int32, rows whose logits are wanted.
+        token_types: (T,) int32, which of its request's texts each token belongs to; None where all
+            belong to the first.
         embedding_rows: (E,) int32, rows whose embedding is given instead of looked up, or None.
             Their ``input_ids`` are any of the vocabulary.
         embeddings: (E, D) of the backend's ``activation_dtype``, or None.
@@ -44,6 +46,7 @@ class ForwardBatch:
     query_start_loc: Array
     seq_lens: Array
     logits_indices: Array
+    token_types: Array | None = None
     embedding_rows: Array | None = None
     embeddings: Array | None = None
     tree_starts: Array | None = None

@@ -24,6 +24,7 @@ class TokenTable:
         block_ids: (rows, max_blocks) int32; 0 after ``num_blocks[row]``.
         num_blocks: (rows,) int32.
         adapters: (rows,) int32, the slot of each row's adapter; 0 for none.
+        second_texts: (rows,) int32, where each row's second text begins; 0 for none.
         rows: Request id to row.
     """
 
@@ -35,6 +36,7 @@ class TokenTable:
         self.block_ids: IntArray = np.zeros((num_rows, max_blocks), np.int32)
         self.num_blocks: IntArray = np.zeros(num_rows, np.int32)
         self.adapters: IntArray = np.zeros(num_rows, np.int32)
+        self.second_texts: IntArray = np.zeros(num_rows, np.int32)
         self.rows: dict[str, int] = {}
         self._free = list(range(num_rows - 1, -1, -1))
 
@@ -50,7 +52,7 @@ class TokenTable:
         self.num_tokens[row] = count
         self.num_prompt_tokens[row] = num_prompt_tokens
         self.block_ids[row, : self.num_blocks[row]] = 0
-        self.num_blocks[row] = self.adapters[row] = 0
+        self.num_blocks[row] = self.adapters[row] = self.second_texts[row] = 0
         return row
 
     def fork(self, parent_id: str, child_id: str) -> int:
@@ -104,6 +106,6 @@ class TokenTable:
         count = len(self.num_tokens)
         self._free.extend(range(2 * count - 1, count - 1, -1))
         names = ("token_ids", "num_tokens", "num_prompt_tokens", "block_ids", "num_blocks")
-        for name in (*names, "adapters"):
+        for name in (*names, "adapters", "second_texts"):
             old = getattr(self, name)
             setattr(self, name, np.concatenate([old, np.zeros_like(old)]))

@@ -38,6 +38,19 @@ class LayerNorm:
         return self._layer_norm(x, self._weight, self._bias, self._eps, out, residual)
 
 
+class CarriedNorm:
+    """A norm whose output goes on in place of what it is of, too: norms after sums (BERT)."""
+
+    def __init__(self, backend: Backend, norm: Norm) -> None:
+        self._scale, self._norm = backend.scale, norm
+
+    def __call__(self, x: Array, out: Array, residual: Array | None = None) -> Array:
+        """Write the norm of ``x``, or of ``residual + x``, to ``out``, and in place of the sum."""
+        self._norm(x, out, residual)
+        self._scale(out, 1.0, x if residual is None else residual)
+        return out
+
+
 class Unnormed:
     """Where a family has no norm: rows stay as they are."""
 

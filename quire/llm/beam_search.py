@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Container, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from itertools import islice
 
 from quire.core.beam_search_params import BeamSearchParams
 from quire.core.errors import InvalidSamplingParamsError, RequestError
@@ -113,7 +114,7 @@ class BeamSearch:
         params = SamplingParams(
             max_tokens=1,
             temperature=0.0,
-            logprobs=2 * self._params.beam_width,
+            logprobs=max(2 * self._params.beam_width, self._source.params.logprobs or 0),
             ignore_eos=True,
             detokenize=False,
             speculative=False,
@@ -156,7 +157,8 @@ class BeamSearch:
                     f"{output.error or 'no further reason'}."
                 )
             found.append(completion.logprobs[0])
-            for token_id, one in completion.logprobs[0].items():
+            # Best first; a caller may ask for more of them than a search looks at.
+            for token_id, one in islice(completion.logprobs[0].items(), 2 * width):
                 cum_logprob = beam.cum_logprob + one.logprob
                 if token_id in self._eos_token_ids:
                     self._complete(beam, token_id, completion.logprobs[0], cum_logprob)
@@ -248,6 +250,7 @@ class BeamSearch:
                     index,
                     detokenizer.add(shown) + detokenizer.flush(),
                     token_ids,
+                    _reported(sequence, token_ids, source.params.logprobs, tokenizer),
                     cumulative_logprob=sequence.cum_logprob,
                     finish_reason=sequence.finish_reason,
                 )
@@ -260,3 +263,24 @@ class BeamSearch:
             outputs=outputs,
             num_cached_tokens=0,
         )
+
+
+def _reported(
+    sequence: BeamSearchSequence,
+    token_ids: Sequence[int],
+    num_top: int | None,
+    tokenizer: Tokenizer,
+) -> list[dict[int, Logprob]] | None:
+    """Return each token's own log-probability and the ``num_top`` best, or None for none."""
+    if num_top is None:
+        return None
+    made = []
+    for token_id, step in zip(token_ids, sequence.logprobs, strict=True):
+        shown = {token_id: step[token_id], **dict(islice(step.items(), num_top))}
+        made.append(
+            {
+                found: one._replace(decoded_token=tokenizer.token_text(found))
+                for found, one in shown.items()
+            }
+        )
+    return made

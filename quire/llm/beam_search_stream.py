@@ -22,7 +22,7 @@ async def search_beams(
 
     Args:
         engine: Computes the steps.
-        request: The prompt; of its settings, only ``skip_special_tokens`` counts.
+        request: The prompt; of its settings, only ``skip_special_tokens`` and ``logprobs`` count.
         params: Of the search.
     """
     search = BeamSearch(request, params, frozenset(engine.model_config.eos_token_ids))

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from itertools import count
 from os import PathLike
 from types import TracebackType
-from typing import Any, Literal, Unpack
+from typing import Any, Literal, TypeAlias, Unpack
+
+import numpy as np
 
 from quire.core.beam_search_params import BeamSearchParams
 from quire.core.engine_keywords import EngineKeywords
@@ -24,21 +27,27 @@ from quire.llm.pictures.placing import make_room
 from quire.llm.pictures.reader import PictureReader
 from quire.llm.pictures.sources import picture_sources
 from quire.llm.pooling_outputs import (
+    ClassificationOutput,
     EmbeddingOutput,
     PooledRequestOutput,
     PoolingOutput,
+    Result,
     ScoringOutput,
     check_pairs,
-    embedded,
+    check_scores,
+    class_probabilities,
+    embedding,
     pooled,
     scores,
+    vector,
 )
 from quire.llm.progress import loading_bar, prompts_bar
-from quire.llm.prompts import chat_prompt
+from quire.llm.prompts import chat_prompt, read_pair
 from quire.llm.text_engine import TextEngine
 from quire.text.tokenizer import Tokenizer
 
 Message = dict[str, Any]
+Vector: TypeAlias = Literal["last", "mean", "cls", "pooler"]
 Params = SamplingParams | Sequence[SamplingParams] | None
 
 
@@ -162,6 +171,7 @@ class LLM:
         self,
         prompts: Prompt | Sequence[Prompt],
         params: BeamSearchParams,
+        lora_request: LoRARequest | Sequence[LoRARequest | None] | None = None,
         use_tqdm: bool = False,
     ) -> list[BeamSearchOutput]:
         """Look for each prompt's most likely continuations; return the best ones, best first.
@@ -169,6 +179,7 @@ class LLM:
         Args:
             prompts: As of :meth:`generate`.
             params: Width, length and so on, for all prompts.
+            lora_request: As of :meth:`generate`.
             use_tqdm: As of :meth:`generate`, of each step.
 
         Raises:
@@ -182,9 +193,11 @@ class LLM:
             engine.check_alive()
             self._check_idle()
             with width_errors(params.beam_width, "beam_width"):
+                items = _as_list(prompts)
+                pairs = zip(items, _as_adapters(lora_request, len(items)), strict=True)
                 sources = [
-                    engine.prepare(next(self._request_ids), prompt, limit)
-                    for prompt in _as_list(prompts)
+                    engine.prepare(next(self._request_ids), prompt, limit, lora_request=adapter)
+                    for prompt, adapter in pairs
                 ]
             for source in sources:
                 engine.engine.check_request(source)
@@ -250,7 +263,7 @@ class LLM:
         self,
         prompts: Prompt | Sequence[Prompt],
         *,
-        pooling: Literal["last", "mean"] = "last",
+        pooling: Vector | None = None,
         pooling_task: str = "embed",
         use_tqdm: bool = True,
     ) -> list[PooledRequestOutput[PoolingOutput]]:
@@ -258,42 +271,59 @@ class LLM:
 
         Args:
             prompts: As of :meth:`generate`.
-            pooling: The hidden state of the last token, or the mean of all.
-            pooling_task: ``embed``; vLLM's others need a head that these models do not have.
+            pooling: The hidden state of the ``last`` token, or of the first (``cls``), the ``mean``
+                of all, or what an encoder's ``pooler`` makes; None for the checkpoint's own.
+            pooling_task: ``embed``, or ``classify`` for the probabilities of classes.
             use_tqdm: As of :meth:`generate`.
 
         Raises:
-            RequestError: Another task, or a prompt is wrong.
+            RequestError: Another task, one that the model has no head for, or a prompt is wrong.
         """
-        if pooling_task != "embed":
+        if pooling_task not in ("embed", "classify"):
             raise RequestError(
-                "[pooling_task] must be embed, for models that generate have no head for others; "
-                f"got {pooling_task!r}.",
-                "pooling_task",
+                f"[pooling_task] must be embed or classify; got {pooling_task!r}.", "pooling_task"
             )
-        params = SamplingParams(pooling=pooling, max_tokens=None, detokenize=False)
-        return [pooled(output) for output in self.generate(prompts, params, use_tqdm)]
+        if pooling_task == "embed":
+            return [pooled(one, vector) for one in self._vectors(prompts, pooling, use_tqdm)]
+
+        def as_array(probs: list[float]) -> PoolingOutput:
+            return PoolingOutput(np.array(probs, np.float32))
+
+        items = _as_list(prompts)
+        return self._classified(items, [{} for _ in items], as_array, use_tqdm)
 
     def embed(
         self,
         prompts: Prompt | Sequence[Prompt],
         *,
-        pooling: Literal["last", "mean"] = "last",
+        pooling: Vector | None = None,
         use_tqdm: bool = True,
     ) -> list[PooledRequestOutput[EmbeddingOutput]]:
         """Return a vector for each prompt, as a list of floats; as :meth:`encode` otherwise."""
-        found = self.encode(prompts, pooling=pooling, use_tqdm=use_tqdm)
-        return [embedded(output) for output in found]
+        return [pooled(one, embedding) for one in self._vectors(prompts, pooling, use_tqdm)]
+
+    def classify(
+        self, prompts: Prompt | Sequence[Prompt], *, use_tqdm: bool = True
+    ) -> list[PooledRequestOutput[ClassificationOutput]]:
+        """Return the probabilities of the classes that the model has a head for.
+
+        Raises:
+            RequestError: It has none, or a prompt is wrong.
+        """
+        items = _as_list(prompts)
+        return self._classified(items, [{} for _ in items], ClassificationOutput, use_tqdm)
 
     def score(
         self,
         data_1: Prompt | Sequence[Prompt],
         data_2: Prompt | Sequence[Prompt],
         *,
-        pooling: Literal["last", "mean"] = "last",
+        pooling: Vector | None = None,
         use_tqdm: bool = True,
     ) -> list[PooledRequestOutput[ScoringOutput]]:
-        """Return how alike texts are: the cosine of their vectors.
+        """Return how well texts go together.
+
+        A cross-encoder, with a head of one class, reads both; else it is the cosine of vectors.
 
         Args:
             data_1: One text, which is compared with each of ``data_2``, or as many.
@@ -301,12 +331,49 @@ class LLM:
             pooling, use_tqdm: As of :meth:`encode`.
 
         Raises:
-            RequestError: The numbers do not fit, or a prompt is wrong; nothing was computed.
+            RequestError: The numbers do not fit, a prompt is wrong, or the model has several
+                classes; nothing was computed.
         """
         first, second = _as_list(data_1), _as_list(data_2)
         check_pairs(len(first), len(second))
-        found = self.encode([*first, *second], pooling=pooling, use_tqdm=use_tqdm)
-        return scores(found[: len(first)], found[len(first) :])
+        classifier = self.engine.model_config.classifier
+        if classifier is None:
+            states = self._vectors([*first, *second], pooling, use_tqdm)
+            found = [pooled(one, bytes) for one in states]
+            return scores(found[: len(first)], found[len(first) :])
+        check_scores(classifier)
+        firsts = first * len(second) if len(first) == 1 else first
+        read = [read_pair(self.get_tokenizer(), *pair) for pair in zip(firsts, second, strict=True)]
+        prompts = [token_ids for token_ids, _ in read]
+        attributes = [{"second_text": start} for _, start in read]
+        return self._classified(
+            prompts, attributes, lambda probs: ScoringOutput(probs[0]), use_tqdm
+        )
+
+    def _vectors(
+        self, prompts: Prompt | Sequence[Prompt], pooling: Vector | None, use_tqdm: bool
+    ) -> list[RequestOutput]:
+        kind = pooling or self.engine.model_config.pooling.kind
+        params = SamplingParams(pooling=kind, max_tokens=None, detokenize=False)
+        return self.generate(prompts, params, use_tqdm)
+
+    def _classified(
+        self,
+        prompts: Sequence[Prompt],
+        attributes: Sequence[dict[str, Any]],
+        make: Callable[[list[float]], Result],
+        use_tqdm: bool,
+    ) -> list[PooledRequestOutput[Result]]:
+        """Return what ``make`` makes of the probabilities of each prompt's classes."""
+        params = SamplingParams(pooling="classify", max_tokens=None, detokenize=False)
+        with self._turn:
+            self.engine.check_alive()
+            given = [params] * len(prompts)
+            outputs = self._run(prompts, given, attributes, use_tqdm, fit=False)
+        classifier = self.engine.model_config.classifier
+        assert classifier is not None, "classes of a model that has none"
+        probabilities = partial(class_probabilities, classifier)
+        return [pooled(one, lambda values: make(probabilities(values))) for one in outputs]
 
     def get_tokenizer(self) -> Tokenizer:
         """Return the model's tokenizer."""

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-from quire.core.errors import InvalidSamplingParamsError
+from quire.core.errors import InvalidSamplingParamsError, RequestError
+from quire.core.model_config import ModelConfig
 from quire.core.sampling_params import SamplingParams
 from quire.text.tokenizer import Tokenizer
 
@@ -46,6 +47,48 @@ def complete_params(
     if params.bad_words:
         params.bad_words_token_ids += _bad_words_ids(params.bad_words, tokenizer)
     return params
+
+
+def check_task(params: SamplingParams, model: ModelConfig) -> None:
+    """Return when a model can do what is asked of it.
+
+    Raises:
+        RequestError: It generates no text, or has no such head.
+    """
+    kind, name = params.pooling, model.architecture
+    if kind is None:
+        check_generates(model)
+    elif kind == "classify" and model.classifier is None:
+        raise RequestError(
+            f"[pooling] classify needs a model with a head of classes; got {name}.", "pooling"
+        )
+    elif kind == "pooler" and not model.pooler:
+        raise RequestError(
+            f"[pooling] pooler needs a checkpoint that has one; got {name} without. Take cls or "
+            "mean.",
+            "pooling",
+        )
+    elif kind == "cls" and not model.is_encoder:
+        raise RequestError(
+            "[pooling] cls needs an encoder: in other models the first token has seen nothing of "
+            f"the text; got {name}. Take last or mean.",
+            "pooling",
+        )
+
+
+def check_generates(model: ModelConfig) -> None:
+    """Return when a model can be asked for text.
+
+    Raises:
+        RequestError: It cannot.
+    """
+    if not model.generates:
+        raise RequestError(
+            f"[model] {model.architecture} generates no text: it gives vectors"
+            f"{', scores and classes' if model.classifier else ' and scores'}. Ask /v1/embeddings, "
+            "/score, /rerank or /classify; in Python LLM.embed, score or classify.",
+            "model",
+        )
 
 
 def _check_ids(name: str, ids: Iterable[int], vocab_size: int) -> None:

@@ -37,6 +37,22 @@ def tokenize_prompt(prompt: Prompt, tokenizer: Tokenizer) -> tuple[str | None, l
     return text, token_ids
 
 
+def read_pair(tokenizer: Tokenizer, first: Prompt, second: Prompt) -> tuple[list[int], int | None]:
+    """Return the token ids of two texts read together; as :meth:`Tokenizer.encode_pair`.
+
+    Raises:
+        RequestError: One of them is no text.
+    """
+    for text in (first, second):
+        if not isinstance(text, str):
+            raise RequestError(
+                f"[score] a model that reads both texts together takes texts; got {text!r:.80}.",
+                "data_1",
+            )
+    assert isinstance(first, str) and isinstance(second, str)
+    return tokenizer.encode_pair(first, second)
+
+
 def chat_prompt(
     messages: Sequence[Mapping[str, Any]], tokenizer: Tokenizer, **options: Any
 ) -> Prompt:

@@ -19,7 +19,7 @@ from quire.core.speculative_params import choose_speculation
 from quire.llm.adapter_reader import AdapterReader, LoRARequest
 from quire.llm.engine_client import Prompt
 from quire.llm.generation_config import add_recommended, read_generation_config
-from quire.llm.params import complete_params
+from quire.llm.params import check_task, complete_params
 from quire.llm.prompts import tokenize_prompt
 from quire.models.gguf_file import forget_gguf
 from quire.models.hub import model_preset, resolve_model
@@ -76,6 +76,7 @@ class RequestReader:
         self._set_sampling(options, preset)
         self.eos_token_ids = generation.eos_token_ids
         self.vocab_size = 0
+        self._model_config: ModelConfig | None = None
         self.grammars: GrammarCompiler | None = None
         self._picture_text: str | None = None
         self._max_logprobs = options.max_logprobs
@@ -139,6 +140,7 @@ class RequestReader:
 
         forget_gguf()
         self.vocab_size = model_config.vocab_size
+        self._model_config = model_config
         if model_config.vision is not None:
             (self._picture_text,) = self.tokenizer.convert_ids_to_tokens(
                 [model_config.vision.token_id]
@@ -188,7 +190,10 @@ class RequestReader:
 
         Raises:
             InvalidSamplingParamsError: They are wrong.
+            RequestError: The model cannot do what they ask for.
         """
+        if self._model_config is not None:
+            check_task(request.params, self._model_config)
         completed = complete_params(
             request.params, self.tokenizer, self.vocab_size, self._max_logprobs
         )

@@ -18,6 +18,7 @@ log = logging.getLogger(__name__)
 HARMLESS = frozenset(
     {
         "_attn_implementation", "_name_or_path", "architectures", "attention_dropout",
+        "attention_probs_dropout_prob", "classifier_dropout", "hidden_dropout_prob",
         "attn_implementation", "attn_pdrop", "bos_token_id", "chunk_size_feed_forward", "dtype",
         "embd_pdrop",
         "eos_token_id", "gradient_checkpointing", "id2label", "initializer_range", "is_decoder",

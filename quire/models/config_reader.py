@@ -7,7 +7,7 @@ from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 
-from quire.core.errors import ModelLoadError
+from quire.core.errors import ModelLoadError, UnsupportedArchitectureError
 from quire.core.kv_cache_spec import DTYPE_BYTES
 from quire.core.model_config import ModelConfig
 from quire.models.config_fields import ConfigFields, read_json
@@ -19,6 +19,7 @@ from quire.models.nearest_family import refuse_architecture
 from quire.models.quantization_config import KEYS, read_quantization
 from quire.models.registry import FAMILIES
 from quire.models.safetensors_file import DTYPES, SafetensorsFile
+from quire.models.sentence_modules import read_pooling
 from quire.models.vision.config import read_picture_shape
 
 log = logging.getLogger(__name__)
@@ -53,10 +54,26 @@ def read_model_config(folder: Path) -> ModelConfig:
     if config.vision is not None:
         shape = read_picture_shape(folder, config.vision)
         config = replace(config, vision=replace(config.vision, input=shape))
+    config = replace(config, pooling=read_pooling(folder) or config.pooling)
     for name in KEYS:
         fields.has(name)
     read_quantization(folder)
     fields.refuse_unread()
+    return config
+
+
+def read_generating_config(folder: Path) -> ModelConfig:
+    """As :func:`read_model_config`, of a model that has an output head.
+
+    Raises:
+        UnsupportedArchitectureError: It has none, too.
+    """
+    config = read_model_config(folder)
+    if not config.generates:
+        raise UnsupportedArchitectureError(
+            f"[load] {folder} must be a model that generates text; got {config.architecture}, "
+            "which can be served and asked for vectors, scores or classes."
+        )
     return config
 
 

@@ -15,6 +15,7 @@ from quire.layers.adapted_linear import AdaptedLinear
 from quire.layers.decoder_layer import Layer
 from quire.layers.norm import Norm
 from quire.layers.residual_capture import ResidualCapture
+from quire.layers.state_head import StateHead
 from quire.layers.workspace import Workspace
 from quire.models.held_weights import HeldWeights
 
@@ -26,9 +27,12 @@ class DecoderParts:
     Attributes:
         embedding: Looked up by token id.
         positions: Learned positions (P, D), or None.
+        token_types: (types, D), what is added to tokens that do not belong to the first text, whose
+            row is 0; or None.
         first_norm: The first layer's attention norm.
         layers: At least one.
-        head: D to V; the embedding itself where they are tied.
+        head: D to V; the embedding itself where they are tied, or where there is none.
+        state_head: Of pooled states.
         held: What of it was made for this decoder.
         weight_bytes: Memory of all weights and tables that were made for it.
         shared_bytes: That of an output head that was made for another one.
@@ -37,9 +41,11 @@ class DecoderParts:
 
     embedding: Linear
     positions: Array | None
+    token_types: Array | None
     first_norm: Norm
     layers: Sequence[Layer]
     head: Linear
+    state_head: StateHead
     held: HeldWeights
     weight_bytes: int
     shared_bytes: int
@@ -111,15 +117,21 @@ class Decoder:
         """What :meth:`logits` multiplies with; heads that draft multiply states of their own."""
         return self._parts.head
 
+    @property
+    def state_head(self) -> StateHead:
+        """What pooled states go through."""
+        return self._parts.state_head
+
     def reserve(self, max_tokens: int, max_logits_rows: int = 0) -> None:
         """Allocate activations for steps of up to ``max_tokens`` rows.
 
         Args:
             max_tokens: Most T of a step; a larger step reserves again.
-            max_logits_rows: Most rows of :meth:`logits`; more rows reserve again.
+            max_logits_rows: Most rows of :meth:`logits`, of a model that generates; more rows
+                reserve again.
         """
         self._workspace = Workspace(self.backend, self.config, max_tokens)
-        if max_logits_rows:
+        if max_logits_rows and self.config.generates:
             self._logits = self.backend.empty((max_logits_rows, self.config.vocab_size))
 
     def forward(
@@ -158,6 +170,8 @@ class Decoder:
             self.backend.scatter_rows(batch.embeddings, batch.embedding_rows, step.residual)
         if parts.positions is not None:
             self.backend.add_rows(step.residual, parts.positions, batch.positions)
+        if parts.token_types is not None and batch.token_types is not None:
+            self.backend.add_rows(step.residual, parts.token_types, batch.token_types)
         parts.first_norm(step.residual, step.normed)
         keep = capture.keep if capture is not None else _keep_nothing
         *earlier, last = parts.layers

@@ -15,7 +15,7 @@ from quire.core.errors import ConfigError, WeightMismatchError
 from quire.core.kv_cache_spec import DTYPE_BYTES
 from quire.core.model_config import ModelConfig
 from quire.kernels.backend import Backend
-from quire.models.config_reader import read_model_config
+from quire.models.config_reader import read_generating_config, read_model_config
 from quire.models.decoder import Decoder
 from quire.models.draft_heads.mtp_layouts import module_names
 from quire.models.held_weights import HeldWeights
@@ -128,6 +128,9 @@ def open_checkpoint(path: Path, dtype: str, max_model_len: int | None) -> Opened
     stored = read_model_config(path)
     config = _settle(stored, dtype, max_model_len)
     tensors = open_tensors(path, config)
+    if config.pooler and config.classifier is None:  # many a BERT is saved without
+        names = tensors.weight_names(config)
+        config = replace(config, pooler=f"{names.pooler}.weight" in tensors.names)
     weights = map_weights(tensors, config)
     for line in tensors.notices():
         log.info("%s: %s", path, line)
@@ -136,6 +139,16 @@ def open_checkpoint(path: Path, dtype: str, max_model_len: int | None) -> Opened
     keeps_types = tensors.mixes_types and config.dtype == stored.dtype
     max_model_len = max_model_len or config.max_position_embeddings
     return OpenedCheckpoint(path, config, keeps_types, tensors, weights, max_model_len)
+
+
+def open_generating(path: Path, dtype: str, max_model_len: int | None) -> OpenedCheckpoint:
+    """As :func:`open_checkpoint`, of a model that has an output head.
+
+    Raises:
+        UnsupportedArchitectureError: It has none, too.
+    """
+    read_generating_config(path)
+    return open_checkpoint(path, dtype, max_model_len)
 
 
 def _settle(config: ModelConfig, dtype: str, max_model_len: int | None) -> ModelConfig:

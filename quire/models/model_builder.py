@@ -25,8 +25,9 @@ from quire.layers.decoder_layer import DecoderLayer, End, Layer, ParallelLayer
 from quire.layers.logits_head import logits_head
 from quire.layers.mlp import MLP, FeedForward, GatedMLP
 from quire.layers.moe import MixtureOfExperts, SharedExperts
-from quire.layers.norm import LayerNorm, Norm, RMSNorm, Unnormed
+from quire.layers.norm import CarriedNorm, LayerNorm, Norm, RMSNorm, Unnormed
 from quire.layers.rope import query_scales, rope_table_bytes, rope_tables
+from quire.layers.state_head import StateHead
 from quire.models.adapters.places import adapter_place
 from quire.models.arranged_tensors import arrange, row_orders
 from quire.models.decoder import DecoderParts
@@ -88,7 +89,7 @@ class ModelBuilder:
         embedding = self._shared.embedding or self.linear(weights.embedding(), shared)
         is_head = tied and self._shared.embedding is None
         head = embedding if is_head else self.linear(weights.head(), shared)
-        positions = self.parameter(weights.positions()) if config.learned_positions else None
+        positions, token_types = self._positions(config)
         ropes = self.ropes(config, max_model_len)
         first_norm = self.norm(weights.attention_norm(0))
         layers = [self.layer(config, layer, ropes) for layer in range(config.num_layers)]
@@ -98,14 +99,41 @@ class ModelBuilder:
         return DecoderParts(
             embedding=embedding,
             positions=positions,
+            token_types=token_types,
             first_norm=first_norm,
             layers=layers,
             head=logits_head(self.backend, adapted_head, config.logits_scale, config.logits_cap),
+            state_head=self._state_head(config),
             held=self.made,
             weight_bytes=self.weight_bytes,
             shared_bytes=0 if is_own else head.nbytes,
             adapted=self._adapted,
         )
+
+    def _positions(self, config: ModelConfig) -> tuple[Array | None, Array | None]:
+        """Return learned positions (P, D) and what token types add, (types, D).
+
+        Most prompts are one text: the row of the first type is added to the positions once and for
+        all, and subtracted from those of the others.
+        """
+        if not config.learned_positions:
+            return None, None
+        if not config.token_types:
+            return self.parameter(self.weights.positions()), None
+        positions, types = (
+            _floats(self.checkpoint.tensor(name)).float32()
+            for name in (self.weights.positions(), self.weights.token_types())
+        )
+        tables = positions[config.position_offset :] + types[0], types - types[0]
+        made = [self.backend.parameter(HostTensor("", "float32", table)) for table in tables]
+        self.weight_bytes += sum(table.nbytes for table in tables)
+        self._finish(self.weights.positions(), self.weights.token_types())
+        return made[0], made[1] if config.token_types > 1 else None
+
+    def _state_head(self, config: ModelConfig) -> StateHead:
+        pooler = self.linear(self.weights.pooler(), None) if config.pooler else None
+        classifier = self.linear(self.weights.classifier(), None) if config.classifier else None
+        return StateHead(self.backend, pooler, classifier)
 
     def linear(self, weights: LinearWeights, scheme: Scheme | None) -> Linear:
         """Pack matrices and biases into one linear, quantized if there is a scheme."""
@@ -246,6 +274,11 @@ class ModelBuilder:
         """Make a norm with its weights; without, rows are only added up."""
         if weights is None:
             return Unnormed(self.backend)
+        norm = self._plain_norm(weights)
+        is_of_sum = self.weights.config.norm_placement == "sum"
+        return CarriedNorm(self.backend, norm) if is_of_sum else norm
+
+    def _plain_norm(self, weights: NormWeights) -> Norm:
         config = self.weights.config
         weight, *bias = (self.parameter(name) for name, _ in weights.shapes())
         if config.norm == "rms_norm":
@@ -293,13 +326,14 @@ class ModelBuilder:
         window = config.sliding_window if config.has_window(layer) else None
         scaling = config.layer_query_scaling(layer)
         spec = AttentionSpec(
-            layer=layer,
+            layer=0 if config.is_encoder else layer,  # the same KV slots, layer after layer
             num_heads=config.num_heads,
             num_kv_heads=config.num_kv_heads,
             head_dim=config.head_dim,
             scale=config.attention_scale or config.head_dim**-0.5,
             sliding_window=None if config.chunked else window,
             chunk=window if config.chunked else None,
+            ahead=None if config.is_encoder else 0,
             score_cap=config.attention_cap,
             rope_sections=rope.sections if rope else (),
         )

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from quire.core.errors import UnsupportedArchitectureError
 from quire.core.model_config import ModelConfig
+from quire.models.class_labels import read_classifier
 from quire.models.config_fields import ConfigFields
 from quire.models.families import (
+    bert,
     cohere,
     deepseek_moe,
     ernie,
@@ -28,6 +30,7 @@ from quire.models.families import (
     olmo,
     phi,
     qwen_moe,
+    roberta,
     seed_oss,
     smollm3,
     stablelm,
@@ -55,7 +58,19 @@ class Family:
         return self.names if self.names_of is None else self.names_of(config)
 
 
+def _with_classes(read: Callable[[ConfigFields], ModelConfig], names: WeightNames) -> Family:
+    """Return a family of decoders with a head of classes in place of the output head."""
+
+    def read_config(config: ConfigFields) -> ModelConfig:
+        classifier = read_classifier(config, state="last", bias=False)
+        return replace(read(config), classifier=classifier, tie_word_embeddings=True)
+
+    return Family(read_config, replace(names, classifier="score"))
+
+
 FAMILIES = {
+    "BertForSequenceClassification": Family(bert.read_bert_classes, bert.NAMES),
+    "BertModel": Family(bert.read_bert, bert.NAMES),
     "Cohere2ForCausalLM": Family(cohere.read_cohere2, cohere.NAMES),
     "CohereForCausalLM": Family(cohere.read_cohere, cohere.NAMES),
     "Dots1ForCausalLM": Family(deepseek_moe.read_dots1, deepseek_moe.NAMES),
@@ -82,6 +97,8 @@ FAMILIES = {
     "Phi3ForCausalLM": Family(phi.read_phi3, phi.PHI3_NAMES),
     "PhiForCausalLM": Family(phi.read_phi, phi.PHI_NAMES),
     "SeedOssForCausalLM": Family(seed_oss.read_seed_oss, llama.NAMES),
+    "RobertaForSequenceClassification": Family(roberta.read_roberta_classes, roberta.CLASSES_NAMES),
+    "RobertaModel": Family(roberta.read_roberta, roberta.NAMES),
     "SmolLM3ForCausalLM": Family(smollm3.read_smollm3, llama.NAMES),
     "StableLmForCausalLM": Family(stablelm.read_stablelm, stablelm.NAMES, stablelm.stablelm_names),
     "Starcoder2ForCausalLM": Family(starcoder2.read_starcoder2, starcoder2.NAMES),
@@ -89,13 +106,21 @@ FAMILIES = {
     "Llama4ForCausalLM": Family(llama4.read_llama4, llama4.NAMES),
     "Llama4ForConditionalGeneration": Family(llama4.read_llama4_whole, llama4.WHOLE_NAMES),
     "LlamaForCausalLM": Family(llama.read_llama, llama.NAMES),
+    "LlamaForSequenceClassification": _with_classes(llama.read_llama, llama.NAMES),
     "LlavaForConditionalGeneration": Family(llava.read_llava, llava.NAMES),
     "MistralForCausalLM": Family(llama.read_mistral, llama.NAMES),
+    "MistralForSequenceClassification": _with_classes(llama.read_mistral, llama.NAMES),
     "MixtralForCausalLM": Family(mixtral.read_mixtral, mixtral.NAMES),
     "Qwen2ForCausalLM": Family(llama.read_qwen2, llama.NAMES),
+    "Qwen2ForSequenceClassification": _with_classes(llama.read_qwen2, llama.NAMES),
     "Qwen2MoeForCausalLM": Family(qwen_moe.read_qwen2_moe, qwen_moe.NAMES),
     "Qwen3ForCausalLM": Family(llama.read_qwen3, llama.NAMES),
+    "Qwen3ForSequenceClassification": _with_classes(llama.read_qwen3, llama.NAMES),
     "Qwen3MoeForCausalLM": Family(qwen_moe.read_qwen3_moe, qwen_moe.NAMES),
+    "XLMRobertaForSequenceClassification": Family(
+        roberta.read_roberta_classes, roberta.CLASSES_NAMES
+    ),
+    "XLMRobertaModel": Family(roberta.read_roberta, roberta.NAMES),
 }
 
 

@@ -86,7 +86,7 @@ def _schemes(weights: WeightMap, plan: QuantizationPlan) -> dict[Modules, Scheme
         schemes[weights.embedding().modules] = shared
     for layer in range(config.num_layers):
         schemes |= {linear.modules: None for linear in weights.unrounded(layer)}
-    return schemes
+    return schemes | {linear.modules: None for linear in weights.state_heads()}
 
 
 def _shared(

@@ -98,10 +98,16 @@ class WeightMap:
 
     def final_norm(self) -> NormWeights:
         """(D,)."""
+        if self.names.next_norm:
+            return self._norm(self._name(self.names.next_norm, self.config.num_layers - 1))
         return self._norm(self.names.final_norm)
 
     def attention_norm(self, layer: int) -> NormWeights | None:
         """(D,), of what attention is given."""
+        if self.names.next_norm and layer:
+            return self._layer_norm(self.names.next_norm, layer - 1)
+        if self.names.embedding_norm:
+            return self._norm(self.names.embedding_norm)
         return self._layer_norm(self.names.attention_norm, layer)
 
     def attention_norm_after(self, layer: int) -> NormWeights | None:
@@ -202,6 +208,23 @@ class WeightMap:
         mlp = self.mlp(layer)
         return [*self.experts(layer), *([] if mlp is None else [mlp])]
 
+    def pooler(self) -> LinearWeights:
+        """(D, D), of an encoder's first state."""
+        width = self.config.hidden_size
+        return LinearWeights((self.names.pooler,), (width,), width, bias=True)
+
+    def classifier(self) -> LinearWeights:
+        """(classes, D)."""
+        classifier = self.config.classifier
+        assert classifier is not None
+        rows, width = (len(classifier.labels),), self.config.hidden_size
+        return LinearWeights((self.names.classifier,), rows, width, classifier.bias)
+
+    def state_heads(self) -> list[LinearWeights]:
+        """Return what pooled states go through; these stay floats."""
+        pooler = [self.pooler()] if self.config.pooler else []
+        return [*pooler, self.classifier()] if self.config.classifier else pooler
+
     def parts(self) -> list[LinearWeights | NormWeights]:
         """Return all linears and norms; a tied embedding is there twice."""
         config = self.config
@@ -213,7 +236,7 @@ class WeightMap:
             parts += self.qk_norm(layer)
             parts += self.unrounded(layer)
             parts += [linear for mlp in self.mlps(layer) for linear in mlp]
-        return parts
+        return [*parts, *self.state_heads()]
 
     def unrounded(self, layer: int) -> list[LinearWeights]:
         """Return linears of a layer that stay floats: its router, the gate of experts always on."""
@@ -231,6 +254,8 @@ class WeightMap:
             shapes |= {self.sinks(layer): (config.num_heads,) for layer in layers}
         if config.learned_positions:
             shapes[self.positions()] = (config.learned_positions, config.hidden_size)
+        if config.token_types:
+            shapes[self.token_types()] = (config.token_types, config.hidden_size)
         for layer in range(config.num_layers):
             moe = config.layer_moe(layer)
             if moe is not None and moe.choice_bias:
@@ -240,6 +265,10 @@ class WeightMap:
     def positions(self) -> str:
         """Name of the learned positions (P, D)."""
         return f"{self.names.positions}.weight"
+
+    def token_types(self) -> str:
+        """Name of the table of texts that a token may belong to."""
+        return f"{self.names.token_types}.weight"
 
     def _vocabulary(self, module: str) -> LinearWeights:
         return LinearWeights((module,), (self.config.vocab_size,), self.config.hidden_size)

@@ -36,6 +36,10 @@ class WeightNames:
     Attributes:
         optional_prefix: First part of the names that some checkpoints leave out.
         attention_norm_after, mlp_norm_after: Of what attention and MLP give.
+        embedding_norm, next_norm: Of the embeddings, and of a layer's sum, in place of the
+            attention norms of the first layer and of the next one, and of the final norm.
+        token_types: Of the texts that a token may belong to.
+        pooler, classifier: Of heads.
         sinks: Attention sinks, a tensor that is called so itself.
         router, choice_bias: Of a mixture of experts, whose bias that only chooses is a tensor.
         expert_gate_up, expert_down: Of each expert.
@@ -48,11 +52,13 @@ class WeightNames:
 
     layer: str
     embedding: str
-    final_norm: str
     qkv: tuple[str, ...]
     attention_output: str
     gate_up: tuple[str, ...]
     down: str
+    final_norm: str = ""
+    embedding_norm: str = ""
+    next_norm: str = ""
     attention_norm: str = ""
     attention_norm_after: str = ""
     mlp_norm: str = ""
@@ -60,6 +66,9 @@ class WeightNames:
     head: str = "lm_head"
     optional_prefix: str = ""
     positions: str = ""
+    token_types: str = ""
+    pooler: str = ""
+    classifier: str = ""
     q_norm: str = ""
     k_norm: str = ""
     sinks: str = ""
@@ -82,7 +91,10 @@ class WeightNames:
 
     def without_prefix(self) -> WeightNames:
         """Return the names as they are when the optional prefix is left out."""
-        fields = ("layer", "embedding", "positions", "final_norm")
+        fields = (
+            "layer", "embedding", "positions", "final_norm", "embedding_norm", "token_types",
+            "pooler",
+        )  # fmt: skip
         return replace(
             self, **{f: getattr(self, f).removeprefix(self.optional_prefix) for f in fields}
         )

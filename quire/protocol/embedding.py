@@ -12,21 +12,25 @@ from quire.protocol.request_body import RequestBody
 
 
 class EmbeddingRequest(RequestBody, kw_only=True):
-    """The request; ``input`` is a text, a list of texts, token ids, or a list of such lists."""
+    """The request; ``input`` is a text, a list of texts, token ids, or a list of such lists.
+
+    Attributes:
+        normalize, use_activation: Whether vectors have length 1; the checkpoint decides.
+    """
 
     refused = {
         "messages": (),
         "truncate_prompt_tokens": (),
-        "normalize": (True,),
         "embed_dtype": ("float32",),
         "endianness": ("native", "little"),
-        "use_activation": (True,),
     }
     sent_names = {"prompt": "input"}
 
     input: PromptField
     encoding_format: Literal["float", "base64"] | None = None
     dimensions: int | None = None
+    normalize: bool | None = None
+    use_activation: bool | None = None
     add_special_tokens: bool | None = None
     priority: Priority | None = None
     cache_salt: CacheSalt | None = None

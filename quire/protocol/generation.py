@@ -37,7 +37,7 @@ _NOT_OF_BEAMS: dict[str, tuple[Any, ...]] = {
     "repetition_penalty": (1.0,), "presence_penalty": (0.0,), "frequency_penalty": (0.0,),
     "stop": ([], ""), "stop_token_ids": ([],), "bad_words": ([],), "min_tokens": (0,),
     "logit_bias": ({},), "allowed_token_ids": (), "include_stop_str_in_output": (False,),
-    "logprobs": (False,), "prompt_logprobs": (), "return_token_origins": (False,),
+    "prompt_logprobs": (), "return_token_origins": (False,),
 }  # fmt: skip
 
 

@@ -36,7 +36,13 @@ class ScoringRequest(RequestBody, kw_only=True):
     cache_salt: CacheSalt | None = None
 
 
-class ScoreRequest(ScoringRequest, kw_only=True):
+class PairsRequest(ScoringRequest, kw_only=True):
+    """Fields of those that score pairs; ``instruction`` goes into the template of the prompt."""
+
+    instruction: str | None = None
+
+
+class ScoreRequest(PairsRequest, kw_only=True):
     """Pairs of texts: one of ``text_1`` for each of ``text_2``, or one for all.
 
     ``queries`` and ``documents``, ``data_1`` and ``data_2`` are other names of the two.
@@ -78,7 +84,7 @@ def _one_of(body: ScoreRequest, *names: str) -> list[str]:
     return [value] if isinstance(value, str) else list(value)
 
 
-class RerankRequest(ScoringRequest, kw_only=True):
+class RerankRequest(PairsRequest, kw_only=True):
     """Texts to be sorted by how well they answer a query.
 
     Attributes:

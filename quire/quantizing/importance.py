@@ -16,7 +16,7 @@ from quire.kernels.backend import Backend
 from quire.models.checkpoint import Checkpoint
 from quire.models.gguf_export import tensor_names
 from quire.models.importance_matrix import ImportanceEntry
-from quire.models.loader import open_checkpoint
+from quire.models.loader import open_generating
 from quire.models.opened_checkpoint import OpenedCheckpoint
 from quire.quantizing.input_sums import sum_of_squares
 from quire.quantizing.layer_inputs import Bar
@@ -67,7 +67,7 @@ def collect_importance(
         ConfigError: The checkpoint is quantized already.
         ModelLoadError: It cannot be read.
     """
-    opened = open_checkpoint(folder, "float32", max(map(len, samples)))
+    opened = open_generating(folder, "float32", max(map(len, samples)))
     if not isinstance(opened.tensors, Checkpoint):
         raise ConfigError(f"[imatrix] MODEL must be safetensors of floats; got {folder}.")
     if statistics is not None:

@@ -18,7 +18,7 @@ from quire.kernels.backend import Backend
 from quire.kernels.host_tensor import HostTensor
 from quire.models.arranged_tensors import row_orders
 from quire.models.checkpoint import Checkpoint
-from quire.models.loader import open_checkpoint
+from quire.models.loader import open_generating
 from quire.models.opened_checkpoint import OpenedCheckpoint
 from quire.models.safetensors_writer import TensorData, tensor_data
 from quire.models.weight_map import LinearWeights, WeightMap
@@ -98,7 +98,7 @@ class Run:
 
     def __init__(self, folder: Path, job: Job) -> None:
         longest = max(map(len, job.samples), default=None)
-        opened = open_checkpoint(folder, "float32", longest)
+        opened = open_generating(folder, "float32", longest)
         if not isinstance(opened.tensors, Checkpoint):
             raise ConfigError(
                 f"[quantize] SOURCE must be safetensors of floats; got {folder}, which is "
@@ -362,7 +362,7 @@ def linear_modules(folder: Path) -> list[str]:
     Raises:
         ModelLoadError: It cannot be read.
     """
-    opened = open_checkpoint(folder, "float32", None)
+    opened = open_generating(folder, "float32", None)
     layers = range(opened.config.num_layers)
     linears = [linear for layer in layers for linear in layer_linears(opened.weights, layer)]
     return [module for linear in linears for module in linear.modules]

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from quire.core import machine_speed
 from quire.core.config import EngineConfig
+from quire.core.encoder_settings import fit_to_model
 from quire.core.forward_work import decoder_shape
 from quire.core.log import get_logger
 from quire.core.machine import Machine, read_machine
@@ -157,6 +158,7 @@ def load_executor(
     """
     machine = machine or read_machine()
     model_config = read_model_config(folder)
+    config = fit_to_model(config, model_config)
     resolved = resolve(config, machine, model_config)
     backend = create_backend(resolved.device, threads=resolved.threads)
     device_bytes = max(machine.free_bytes, resolved.memory_bytes)
@@ -182,8 +184,7 @@ def load_executor(
     adapters = create_adapter_store(decoder, backend, config.adapters)
     demand = with_heads(model.demand, loaded_heads)
     if adapters is not None:
-        reserved = demand.scratch_bytes + adapters.budget_bytes
-        demand = replace(demand, scratch_bytes=reserved)
+        demand = replace(demand, scratch_bytes=demand.scratch_bytes + adapters.budget_bytes)
     memory = plan_with_drafts(resolved, demand, demands, device_bytes)
     for line in (*resolved.choices, *memory.choices, *memory.lines()):
         log.info("%s", line)

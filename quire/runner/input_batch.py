@@ -63,6 +63,7 @@ class InputBatch:
         row = self.table.add(request.request_id, request.token_ids, request.num_prompt_tokens)
         self.table.append_blocks(row, request.block_ids)
         self.table.adapters[row] = adapter
+        self.table.second_texts[row] = request.source.second_text or 0
         return row
 
     def update_blocks(self, plan: SchedulerOutput) -> None:
@@ -109,6 +110,10 @@ class InputBatch:
         adapters = table.adapters[rows]
         if adapters.any():
             step.adapters = adapters
+        seconds = table.second_texts[rows]
+        if seconds.any():
+            seconds[seconds == 0] = np.iinfo(np.int32).max
+            step.token_types = (step.positions >= np.repeat(seconds, lengths)).astype(np.int32)
         if parents:
             trees = [
                 BatchTree(i, int(table.num_tokens[row]), tree_paths(parents[row]))

@@ -20,7 +20,7 @@ from quire.core.resolve import ResolvedConfig, resolve
 from quire.core.speculative_config import SpeculativeMethod
 from quire.kernels.backend import Backend
 from quire.layers.workspace import workspace_bytes
-from quire.models.config_reader import read_model_config
+from quire.models.config_reader import read_generating_config
 from quire.models.decoder import Decoder
 from quire.models.hub import resolve_model
 from quire.models.loader import load_model, load_rounded
@@ -269,7 +269,7 @@ def _find(
         assert method.model is not None, method
         target_plan = None
         path = resolve_model(method.model, method.revision)
-        config = read_model_config(path)
+        config = read_generating_config(path)
     settings = resolve(replace(resolved.config, model=options), machine, config)
     limits = [resolved.max_model_len, config.max_position_embeddings]
     if method.max_model_len is not None:

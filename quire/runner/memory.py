@@ -69,16 +69,17 @@ def model_demand(
     """Return what a model needs at the largest step."""
     options = resolved.config.scheduler
     spec = KVCacheSpec(
-        num_layers=config.num_layers,
+        num_layers=1 if config.is_encoder else config.num_layers,
         num_kv_heads=config.num_kv_heads,
         head_dim=config.head_dim,
         block_size=resolved.config.cache.block_size,
         dtype=resolved.kv_cache_dtype,
         window=kept_window(config, resolved.config.cache),
         step_tokens=options.max_num_batched_tokens,
+        is_kept=not config.is_encoder,
     )
     # Besides the step's logits there are copies of a chunk for sampling and for log-probabilities.
-    rows = options.max_logits_rows + 2 * LOGITS_CHUNK_ROWS
+    rows = options.max_logits_rows + 2 * LOGITS_CHUNK_ROWS if config.generates else 0
     scratch = workspace_bytes(config, options.max_num_batched_tokens, activation_dtype)
     scratch += 4 * rows * config.vocab_size
     scratch += _table_bytes(options.max_num_seqs, resolved.max_model_len, spec)
@@ -141,7 +142,7 @@ def plan_memory(resolved: ResolvedConfig, demand: MemoryDemand, device_bytes: in
     budget = divide_memory(
         demand, device_bytes, budget_bytes, cache.kv_cache_memory_bytes, free_fraction=fraction
     )
-    useful = resolved.config.scheduler.max_num_seqs * spec.num_blocks(max_model_len) + 1
+    useful = spec.most_blocks(resolved.config.scheduler.max_num_seqs, max_model_len) + 1
     if cache.kv_cache_memory_bytes is not None:
         useful = budget.num_blocks
     num_blocks = min(budget.num_blocks, useful, most_blocks or useful)

@@ -116,7 +116,7 @@ class ModelRunner:
         self._speculation: Speculation | None = None
         self._params: dict[str, SamplingParams] = {}
         self._prompt_logprobs_ids: set[str] = set()
-        self._pooling = PoolingState()
+        self._pooling = PoolingState(model)
         self.pictures = PictureRows(encoder, backend)
         self._parts = StepParts(self._table, kv_cache.spec.block_size, self._compute)
         self._someone_came: Callable[[], bool] = lambda: False
@@ -385,9 +385,8 @@ class ModelRunner:
         if part.request_id not in self._pooling:
             result.prompt_logprobs = self._prompt_logprobs(part, rows)
             return
-        states = self._backend.to_numpy(rows.states)
         try:
-            result.embedding = self._pooling.add(plan.scheduled[part.index], states)
+            result.embedding = self._pooling.add(plan.scheduled[part.index], rows.states)
         except FloatingPointError as error:
             result.error = str(error)
 

@@ -1,4 +1,4 @@
-"""Embeddings: the hidden states of a prompt as one vector of length 1; it computes no states."""
+"""A prompt's hidden states as one vector, or as the logits of classes; it computes no states."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 
 from quire.core.step import ScheduledRequest
+from quire.kernels.backend import Array
+from quire.models.decoder import Decoder
 
 
 @dataclass(slots=True)
@@ -15,7 +17,7 @@ class Pool:
     """One request's vector while its prompt is computed.
 
     Attributes:
-        pooling: ``mean`` or ``last``.
+        pooling: As of :class:`~quire.core.sampling_params.SamplingParams`.
         num_prompt_tokens: Of the request.
         total: (D,) float64, sum of the states so far; None before the first.
     """
@@ -26,9 +28,14 @@ class Pool:
 
 
 class PoolingState:
-    """The pools of live requests."""
+    """The pools of live requests.
 
-    def __init__(self) -> None:
+    Args:
+        model: Whose states they are.
+    """
+
+    def __init__(self, model: Decoder) -> None:
+        self._model = model
         self._pools: dict[str, Pool] = {}
 
     def __bool__(self) -> bool:
@@ -60,10 +67,12 @@ class PoolingState:
         count = row.num_scheduled_tokens
         if pool.pooling == "mean":
             return 0, count
+        if self._is_first(pool):  # of an encoder, whose prompt is all here
+            return 0, 1
         ends = row.num_computed_tokens + count == pool.num_prompt_tokens
         return (count - 1, 1) if ends else (0, 0)
 
-    def add(self, row: ScheduledRequest, states: Any) -> bytes | None:
+    def add(self, row: ScheduledRequest, states: Array) -> bytes | None:
         """Take in the states that were wanted.
 
         They are added one after another in the order of their positions, in float64: how the prompt
@@ -71,25 +80,45 @@ class PoolingState:
 
         Args:
             row: The request's part of the step.
-            states: (count, D) float32, after the final norm.
+            states: (count, D) of the backend, after the final norm.
 
         Returns:
-            (D,) float32 little-endian, scaled to length 1, when the prompt has ended; else None.
+            (D,) float32 little-endian when the prompt has ended, scaled to length 1 where the model
+            has that; of classes their logits (C,); else None.
 
         Raises:
             FloatingPointError: The states are not finite.
         """
-        pool = self._pools[row.request_id]
-        for state in states.astype(np.float64):
+        pool, head = self._pools[row.request_id], self._model.state_head
+        if pool.pooling == "classify":
+            states = head.logits(states)
+        elif pool.pooling == "pooler":
+            states = head.pooled(states)
+        for state in self._model.backend.to_numpy(states).astype(np.float64):
             pool.total = state if pool.total is None else pool.total + state
         if row.num_computed_tokens + row.num_scheduled_tokens < pool.num_prompt_tokens:
             return None
-        length = float(np.sqrt((pool.total * pool.total).sum()))
+        return self._finish(pool)
+
+    def _finish(self, pool: Pool) -> bytes:
+        vector = pool.total
+        length = float(np.sqrt((vector * vector).sum()))
         if not np.isfinite(length):
             raise FloatingPointError(
                 "[pooling] hidden states must be finite; got NaN or infinity. The checkpoint or "
                 "its dtype cannot compute this input."
             )
-        vector = pool.total / length if length else pool.total
-        embedding: bytes = vector.astype("<f4").tobytes()
-        return embedding
+        if pool.pooling == "classify":
+            pass
+        elif self._model.config.pooling.normalize:
+            vector = vector / length if length else vector
+        elif pool.pooling == "mean":
+            vector = vector / pool.num_prompt_tokens
+        made: bytes = vector.astype("<f4").tobytes()
+        return made
+
+    def _is_first(self, pool: Pool) -> bool:
+        if pool.pooling != "classify":
+            return pool.pooling in ("cls", "pooler")
+        classifier = self._model.config.classifier
+        return classifier is not None and classifier.state == "first"

@@ -27,6 +27,7 @@ from quire.server.openai import models as openai_models
 from quire.server.openai.chat_completions import ChatCompletions
 from quire.server.openai.completions import Completions
 from quire.server.openai.embeddings import Embeddings
+from quire.server.openai.pooling import Pooling
 from quire.server.openai.websocket import WebSocketStream
 from quire.server.operations import debug, health, prefix_cache
 from quire.server.operations import models as models_operations
@@ -53,6 +54,7 @@ def create_app(models: ManagedModels) -> ASGIApp:
             for p, kind in generations.items()
         ),
         Route("/v1/embeddings", ByModel(models, Embeddings), methods=["POST"]),
+        Route("/pooling", ByModel(models, Pooling), methods=["POST"]),
         *scoring.routes(models),
         Route("/invocations", Invocations(models, invoked), methods=["POST"]),
         *responses.routes(models, shared.responses),

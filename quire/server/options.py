@@ -68,12 +68,14 @@ class ServerOptions:
     allow_runtime_lora_updating: bool = option(
         False, "serve /v1/load_lora_adapter and /v1/unload_lora_adapter"
     )
-    pooling: Literal["last", "mean"] = option("last", "hidden states that make an embedding")
+    pooling: Literal["auto", "last", "mean", "cls", "pooler"] = option(
+        "auto", "hidden states that make an embedding; auto: the checkpoint's own"
+    )
     classifier_from_token: tuple[str, ...] = option(
         (), "token of a class (no, then yes) by whose probability texts are scored"
     )
     score_template: str | None = option(
-        None, "Jinja file that makes a prompt of messages of the roles query and document"
+        None, "Jinja file, or qwen3-reranker: the prompt of messages of roles query and document"
     )
     load_on_demand: bool = option(False, "load models when a request names them first", common=True)
     preload: tuple[str, ...] = option((), "load this one at once, of those loaded on demand")

@@ -1,7 +1,8 @@
 """What each token contributes to decoded text, as bytes; derived from a tokenizer's decoder.
 
-Text is the UTF-8 reading of the pieces' concatenation. That holds for byte-level BPE and for
-sentencepiece-like vocabularies, and it is what lets text be produced token by token.
+Text is the UTF-8 reading of the pieces' concatenation. That holds for byte-level BPE, for
+sentencepiece-like vocabularies and for WordPiece, and it is what lets text be produced token by
+token.
 """
 
 from __future__ import annotations
@@ -13,6 +14,8 @@ from typing import Any
 
 from tokenizers import Tokenizer as Backend
 
+#: What a WordPiece decoder that cleans up writes without the space before it.
+_CLOSING = (" .", " ?", " !", " ,", " n't", " 'm", " 's", " 've", " 're")
 _BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 
 
@@ -58,6 +61,8 @@ class Pieces:
         self._byte_fallback = False
         self._replacements: list[tuple[str, str]] = []
         self._dropped_at_start = ""
+        self._joined = ""  # what a token of WordPiece begins with that goes on with a word
+        self._cleans_up = False
         self.strip_left = 0
         if backend.decoder is None:
             raise ValueError("no decoder, without which tokens cannot become text")
@@ -80,11 +85,14 @@ class Pieces:
             self._replacements.append((step["replacement"], " "))
             if step.get("prepend_scheme", "always") != "never":
                 self._dropped_at_start = step["replacement"]
+        elif kind == "WordPiece" and step["prefix"]:
+            self._joined, self._cleans_up = step["prefix"], step["cleanup"]
         elif kind == "Strip" and fused and step["content"] == " " and step["stop"] == 0:
             self.strip_left = step["start"]
         elif kind != "Fuse":
             raise ValueError(
-                f"a decoder that is neither byte-level nor sentencepiece-like: {json.dumps(step)}"
+                "a decoder that is neither byte-level, nor sentencepiece-like, nor WordPiece: "
+                f"{json.dumps(step)}"
             )
 
     def __contains__(self, token_id: int) -> bool:
@@ -99,6 +107,8 @@ class Pieces:
 
     def at_start(self, token_id: int) -> bytes:
         """Return the token's bytes as the first of a text: without the space that marks a word."""
+        if self._joined:
+            return self._clean(self._token(token_id) or "").encode()
         if not self._dropped_at_start:
             return self[token_id]
         return self._piece((self._token(token_id) or "").replace(self._dropped_at_start, ""))
@@ -116,6 +126,14 @@ class Pieces:
                 return token.encode()
         if self._byte_fallback and (match := _BYTE_TOKEN.fullmatch(token)):
             return bytes([int(match[1], 16)])
+        if self._joined and token:
+            goes_on = token.startswith(self._joined)
+            return self._clean(token[len(self._joined) :] if goes_on else f" {token}").encode()
         for old, new in self._replacements:
             token = token.replace(old, new)
         return token.encode()
+
+    def _clean(self, text: str) -> str:
+        for closing in _CLOSING if self._cleans_up else ():
+            text = text.replace(closing, closing[1:])
+        return text

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -63,18 +64,29 @@ class Tokenizer:
         Raises:
             RequestError: ``text`` has lone surrogates, so it is no text.
         """
-        try:
+        with _unicode_errors(text):
             if len(text) < INLINE_CHARACTERS:
                 found = self.backend.encode(text, add_special_tokens=add_special_tokens)
             else:  # a batch is computed without the interpreter's lock: other threads go on
                 backend = self.backend.encode_batch_fast
                 (found,) = backend([text], add_special_tokens=add_special_tokens)
-        except (UnicodeEncodeError, TypeError) as error:
-            raise RequestError(
-                f"[tokenize] text must be valid Unicode; got {text[:40]!a} ({error}).", "prompt"
-            ) from error
         ids: list[int] = found.ids
         return ids
+
+    def encode_pair(self, first: str, second: str) -> tuple[list[int], int | None]:
+        """Return the token ids of two texts that a model reads together.
+
+        Returns:
+            The ids, with the model's own tokens around the texts; and where the second one begins,
+            if the tokenizer tells texts apart by types.
+
+        Raises:
+            RequestError: As of :meth:`encode`.
+        """
+        with _unicode_errors(first + second):
+            found = self.backend.encode(first, second)
+        types = found.type_ids
+        return found.ids, types.index(1) if 1 in types else None
 
     def encode_parts(self, parts: Sequence[str], add_special_tokens: bool = True) -> list[int]:
         """Return the token ids of a text that is cut; what is spelled across a cut is text.
@@ -169,6 +181,16 @@ class Tokenizer:
     def is_special(self, token_id: int) -> bool:
         """Return whether the token is no text, such as end-of-sequence."""
         return token_id in self.pieces.special_ids
+
+
+@contextmanager
+def _unicode_errors(text: str) -> Iterator[None]:
+    try:
+        yield
+    except (UnicodeEncodeError, TypeError) as error:
+        raise RequestError(
+            f"[tokenize] text must be valid Unicode; got {text[:40]!a} ({error}).", "prompt"
+        ) from error
 
 
 def load_tokenizer(

@@ -11,7 +11,7 @@ from pathlib import Path
 import torch
 
 from quire.core.errors import ConfigError
-from quire.models.config_reader import read_model_config
+from quire.models.config_reader import read_generating_config
 from quire.training.acceptance import Acceptance, draft_all, measure_acceptance
 from quire.training.examples import Examples, write_states
 from quire.training.head_files import Head, load_head, save_head
@@ -52,7 +52,7 @@ def train_head(
     Raises:
         ConfigError: The plan does not fit the target, or ``work`` holds a training of another plan.
     """
-    config = read_model_config(target)
+    config = read_generating_config(target)
     plan = plan.settle(config)
     _check_work(work, plan)
     training, held_out = _examples(target, data, plan, work, bar)
@@ -129,7 +129,7 @@ def _examples(
         work / f"held-out-{name}.bin": data.held_out,
     }
     missing = {path: rollouts for path, rollouts in parts.items() if not path.exists()}
-    config = read_model_config(target)
+    config = read_generating_config(target)
     width = (1 + len(plan.layers)) * config.hidden_size
     if missing:
         longest = max(len(r.token_ids) for rollouts in parts.values() for r in rollouts)

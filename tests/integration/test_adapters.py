@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from benchmarks.equality import check_lattice, few_conditions
-from quire import LLM, LoRARequest, SamplingParams
+from quire import LLM, BeamSearchParams, LoRARequest, SamplingParams
 from quire.core.errors import ConfigError, ModelLoadError, RequestError
 from quire.models.adapters.peft_folder import WEIGHTS
 from tools.random_adapter import random_adapter
@@ -202,3 +202,20 @@ def test_embeddings_and_several_sequences_have_the_adapter(
     vectors = llm.generate([prompt, prompt], pooling, False, [own, None])
     first, second = (np.frombuffer(output.embedding, np.float32) for output in vectors)
     assert np.abs(first - second).max() > 1e-3
+
+
+def test_a_single_beam_of_an_adapter_is_its_greedy_text(
+    checkpoint: Callable[..., Path], adapter: Callable[..., Path]
+) -> None:
+    prompts, adapters = [[5, 6, 7], [5, 6, 7], [9, 8]], [None, *map(lora, map(adapter, (1, 2)))]
+    with LLM(checkpoint("tiny-llama"), enable_lora=True) as llm:
+        greedy = tokens(llm, prompts, adapters)
+        params = BeamSearchParams(beam_width=1, max_tokens=12, ignore_eos=True)
+        found = llm.beam_search(prompts, params, adapters)
+        assert [
+            output.sequences[0].tokens[len(prompt) :]
+            for prompt, output in zip(prompts, found, strict=True)
+        ] == greedy
+        assert greedy[0] != greedy[1]
+        with pytest.raises(RequestError, match=r"\[lora_request\] must be one, or one per prompt"):
+            llm.beam_search(prompts, params, adapters[:2])

@@ -106,7 +106,9 @@ def test_nan_stays_and_out_may_be_x(isa: str) -> None:
 
 def test_wrong_arrays_are_refused() -> None:
     x = np.zeros((2, 6), np.float32)
-    with pytest.raises(UnsupportedInputError, match="silu, gelu, gelu_tanh, quick_gelu; got 'relu'"):
+    with pytest.raises(
+        UnsupportedInputError, match="silu, gelu, gelu_tanh, quick_gelu; got 'relu'"
+    ):
         BACKEND.activation(x, "relu", x)
     with pytest.raises(UnsupportedInputError, match=r"out must have shape \(2, 3\)"):
         BACKEND.gated_activation(x, "silu", x)

@@ -43,5 +43,7 @@ def test_numbers_that_do_not_fit_are_refused(llm: LLM, first, second) -> None:
 
 
 def test_a_task_without_a_head_is_refused(llm: LLM) -> None:
-    with pytest.raises(RequestError, match="must be embed.*got 'classify'"):
+    with pytest.raises(RequestError, match="needs a model with a head of classes"):
         llm.encode("a", pooling_task="classify")
+    with pytest.raises(RequestError, match="must be embed or classify; got 'token_embed'"):
+        llm.encode("a", pooling_task="token_embed")

@@ -293,9 +293,11 @@ def test_bad_configurations_are_named(folders, tmp_path, name):
 
 def test_unknown_decoder_is_refused(folders, tmp_path):
     saved = json.loads((folders["byte_level"] / "tokenizer.json").read_text())
-    saved["decoder"] = {"type": "WordPiece", "prefix": "##", "cleanup": True}
+    saved["decoder"] = {
+        "type": "CTC", "pad_token": "<pad>", "word_delimiter_token": "|", "cleanup": True
+    }  # fmt: skip
     (tmp_path / "tokenizer.json").write_text(json.dumps(saved))
-    with pytest.raises(ModelLoadError, match="WordPiece"):
+    with pytest.raises(ModelLoadError, match="CTC"):
         load_tokenizer(tmp_path)
 
 

@@ -18,7 +18,7 @@ from quire.evaluation.run import Bar, judge
 from quire.evaluation.scorer import LocalEncoder
 from quire.evaluation.task import Task, Work, prepare
 from quire.evaluation.vocabulary import check_same_vocabulary
-from quire.models.config_reader import read_model_config
+from quire.models.config_reader import read_generating_config
 from quire.models.model_builder import Progress
 from quire.text.tokenizer import load_tokenizer
 
@@ -127,7 +127,7 @@ def compare_formats(
 def _check_lengths(candidates: Sequence[Candidate], task: FormatsTask) -> None:
     length = task.prompt_len + task.output_len
     for candidate in candidates:
-        limit = read_model_config(candidate.folder).max_position_embeddings
+        limit = read_generating_config(candidate.folder).max_position_embeddings
         if length > limit:
             raise ConfigError(
                 f"[bench] --prompt-len and --output-len must be at most {limit} together, the "
@@ -145,7 +145,7 @@ def _prepare(candidates: Sequence[Candidate], task: FormatsTask) -> tuple[Task, 
     """Return what is judged, in the tokens that all models have."""
     asked = Task(text=task.text, window=task.window, max_tokens=task.max_tokens)
     tokenizers = [load_tokenizer(candidate.folder) for candidate in candidates]
-    configs = [read_model_config(candidate.folder) for candidate in candidates]
+    configs = [read_generating_config(candidate.folder) for candidate in candidates]
     for candidate, config, tokenizer in zip(candidates, configs, tokenizers, strict=True):
         sizes = (config.vocab_size, configs[0].vocab_size)
         if candidate.folder != candidates[0].folder:

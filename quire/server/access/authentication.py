@@ -35,7 +35,7 @@ _INFER = frozenset(
         "/api/generate", "/api/chat", "/api/embed", "/api/embeddings", "/completion",
         "/completions", "/infill", "/apply-template", "/playground/render", "/v1/messages",
         "/v1/messages/count_tokens", "/score", "/v1/score", "/rerank", "/v1/rerank", "/v2/rerank",
-        "/classify", "/v1/classify",
+        "/classify", "/v1/classify", "/pooling",
     }
 )  # fmt: skip
 #: Of one of Triton's models; others tell of it.

@@ -101,9 +101,9 @@ class ModelFacts:
 def capabilities(formats: AnswerFormats, fills_in: bool, config: ModelConfig | None) -> list[str]:
     """Return what a model can do, in Ollama's words; see :class:`ModelFacts`.
 
-    Every model completes text and gives vectors.
+    Every model gives vectors; all but encoders and those with a head of classes complete text.
     """
-    found = ["completion", "embedding"]
+    found = ["completion", "embedding"] if config is None or config.generates else ["embedding"]
     if formats.shows_tools and formats.tool_parser is not None:
         found.append("tools")
     if formats.reasoning is not None:

@@ -171,6 +171,23 @@ def _told_of(tools: list[dict[str, Any]], content: Any) -> Any:
     return f"{text}\n{content}" if isinstance(content, str) else text
 
 
+async def encode_pair(
+    tokenizer: Tokenizer, pair: tuple[str, str], limit: PromptLimit
+) -> tuple[list[int], int | None]:
+    """Return the token ids of two texts read together; as :meth:`Tokenizer.encode_pair`.
+
+    Raises:
+        PromptTooLongError: They are so far beyond ``limit`` that their beginning shows it.
+        RequestError: They are no text.
+    """
+
+    def encode() -> tuple[list[int], int | None]:
+        limit.check(tokenizer, pair)
+        return tokenizer.encode_pair(*pair)
+
+    return await run_by_size(sum(map(len, pair)), encode)
+
+
 async def encode_prompt(
     tokenizer: Tokenizer,
     prompt: str | list[str] | Conversation,

@@ -1,9 +1,8 @@
-"""How a model scores texts: by the probability of a token of its answer, or by their vectors."""
+"""How a model scores texts: by a head, by a token of its answer, or by their vectors."""
 
 from __future__ import annotations
 
 import math
-from array import array
 from collections.abc import Sequence
 from copy import copy
 from dataclasses import dataclass
@@ -11,9 +10,13 @@ from pathlib import Path
 
 from quire.core.errors import ConfigError, RequestError
 from quire.core.outputs import RequestOutput
+from quire.core.pooling_config import ClassifierConfig
 from quire.core.sampling_params import RequestOutputKind, SamplingParams
+from quire.llm.engine_client import EngineClient
+from quire.llm.pooling_outputs import check_scores, class_probabilities
 from quire.server.options import ServerOptions
 from quire.text.chat_template import ChatTemplate
+from quire.text.score_templates import SCORE_TEMPLATES
 from quire.text.tokenizer import Tokenizer
 
 
@@ -23,21 +26,30 @@ class Scoring:
 
     Attributes:
         labels: Texts of the classes.
-        token_ids: Of their tokens; none where scores come from vectors.
+        token_ids: Of their tokens; none where scores come from a head or from vectors.
+        classifier: The model's head, if it has one.
         template: Renders a query and a document; None joins them as they are.
     """
 
     labels: tuple[str, ...] = ()
     token_ids: tuple[int, ...] = ()
+    classifier: ClassifierConfig | None = None
     template: Tokenizer | None = None
 
     @classmethod
-    def resolve(cls, options: ServerOptions, tokenizer: Tokenizer) -> Scoring:
+    def resolve(cls, options: ServerOptions, engine: EngineClient) -> Scoring:
         """Read the flags.
 
         Raises:
-            ConfigError: A class is no token, or the template cannot be read.
+            ConfigError: A class is no token, the model generates none, or the template cannot be
+                read.
         """
+        tokenizer, model = engine.tokenizer, engine.model_config
+        if options.classifier_from_token and not model.generates:
+            raise ConfigError(
+                "[config] --classifier-from-token needs a model that generates; got "
+                f"{model.architecture}. Leave it out."
+            )
         labels = options.classifier_from_token
         if len(labels) == 1 or len(set(labels)) != len(labels):
             raise ConfigError(
@@ -46,23 +58,22 @@ class Scoring:
             )
         template = None
         if options.score_template is not None:
-            path = Path(options.score_template)
-            try:
-                source = path.read_text(encoding="utf-8")
-            except (OSError, ValueError) as error:
-                raise ConfigError(
-                    f"[config] --score-template must be a Jinja file; got {path}: {error}."
-                ) from error
+            source = _template_source(options.score_template)
             template = copy(tokenizer)
             template.chat_template = ChatTemplate({"default": source}, tokenizer.special_tokens)
-        return cls(labels, tuple(_token_id(tokenizer, label) for label in labels), template)
+        if model.classifier is not None:
+            return cls(model.classifier.labels, (), model.classifier, template)
+        token_ids = tuple(_token_id(tokenizer, label) for label in labels)
+        return cls(labels, token_ids, None, template)
 
     def check_pairs(self) -> None:
         """Return when a pair of texts can be scored.
 
         Raises:
-            RequestError: There are more classes than "no" and "yes".
+            RequestError: There are more classes than "no" and "yes", or a head has more than one.
         """
+        if self.classifier is not None:
+            check_scores(self.classifier)
         if len(self.token_ids) > 2:
             raise RequestError(
                 f"[model] a score needs two classes, no and yes; got {len(self.token_ids)}. Ask "
@@ -70,7 +81,7 @@ class Scoring:
                 "model",
             )
 
-    def prompt(self, query: str, document: str) -> str | list[str]:
+    def prompt(self, query: str, document: str, instruction: str | None = None) -> str | list[str]:
         """Return the prompt of a pair, whole or in parts.
 
         Raises:
@@ -78,7 +89,9 @@ class Scoring:
         """
         if self.template is None:
             return query + document
+        system = [] if instruction is None else [{"role": "system", "content": instruction}]
         messages = [
+            *system,
             {"role": "query", "content": query},
             {"role": "document", "content": document},
         ]
@@ -86,6 +99,13 @@ class Scoring:
 
     def params(self) -> SamplingParams:
         """Return the settings that ask for the classes' probabilities."""
+        if self.classifier is not None:
+            return SamplingParams(
+                pooling="classify",
+                max_tokens=None,
+                detokenize=False,
+                output_kind=RequestOutputKind.DELTA,
+            )
         return SamplingParams(
             max_tokens=1,
             temperature=0.0,
@@ -97,7 +117,10 @@ class Scoring:
         )
 
     def probabilities(self, output: RequestOutput) -> list[float]:
-        """Return the classes' probabilities next to each other alone, in their order."""
+        """Return the classes' probabilities in their order; of tokens, among these alone."""
+        if self.classifier is not None:
+            assert output.embedding is not None, f"request {output.request_id} has no logits"
+            return class_probabilities(self.classifier, output.embedding)
         (completion,) = output.outputs
         assert completion.logprobs, f"request {output.request_id} has no log-probabilities"
         found = [completion.logprobs[0][token_id].logprob for token_id in self.token_ids]
@@ -106,10 +129,16 @@ class Scoring:
         return [part / math.fsum(parts) for part in parts]
 
 
-def cosine(first: bytes, second: bytes) -> float:
-    """Return the cosine of two vectors of length 1, each (D,) float32 little-endian."""
-    one, other = array("f", first), array("f", second)
-    return math.fsum(a * b for a, b in zip(one, other, strict=True))
+def _template_source(name: str) -> str:
+    if name in SCORE_TEMPLATES:
+        return SCORE_TEMPLATES[name]
+    try:
+        return Path(name).read_text(encoding="utf-8")
+    except (OSError, ValueError) as error:
+        raise ConfigError(
+            f"[config] --score-template must be a Jinja file, or {', '.join(SCORE_TEMPLATES)}; "
+            f"got {name}: {error}."
+        ) from error
 
 
 def _token_id(tokenizer: Tokenizer, text: str) -> int:

@@ -10,6 +10,7 @@ from typing import Any, Protocol
 
 import quire
 from quire.core.config import EngineConfig, ModelOptions
+from quire.core.sampling_params import RequestOutputKind, SamplingParams
 from quire.llm.engine_client import EngineClient
 from quire.llm.pictures.reader import PictureReader
 from quire.models.hub import served_name
@@ -119,7 +120,7 @@ class Service:
         self.model_names = model_names(config.model)
         self.adapters = ServedAdapters(self.model_names)
         self.formats = AnswerFormats.resolve(options, engine.tokenizer.chat_template)
-        self.scoring = Scoring.resolve(options, engine.tokenizer)
+        self.scoring = Scoring.resolve(options, engine)
         self.admission = admission or Admission(
             options.max_num_queued_reqs,
             options.max_num_queued_tokens,
@@ -133,6 +134,17 @@ class Service:
         self.created = int(time.time())
         digest = hashlib.sha256(repr(config).encode()).hexdigest()[:8]
         self.fingerprint = f"quire-{quire.__version__}-{digest}"
+
+    @property
+    def vector_params(self) -> SamplingParams:
+        """Settings that ask for a prompt's vector."""
+        kind = self.options.pooling
+        return SamplingParams(
+            pooling=self.engine.model_config.pooling.kind if kind == "auto" else kind,
+            max_tokens=None,
+            detokenize=False,
+            output_kind=RequestOutputKind.DELTA,
+        )
 
     async def shutdown(self) -> None:
         """Stop the engine. A second call does nothing."""

@@ -13,6 +13,7 @@ from quire.core.client import SHARED, Client
 from quire.core.errors import PromptTooLongError, RequestError
 from quire.core.request import EngineRequest, Picture, salt_keys
 from quire.core.sampling_params import SamplingParams
+from quire.llm.params import check_generates
 from quire.protocol.generation import GenerationRequest
 from quire.protocol.request_body import RequestBody, StreamableBody
 from quire.server.access.authentication import ApiKey
@@ -75,7 +76,7 @@ class ApiRequest(Generic[T]):
             timeout: Seconds that it may take.
 
         Raises:
-            RequestError: This server does not stream.
+            RequestError: This server does not stream, or its model generates no text.
             ApiError: 404, the body names a model that is not served.
         """
         streamable = body if isinstance(body, StreamableBody) else StreamableBody()
@@ -85,6 +86,8 @@ class ApiRequest(Generic[T]):
                 "streams. Send stream: false, or start the server without --no-decoupled.",
                 "stream",
             )
+        if isinstance(body, StreamableBody):
+            check_generates(service.engine.model_config)
         request_id = body.request_id or streamable.rid or record.request_id
         model = service.resolve_model(body.model)
         return cls(
@@ -173,6 +176,11 @@ class Submission:
         if isinstance(body, GenerationRequest) and body.use_beam_search:
             beam_searches = tuple(body.beam_search(one.params) for one in engine_requests)
         return cls(request, engine_requests, param, beam_searches)
+
+    def with_second_texts(self, starts: Sequence[int | None]) -> Submission:
+        """Return the same, each prompt's second text beginning at one of ``starts``."""
+        pairs = zip(self.engine_requests, starts, strict=True)
+        return replace(self, engine_requests=[replace(one, second_text=at) for one, at in pairs])
 
     def check(self, service: Service) -> None:
         """Refuse what would be ignored or only be found once other prompts of the request run.

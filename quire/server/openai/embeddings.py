@@ -5,10 +5,10 @@ from __future__ import annotations
 import time
 from array import array
 from base64 import b64encode
+from collections.abc import Sequence
 
 from quire.core.errors import RequestError
 from quire.core.outputs import RequestOutput
-from quire.core.sampling_params import RequestOutputKind, SamplingParams
 from quire.protocol.embedding import (
     Embedding,
     EmbeddingRequest,
@@ -39,6 +39,13 @@ class Embeddings(GenerationEndpoint[EmbeddingRequest]):
                 f"shortened; got {body.dimensions}.",
                 "dimensions",
             )
+        normalize = service.engine.model_config.pooling.normalize
+        for name in ("normalize", "use_activation"):
+            if getattr(body, name) not in (None, normalize):
+                raise RequestError(
+                    f"[{name}] must be the checkpoint's own ({str(normalize).lower()}), or absent.",
+                    name,
+                )
         special = body.add_special_tokens is not False
         limit = PromptLimit(service.engine.max_model_len, "input")
         prompts = [
@@ -47,12 +54,7 @@ class Embeddings(GenerationEndpoint[EmbeddingRequest]):
             else item
             for item in read_prompts(body.input, "input")
         ]
-        params = SamplingParams(
-            pooling=service.options.pooling,
-            max_tokens=None,
-            detokenize=False,
-            output_kind=RequestOutputKind.DELTA,
-        )
+        params = service.vector_params
         submission = Submission.create(request, "input", [(prompt, params) for prompt in prompts])
         return EmbeddingAnswer(request), submission
 
@@ -71,21 +73,27 @@ class EmbeddingAnswer(WholeAnswer):
         """Return the whole answer."""
         if any(output.embedding is None for output in outputs):
             raise ApiError(504, "The request's timeout passed before its end.")
-        base64 = self._request.body.encoding_format == "base64"
-        num_tokens = sum(len(output.prompt_token_ids) for output in outputs)
+        encoding = self._request.body.encoding_format
         return EmbeddingResponse(
             id=self._request.response_id,
             created=int(time.time()),
             model=self._request.model,
             data=[
-                Embedding(index=index, embedding=_encode(output.embedding or b"", base64))
+                Embedding(index=index, embedding=encoded(output.embedding or b"", encoding))
                 for index, output in enumerate(outputs)
             ],
-            usage=EmbeddingUsage(prompt_tokens=num_tokens, total_tokens=num_tokens),
+            usage=prompt_usage(outputs),
         )
 
 
-def _encode(embedding: bytes, base64: bool) -> list[float] | str:
-    if base64:
-        return b64encode(embedding).decode()
-    return array("f", embedding).tolist()
+def encoded(values: bytes, encoding: str | None) -> list[float] | str:
+    """Return float32 values in a request's ``encoding_format``."""
+    if encoding == "base64":
+        return b64encode(values).decode()
+    return array("f", values).tolist()
+
+
+def prompt_usage(outputs: Sequence[RequestOutput]) -> EmbeddingUsage:
+    """Return the usage of an answer without output tokens."""
+    num_tokens = sum(len(output.prompt_token_ids) for output in outputs)
+    return EmbeddingUsage(prompt_tokens=num_tokens, total_tokens=num_tokens)

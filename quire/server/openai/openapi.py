@@ -32,6 +32,7 @@ from quire.protocol.ollama import (
     OllamaGenerateRequest,
     OllamaShowRequest,
 )
+from quire.protocol.pooling import PoolingRequest, PoolingResponse
 from quire.protocol.responses import ResponsesRequest
 from quire.protocol.scoring import (
     ClassifyRequest,
@@ -121,6 +122,9 @@ OPERATIONS: dict[tuple[str, str], Operation] = {
         "Continue texts.", CompletionRequest, Completion, (_JSON, _EVENTS)
     ),
     ("POST", "/v1/embeddings"): Operation("Texts to vectors.", EmbeddingRequest, EmbeddingResponse),
+    ("POST", "/pooling"): Operation(
+        "Texts to vectors, or to probabilities of classes.", PoolingRequest, PoolingResponse
+    ),
     **{
         ("POST", path): Operation("How alike texts are.", ScoreRequest, ScoreResponse)
         for path in ("/score", "/v1/score")

@@ -1,4 +1,4 @@
-"""``/score``, ``/rerank`` and ``/classify``: texts by a token's probability or by their vectors."""
+"""``/score``, ``/rerank`` and ``/classify``: by a head, a token's probability or vectors."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ from starlette.routing import Route
 
 from quire.core.errors import RequestError
 from quire.core.outputs import RequestOutput
-from quire.core.sampling_params import RequestOutputKind, SamplingParams
-from quire.protocol.embedding import EmbeddingUsage
+from quire.llm.pooling_outputs import cosine
 from quire.protocol.scoring import (
     Classification,
     ClassifyRequest,
@@ -28,11 +27,11 @@ from quire.protocol.scoring import (
 from quire.server.generation.endpoint import GenerationEndpoint, WholeAnswer
 from quire.server.generation.model_routes import ByModel
 from quire.server.generation.models import ManagedModels
-from quire.server.generation.prompts import PromptLimit, encode_prompt
-from quire.server.generation.scoring import cosine
+from quire.server.generation.prompts import PromptLimit, encode_pair, encode_prompt
 from quire.server.generation.service import Service
 from quire.server.generation.submission import ApiRequest, Submission
 from quire.server.http.errors import ApiError
+from quire.server.openai.embeddings import prompt_usage
 
 PATHS = {
     "score": ("/score", "/v1/score"),
@@ -76,7 +75,7 @@ class Scores(GenerationEndpoint[ScoreRequest]):
                 created=int(time.time()),
                 model=request.model,
                 data=[Score(index=i, score=score) for i, score in enumerate(read(outputs))],
-                usage=_usage(outputs),
+                usage=prompt_usage(outputs),
             )
 
         return ScoringAnswer(write), submission
@@ -105,7 +104,10 @@ class Reranking(GenerationEndpoint[RerankRequest]):
                 for result in results:
                     result.document = RankedDocument(text=texts[result.index])
             return RerankResponse(
-                id=request.response_id, model=request.model, results=results, usage=_usage(outputs)
+                id=request.response_id,
+                model=request.model,
+                results=results,
+                usage=prompt_usage(outputs),
             )
 
         return ScoringAnswer(write), submission
@@ -121,10 +123,10 @@ class Classifications(GenerationEndpoint[ClassifyRequest]):
         self, request: ApiRequest[ClassifyRequest]
     ) -> tuple[ScoringAnswer, Submission]:
         scoring = self.service.scoring
-        if not scoring.token_ids:
+        if not scoring.labels:
             raise RequestError(
-                "[model] this model has no classes. Start the server with --classifier-from-token "
-                "for each of them.",
+                "[model] this model has no head of classes. Start the server with "
+                "--classifier-from-token for each of them.",
                 "model",
             )
         texts = request.body.texts()
@@ -146,7 +148,7 @@ class Classifications(GenerationEndpoint[ClassifyRequest]):
                     )
                     for index, probs in enumerate(found)
                 ],
-                usage=_usage(outputs),
+                usage=prompt_usage(outputs),
             )
 
         return ScoringAnswer(write), submission
@@ -154,37 +156,44 @@ class Classifications(GenerationEndpoint[ClassifyRequest]):
 
 async def _scored(
     service: Service,
-    request: ApiRequest[Any],
+    request: ApiRequest[ScoreRequest] | ApiRequest[RerankRequest],
     pairs: Sequence[tuple[str, str]],
     param: str,
 ) -> tuple[Submission, Callable[[list[RequestOutput]], list[float]]]:
     """Return what the engine is asked to score pairs, and how its outputs become scores."""
     scoring, body = service.scoring, request.body
     scoring.check_pairs()
-    if scoring.token_ids:
-        texts = [scoring.prompt(*pair) for pair in pairs]
+    if body.instruction is not None and scoring.template is None:
+        raise RequestError(
+            "[instruction] needs a server with --score-template, which says where it goes.",
+            "instruction",
+        )
+    if scoring.classifier is not None and scoring.template is None:
+        limit = PromptLimit(service.engine.max_model_len, param)
+        read = [await encode_pair(service.engine.tokenizer, pair, limit) for pair in pairs]
+        asked = [(token_ids, scoring.params()) for token_ids, _ in read]
+        submission = Submission.create(request, param, asked)
+        submission = submission.with_second_texts([start for _, start in read])
+        return submission, lambda outputs: [scoring.probabilities(one)[0] for one in outputs]
+    if scoring.labels:
+        texts = [scoring.prompt(*pair, body.instruction) for pair in pairs]
         special = False if scoring.template is not None else body.add_special_tokens
         prompts = await _encoded(service, body, texts, param, special)
         submission = Submission.create(request, param, [(p, scoring.params()) for p in prompts])
-        return submission, lambda outputs: [scoring.probabilities(one)[1] for one in outputs]
+        return submission, lambda outputs: [scoring.probabilities(one)[-1] for one in outputs]
     # A text that several pairs have is computed once.
     places: dict[str, int] = {}
     for pair in pairs:
         for text in pair:
             places.setdefault(text, len(places))
     prompts = await _encoded(service, body, list(places), param)
-    params = SamplingParams(
-        pooling=service.options.pooling,
-        max_tokens=None,
-        detokenize=False,
-        output_kind=RequestOutputKind.DELTA,
-    )
+    params = service.vector_params
 
-    def read(outputs: list[RequestOutput]) -> list[float]:
+    def cosines(outputs: list[RequestOutput]) -> list[float]:
         vectors = [output.embedding or b"" for output in outputs]
         return [cosine(*(vectors[places[text]] for text in pair)) for pair in pairs]
 
-    return Submission.create(request, param, [(prompt, params) for prompt in prompts]), read
+    return Submission.create(request, param, [(prompt, params) for prompt in prompts]), cosines
 
 
 async def _encoded(
@@ -197,11 +206,6 @@ async def _encoded(
     limit = PromptLimit(service.engine.max_model_len, param)
     add = (body.add_special_tokens if special is None else special) is not False
     return [await encode_prompt(service.engine.tokenizer, text, add, limit) for text in texts]
-
-
-def _usage(outputs: Sequence[RequestOutput]) -> EmbeddingUsage:
-    num_tokens = sum(len(output.prompt_token_ids) for output in outputs)
-    return EmbeddingUsage(prompt_tokens=num_tokens, total_tokens=num_tokens)
 
 
 def routes(models: ManagedModels) -> list[Route]:

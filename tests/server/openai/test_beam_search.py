@@ -61,13 +61,51 @@ def test_many_prompts_and_chat(live):
     assert both == [*alone[0], *alone[1]]
 
 
+@pytest.mark.parametrize("num_top", [0, 2, 9])
+def test_log_probabilities(live, num_top):
+    """Those of the tokens themselves; more alternatives than the search looks at change nothing."""
+    searched = {"use_beam_search": True, "n": 3, "return_token_ids": True}
+    plain = ask(live, **searched).json()["choices"]
+    for choice, other in zip(
+        ask(live, logprobs=num_top, return_tokens_as_token_ids=True, **searched).json()["choices"],
+        plain,
+        strict=True,
+    ):
+        ids = choice["token_ids"]
+        assert ids == other["token_ids"]
+        found = choice["logprobs"]
+        names = [f"token_id:{token_id}" for token_id in ids]
+        assert found["tokens"] == names
+        again = live.http.post(
+            "/v1/completions",
+            json={"model": "tiny", "prompt": PROMPT, "max_tokens": 1, "logprobs": num_top,
+                  "allowed_token_ids": ids[:1], "return_tokens_as_token_ids": True},
+        ).json()["choices"][0]["logprobs"]  # fmt: skip
+        assert found["token_logprobs"][0] == pytest.approx(again["token_logprobs"][0], abs=1e-6)
+        assert found["top_logprobs"][0] == pytest.approx(again["top_logprobs"][0], abs=1e-6)
+        assert all(
+            name in top and len(top) in (max(num_top, 1), num_top + 1)
+            for name, top in zip(names, found["top_logprobs"], strict=True)
+        )
+
+
+def test_log_probabilities_of_a_chat(live):
+    answer = live.http.post(
+        "/v1/chat/completions",
+        json={"model": "tiny", "messages": [{"role": "user", "content": "a"}], "max_tokens": 3,
+              "use_beam_search": True, "logprobs": True, "top_logprobs": 2, "ignore_eos": True},
+    ).json()["choices"][0]  # fmt: skip
+    assert len(answer["logprobs"]["content"]) == 3
+    for token in answer["logprobs"]["content"]:
+        assert len(token["top_logprobs"]) == 2 and token["token"]
+
+
 @pytest.mark.parametrize(
     ("fields", "name"),
     [
         ({"stream": True}, "stream"),
         ({"temperature": 0.5}, "temperature"),
         ({"stop": "x"}, "stop"),
-        ({"logprobs": 0}, "logprobs"),
         ({"min_p": 0.1}, "min_p"),
         ({"guided_regex": "a+", "ignore_eos": False}, "guided_regex"),
         ({"length_penalty": 11}, "length_penalty"),

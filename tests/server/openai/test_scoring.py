@@ -61,9 +61,8 @@ def test_documents_are_sorted(live, path):
 @pytest.fixture
 def judging(live, monkeypatch):
     """The server as one whose model answers no or yes."""
-    tokenizer = live.service.engine.tokenizer
     options = replace(live.service.options, classifier_from_token=("n", "y"))
-    monkeypatch.setattr(live.service, "scoring", Scoring.resolve(options, tokenizer))
+    monkeypatch.setattr(live.service, "scoring", Scoring.resolve(options, live.service.engine))
     return live
 
 
@@ -106,7 +105,7 @@ def test_a_template_of_pairs(live, monkeypatch, tmp_path):
     options = replace(
         live.service.options, classifier_from_token=("n", "y"), score_template=str(path)
     )
-    scoring = Scoring.resolve(options, live.service.engine.tokenizer)
+    scoring = Scoring.resolve(options, live.service.engine)
     monkeypatch.setattr(live.service, "scoring", scoring)
     (item,) = post(live, "/score", text_1="q", text_2="d").json()["data"]
     expected = expected_probability(live, "<query>q<document>d?")
@@ -146,12 +145,12 @@ def test_bad_requests(live, path, body, param):
 )
 def test_bad_settings(live, settings, text):
     with pytest.raises(ConfigError, match=text):
-        Scoring.resolve(ServerOptions(**settings), live.service.engine.tokenizer)
+        Scoring.resolve(ServerOptions(**settings), live.service.engine)
 
 
 def test_a_score_needs_two_classes(judging, monkeypatch):
     options = ServerOptions(classifier_from_token=("n", "y", "x"))
-    scoring = Scoring.resolve(options, judging.service.engine.tokenizer)
+    scoring = Scoring.resolve(options, judging.service.engine)
     monkeypatch.setattr(judging.service, "scoring", scoring)
     response = post(judging, "/score", text_1="a", text_2="b")
     assert response.status_code == 400 and response.json()["error"]["param"] == "model"

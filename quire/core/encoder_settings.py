@@ -1,0 +1,34 @@
+"""The engine's settings as a model needs them: encoders compute prompts whole, and keep no KV."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from quire.core.config import EngineConfig
+from quire.core.errors import ConfigError
+from quire.core.model_config import ModelConfig
+
+
+def fit_to_model(config: EngineConfig, model_config: ModelConfig) -> EngineConfig:
+    """Return the settings of an engine for this model; the same ones where it generates.
+
+    Raises:
+        ConfigError: A setting is for models that generate.
+    """
+    refused = (
+        ("--speculative-config", bool(config.speculative.methods())),
+        ("--enable-lora", config.adapters.enable_lora),
+    )
+    for flag, is_given in refused:
+        if is_given and not model_config.generates:
+            raise ConfigError(
+                f"[config] {flag} needs a model that generates; got "
+                f"{model_config.architecture}. Leave it out."
+            )
+    if not model_config.is_encoder:
+        return config
+    return replace(
+        config,
+        scheduler=replace(config.scheduler, enable_chunked_prefill=False),
+        cache=replace(config.cache, enable_prefix_caching=False),
+    )
