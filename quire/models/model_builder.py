@@ -353,10 +353,12 @@ class ModelBuilder:
             return None
         if config.qk_norm == "unit_heads":
             ones = HostTensor("ones", "float32", np.ones(config.head_dim, np.float32))
-            weights = [self.backend.parameter(ones)] * 2
-            return QKNorm("rms_of_heads", *weights, config.norm_eps)
-        weights = [self.parameter(f"{norm.module}.weight") for norm in self.weights.qk_norm(layer)]
-        return QKNorm(config.qk_norm, *weights, config.norm_eps)
+            weight = self.backend.parameter(ones)
+            return QKNorm("rms_of_heads", weight, weight, config.norm_eps)
+        queries, keys = (
+            self.parameter(f"{norm.module}.weight") for norm in self.weights.qk_norm(layer)
+        )
+        return QKNorm(config.qk_norm, queries, keys, config.norm_eps)
 
     def _query_scales(self, scaling: QueryScaling) -> Array:
         """Make the table of a context, shared by all layers that have it."""
