@@ -207,6 +207,22 @@ ARCHITECTURES = {
         keys=EXPERTS,
         limits={**_NO_BIAS, "tie_word_embeddings": False, "head_dim": _square},
     ),
+    "seed_oss": GgufArchitecture(
+        model="SeedOssForCausalLM",
+        keys=RMS,
+        limits={"output_bias": False, "mlp_bias": False},
+    ),
+    "ernie4_5": GgufArchitecture(
+        model="Ernie4_5ForCausalLM", keys=RMS, limits=_NO_BIAS, stretches_context=False
+    ),
+    "exaone4": GgufArchitecture(
+        model="Exaone4ForCausalLM",
+        keys=RMS,
+        fields={"sliding_window": None},
+        window_every=4,
+        stretches_context=False,
+        limits={"head_dim": _square},
+    ),
     "gpt-oss": GgufArchitecture(
         model="GptOssForCausalLM",
         keys=LLAMA,

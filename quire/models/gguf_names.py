@@ -47,6 +47,7 @@ _MIXTRAL = replace(
     shared_gate="ffn_gate_inp_shexp",
     choice_bias="exp_probs_b.bias",
 )
+_SEED_OSS = replace(_LLAMA, mlp_norm="post_attention_norm")
 _GPT_OSS = replace(_MIXTRAL, mlp_norm="post_attention_norm", sinks="attn_sinks.weight")
 _GPT2 = replace(_LLAMA, positions="position_embd", qkv=FUSED_QKV, gate_up=("ffn_up",), harmless=())
 _GEMMA3 = replace(
@@ -98,6 +99,9 @@ GGUF_FAMILIES = {
     "Olmo2ForCausalLM": GgufFamily("olmo2", _OLMO2),
     "Olmo3ForCausalLM": GgufFamily("olmo2", _OLMO2),
     "OlmoeForCausalLM": GgufFamily("olmoe", _MIXTRAL),
+    "SeedOssForCausalLM": GgufFamily("seed_oss", _SEED_OSS),
+    "Ernie4_5ForCausalLM": GgufFamily("ernie4_5", _LLAMA, True),
+    "Exaone4ForCausalLM": GgufFamily("exaone4", _OLMO2),
     "GptOssForCausalLM": GgufFamily("gpt-oss", _GPT_OSS),
     "Dots1ForCausalLM": GgufFamily("dots1", _MIXTRAL),
     "GPT2LMHeadModel": GgufFamily("gpt2", _GPT2),

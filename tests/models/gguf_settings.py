@@ -9,7 +9,7 @@ KEPT = (
     "llama", "llama-biased-tied", "mistral", "mixtral", "qwen2", "qwen3", "gpt2", "granite",
     "gemma", "phi", "phi3-long", "gpt-neox", "gpt-neox-in-turn", "falcon-7b", "falcon-40b",
     "starcoder2", "smollm3", "glm4", "cohere", "ministral",
-    "olmoe", "olmo2", "granite-moe",
+    "olmoe", "olmo2", "seed-oss", "exaone4-wide", "granite-moe",
 )  # fmt: skip
 SETTINGS = {
     **{name: MODELS[name] for name in KEPT},
@@ -28,6 +28,7 @@ SETTINGS = {
             "num_key_value_heads": 4,
         },
     ),
+    "ernie": ("Ernie4_5", {**MODELS["ernie"][1], "use_bias": False}),
     # It turns queries and keys of all layers by one base.
     "olmo3": (
         "Olmo3",

@@ -21,6 +21,7 @@ NAMES = {
     "gemma3": "gemma3", "phi2": "phi", "phi3": "phi3-long", "gptneox": "gpt-neox",
     "falcon": "falcon-40b", "starcoder2": "starcoder2", "smollm3": "smollm3", "glm4": "glm4",
     "qwen2moe": "qwen2-moe", "qwen3moe": "qwen3-moe", "olmo2": "olmo3", "olmoe": "olmoe",
+    "seed_oss": "seed-oss", "ernie4_5": "ernie", "exaone4": "exaone4-wide",
     "gpt-oss": "gpt-oss", "dots1": "dots1", "gemma2": "gemma2", "granitemoe": "granite-moe",
     "chatglm": "glm", "granite": "granite", "command-r": "cohere", "cohere2": "cohere2",
 }  # fmt: skip
