@@ -37,7 +37,6 @@ def load_model(
     dtype: str = "auto",
     plan: QuantizationPlan | None = None,
     max_model_len: int | None = None,
-    takes_adapters: bool = False,
     packed_weights_cache: str | None = None,
     on_progress: Progress | None = None,
     meanwhile: Callable[[], object] = lambda: None,
@@ -51,7 +50,6 @@ def load_model(
             the checkpoint's.
         plan: What to quantize; None for nothing.
         max_model_len: Longest context served, in tokens; None for the model's.
-        takes_adapters: Whether adapters may be added to its linears.
         packed_weights_cache: Folder that keeps packed weights for later starts, or None.
         on_progress: Called with bytes done and bytes in all.
         meanwhile: Called once before weights are read, while those packed earlier are checked.
@@ -64,6 +62,34 @@ def load_model(
             does not fit in memory.
     """
     opened = open_checkpoint(Path(path), dtype, max_model_len)
+    return _load(opened, backend, plan, packed_weights_cache, on_progress, meanwhile, False)
+
+
+def load_adaptable_model(
+    path: str | Path,
+    backend: Backend,
+    *,
+    dtype: str = "auto",
+    plan: QuantizationPlan | None = None,
+    max_model_len: int | None = None,
+    packed_weights_cache: str | None = None,
+    on_progress: Progress | None = None,
+    meanwhile: Callable[[], object] = lambda: None,
+) -> Decoder:
+    """Load a checkpoint so that adapters may be added to its linears; else :func:`load_model`."""
+    opened = open_checkpoint(Path(path), dtype, max_model_len)
+    return _load(opened, backend, plan, packed_weights_cache, on_progress, meanwhile, True)
+
+
+def _load(
+    opened: OpenedCheckpoint,
+    backend: Backend,
+    plan: QuantizationPlan | None,
+    packed_weights_cache: str | None,
+    on_progress: Progress | None,
+    meanwhile: Callable[[], object],
+    takes_adapters: bool,
+) -> Decoder:
     plan = plan or QuantizationPlan()
     plan.check_overrides(_modules(opened.weights))
     cache = _open_cache(opened, packed_weights_cache, backend, plan.held)

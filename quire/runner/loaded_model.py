@@ -13,7 +13,7 @@ from quire.core.model_config import ModelConfig
 from quire.core.resolve import ResolvedConfig
 from quire.kernels.backend import Backend
 from quire.models.decoder import Decoder
-from quire.models.loader import load_model
+from quire.models.loader import load_adaptable_model, load_model
 from quire.models.model_builder import Progress
 from quire.models.vision.encoder import PictureEncoder
 from quire.models.vision.loader import expected_encoder_bytes, load_encoder
@@ -87,13 +87,13 @@ def load(
             "whose matrices have other names and orders than adapters. Load the checkpoint it was "
             "made of, with --quantization."
         )
-    decoder = load_model(
+    make = load_adaptable_model if takes_adapters else load_model
+    decoder = make(
         folder,
         backend,
         dtype=resolved.dtype,
         plan=create_plan(options),
         max_model_len=resolved.max_model_len,
-        takes_adapters=takes_adapters,
         packed_weights_cache=options.packed_weights_cache,
         on_progress=on_progress,
         meanwhile=meanwhile,

@@ -7,7 +7,7 @@ from quire.core.errors import NoKernelError
 from quire.core.kv_cache_spec import KVCacheSpec
 from quire.kernels.forward_batch import ForwardBatch
 from quire.kernels.registry import create_backend
-from quire.models.loader import load_model
+from quire.models.loader import load_adaptable_model, load_model
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
@@ -302,7 +302,8 @@ class Driver:
 
     def __init__(self, folder, backend, block_size=16, takes_adapters=False, **options):
         self.backend = backend
-        self.decoder = load_model(folder, backend, takes_adapters=takes_adapters, **options)
+        load = load_adaptable_model if takes_adapters else load_model
+        self.decoder = load(folder, backend, **options)
         self.block_size = block_size
         self.adapters = None
         self.start(1)
