@@ -180,10 +180,10 @@ class AttentionPlan {
 class PagedAttention {
  public:
   PagedAttention(int64_t num_heads, int64_t num_kv_heads, int64_t head_dim, float scale,
-                 int64_t window, int64_t chunk, int64_t ahead, float score_cap, int64_t max_positions,
-                 int64_t half, nb::object cosines, nb::object sines, std::vector<int64_t> sections,
-                 int qk_norm, nb::object q_norm, nb::object k_norm, float norm_eps,
-                 nb::object sinks, nb::object query_scales)
+                 int64_t window, int64_t chunk, int64_t ahead, float score_cap,
+                 int64_t max_positions, int64_t half, nb::object cosines, nb::object sines,
+                 std::vector<int64_t> sections, int qk_norm, nb::object q_norm, nb::object k_norm,
+                 float norm_eps, nb::object sinks, nb::object query_scales)
       : cosines_(std::move(cosines), max_positions * half),
         sines_(std::move(sines), max_positions * half),
         sections_(std::move(sections)),
