@@ -38,7 +38,7 @@ struct AttentionLayer {
   QKNorm qk_norm;
   const float *q_norm, *k_norm;  // or null
   float norm_eps;
-  const float* sinks;  // (N,): a score more in each head's softmax, without a value; or null
+  const float* sinks;         // (N,): a score more in each head's softmax, without a value; or null
   const float* query_scales;  // (max_positions,): what queries are multiplied by; or null
 
   // The first position that a query at `position` sees; below 0 where a window is longer.
