@@ -10,6 +10,7 @@ from quire.core.model_config import ModelConfig
 from quire.models.config_fields import ConfigFields
 from quire.models.families import (
     cohere,
+    deepseek,
     deepseek_moe,
     falcon,
     gemma,
@@ -53,6 +54,8 @@ class Family:
 FAMILIES = {
     "Cohere2ForCausalLM": Family(cohere.read_cohere2, cohere.NAMES),
     "CohereForCausalLM": Family(cohere.read_cohere, cohere.NAMES),
+    "DeepseekV2ForCausalLM": Family(deepseek.read_deepseek_v2, deepseek.NAMES),
+    "DeepseekV3ForCausalLM": Family(deepseek.read_deepseek_v3, deepseek.NAMES),
     "Dots1ForCausalLM": Family(deepseek_moe.read_dots1, deepseek_moe.NAMES),
     "FalconForCausalLM": Family(falcon.read_falcon, falcon.NAMES, falcon.falcon_names),
     "GPTJForCausalLM": Family(gpt_j.read_gpt_j, gpt_j.NAMES),

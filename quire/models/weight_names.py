@@ -35,6 +35,9 @@ class WeightNames:
         optional_prefix: First part of the names that some checkpoints leave out.
         attention_norm_after, mlp_norm_after: Of what attention and MLP give.
         sinks: Attention sinks, a tensor that is called so itself.
+        queries: Of latent attention, in place of ``qkv``; ``query_down``, ``query_norm`` and
+            ``query_up`` where queries are made of fewer elements.
+        latents, latent_norm, latent_heads: Make latents, and keys and values of them.
         router, choice_bias: Of a mixture of experts, whose bias that only chooses is a tensor.
         expert_gate_up, expert_down: Of each expert.
         shared_gate_up, shared_down, shared_gate: Of the experts that are always on, taken as one.
@@ -47,10 +50,10 @@ class WeightNames:
     layer: str
     embedding: str
     final_norm: str
-    qkv: tuple[str, ...]
     attention_output: str
     gate_up: tuple[str, ...]
     down: str
+    qkv: tuple[str, ...] = ()
     attention_norm: str = ""
     attention_norm_after: str = ""
     mlp_norm: str = ""
@@ -61,6 +64,13 @@ class WeightNames:
     q_norm: str = ""
     k_norm: str = ""
     sinks: str = ""
+    queries: str = ""
+    query_down: str = ""
+    query_norm: str = ""
+    query_up: str = ""
+    latents: str = ""
+    latent_norm: str = ""
+    latent_heads: str = ""
     router: str = ""
     choice_bias: str = ""
     expert_gate_up: tuple[str, ...] = ()

@@ -337,7 +337,7 @@ class _Weights(Mapping[str, np.ndarray]):
 def layer_linears(weights: WeightMap, layer: int) -> list[LinearWeights]:
     """Return the linears of a layer but a router, in the order of their inputs."""
     mlps = [linear for mlp in weights.mlps(layer) for linear in mlp]
-    return [weights.qkv(layer), weights.attention_output(layer), *mlps]
+    return [*weights.attention_inputs(layer), weights.attention_output(layer), *mlps]
 
 
 def check_head(format_name: str, weights: WeightMap) -> None:

@@ -68,12 +68,9 @@ def model_demand(
 ) -> MemoryDemand:
     """Return what a model needs at the largest step."""
     options = resolved.config.scheduler
-    spec = KVCacheSpec(
-        num_layers=config.num_layers,
-        num_kv_heads=config.num_kv_heads,
-        head_dim=config.head_dim,
-        block_size=resolved.config.cache.block_size,
-        dtype=resolved.kv_cache_dtype,
+    spec = config.kv_cache_spec(
+        resolved.config.cache.block_size,
+        resolved.kv_cache_dtype,
         window=kept_window(config, resolved.config.cache),
         step_tokens=options.max_num_batched_tokens,
     )

@@ -9,7 +9,7 @@ MODELS = [
     "phi3-long", "gpt-j", "gpt-neox", "gpt-neox-in-turn", "falcon-7b", "falcon-40b", "falcon-rw",
     "starcoder2", "smollm3", "glm", "glm4", "cohere", "cohere-plus", "cohere2", "ministral",
     "granite-moe", "granite-moe-shared", "qwen2-moe", "qwen3-moe", "glm4-moe", "dots1", "olmoe",
-    "gpt-oss",
+    "gpt-oss", "deepseek-v2", "deepseek-v2-lite", "deepseek-v3",
 ]  # fmt: skip
 
 

@@ -37,7 +37,7 @@ class Entry(Protocol):
     """How a pair enters the layer."""
 
     def __call__(self, pair: Pair, features: Array, layer: DecoderLayer, step: Activations) -> None:
-        """Fill ``step.residual`` and ``step.qkv``.
+        """Fill ``step.residual`` and what the layer's attention is given.
 
         Args:
             pair: With embeddings; may be overwritten.
@@ -137,7 +137,7 @@ class MixedEntry:
         entering = step.residual
         if self.input_norm is not None:
             entering = self.input_norm(step.residual, step.normed)
-        layer.qkv(entering, step.qkv, step.rows)
+        layer.mixing.project(entering, step)
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,7 +158,7 @@ class WideEntry:
         self.embed_norm(pair.embeds, pair.embeds)
         self.feature_norm(features, pair.features)
         pair.copy(pair.features if self.adds_normed else features, step.residual)
-        layer.qkv(pair.side_by_side(), step.qkv, step.rows)
+        layer.mixing.project(pair.side_by_side(), step)
 
 
 class Addition:
@@ -264,10 +264,10 @@ class RecurrentHead:
             target: Output head of the target, which may be this one's, too.
             kv_token_bytes: KV of a pair.
         """
-        parts, qkv = self._parts, self._parts.layer.qkv
+        parts, inputs = self._parts, self._parts.layer.mixing.inputs
         weight_bytes = self.weight_bytes + (target.nbytes if parts.output is target else 0)
         layer = decoder_shape(self.config, weight_bytes, kv_token_bytes)
-        entering = (qkv.in_features - self.config.hidden_size) * qkv.out_features
+        entering = (inputs.in_features - self.config.hidden_size) * inputs.out_features
         mix = parts.entry.mix if isinstance(parts.entry, MixedEntry) else None
         for linear in (mix, parts.fc):
             entering += 0 if linear is None else linear.in_features * linear.out_features
@@ -306,10 +306,10 @@ class RecurrentHead:
                 max(num_wanted, self._drafted.shape[0]),
             )
         layer, pair = parts.layer, self._pairs.pair(num_rows)
-        step = self._workspace.all_rows(batch, [layer.attention.plan(batch, kv_cache)])
+        step = self._workspace.all_rows(batch, [layer.mixing.attention.plan(batch, kv_cache)])
         parts.embedding.lookup(batch.input_ids, pair.embeds, step.rows)
         parts.entry(pair, features, layer, step)
-        layer.attention.run(step.qkv, step.plans[0], step.attended)
+        layer.mixing.attend(step)
         for following in parts.further:
             layer.feed(step)
             following.attend(step)
