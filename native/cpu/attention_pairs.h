@@ -38,11 +38,12 @@ int64_t head_pairs(int64_t head_dim) { return ceil_div(head_dim, 2 * step_pairs)
 // As `Panel`, of pairs: K (256 / width, P, width) and V (ceil(H / width), 128, width).
 struct PairPanel {
   uint32_t *k, *v;
-  int64_t head_dim;
+  int64_t head_dim, value_dim;
   explicit PairPanel(Panel floats)
       : k(reinterpret_cast<uint32_t*>(floats.k)),
         v(reinterpret_cast<uint32_t*>(floats.v)),
-        head_dim(floats.head_dim) {}
+        head_dim(floats.head_dim),
+        value_dim(floats.value_dim) {}
   int64_t words() const { return head_pairs(head_dim); }  // of K that a position has
 };
 
@@ -88,9 +89,26 @@ void unpack_vector(const BF16* k, int64_t k_stride, int64_t j, PairPanel panel) 
                                        : set1_pair(0));
 }
 
+// The same of positions whose elements lie side by side, rows `stride` apart.
+void turn_rows(const BF16* rows, int64_t stride, int64_t j, PairPanel panel) {
+  const int64_t dim = panel.head_dim, pairs = head_pairs(dim);
+  uint32_t* to = panel.k + j / panel_width * pairs * panel_width + j % panel_width;
+  uint32_t square[lanes * lanes] = {};
+  for (int64_t first = 0; first < pairs; first += lanes) {
+    const int64_t left = larger<int64_t>(0, dim - 2 * first);
+    const int64_t bytes = 2 * smaller<int64_t>(2 * lanes, left);
+    for (int64_t i = 0; i < lanes; ++i) {
+      uint32_t* row = square + i * lanes;
+      if (left < 2 * lanes) memset(row, 0, sizeof(uint32_t) * lanes);
+      memcpy(row, rows + i * stride + 2 * first, static_cast<size_t>(bytes));
+    }
+    turn_round(square, lanes, smaller<int64_t>(lanes, pairs - first), to + first * panel_width);
+  }
+}
+
 // Unpack the values of position j as halves of pairs; columns past the head become 0.
 void unpack_values(const BF16* v, int64_t j, PairPanel panel) {
-  const int64_t dim = panel.head_dim;
+  const int64_t dim = panel.value_dim;
   for (int64_t d = 0; d < Panel::columns(dim); d += lanes) {
     uint32_t* to =
         panel.v + (d / panel_width * piece_pairs + j / 2) * panel_width + d % panel_width;

@@ -76,7 +76,7 @@ class ModelBuilder:
         self._attention_plans: dict[AttentionSpec | LatentSpec, int] = {}
         self._on_progress = on_progress
         self._done_bytes = 0
-        names = self.weights.shapes()
+        names = self.weights.shapes() if on_progress else ()
         self._total_bytes = sum(self.checkpoint.entry(name).nbytes for name in names)
 
     def decoder_parts(self, max_model_len: int) -> DecoderParts:

@@ -253,16 +253,19 @@ class WeightMap:
 
     def parts(self) -> list[LinearWeights | NormWeights]:
         """Return all linears and norms; a tied embedding is there twice."""
-        config = self.config
         parts: list[LinearWeights | NormWeights] = [self.embedding(), self.head()]
         parts.append(self.final_norm())
-        for layer in range(config.num_layers):
-            first, *norms = self.norms(layer)
-            inputs, output = self.attention_inputs(layer), self.attention_output(layer)
-            parts += [first, *inputs, output, *norms, *self.inner_norms(layer)]
-            parts += self.unrounded(layer)
-            parts += [linear for mlp in self.mlps(layer) for linear in mlp]
+        for layer in range(self.config.num_layers):
+            parts += self.layer_parts(layer)
         return parts
+
+    def layer_parts(self, layer: int) -> list[LinearWeights | NormWeights]:
+        """Return the linears and norms of a layer."""
+        first, *norms = self.norms(layer)
+        inputs, output = self.attention_inputs(layer), self.attention_output(layer)
+        linears = [linear for mlp in self.mlps(layer) for linear in mlp]
+        inner, unrounded = self.inner_norms(layer), self.unrounded(layer)
+        return [first, *inputs, output, *norms, *inner, *unrounded, *linears]
 
     def unrounded(self, layer: int) -> list[LinearWeights]:
         """Return linears of a layer that stay floats: its router, the gate of experts always on,
@@ -277,15 +280,25 @@ class WeightMap:
         """Return every tensor of the model."""
         config = self.config
         shapes = dict(pair for part in self.parts() for pair in part.shapes())
-        if config.attention_sinks:
-            layers = range(config.num_layers)
-            shapes |= {self.sinks(layer): (config.num_heads,) for layer in layers}
         if config.learned_positions:
             shapes[self.positions()] = (config.learned_positions, config.hidden_size)
         for layer in range(config.num_layers):
-            moe = config.layer_moe(layer)
-            if moe is not None and moe.choice_bias:
-                shapes[self.choice_bias(layer)] = (moe.num_experts,)
+            shapes |= self._further_shapes(layer)
+        return shapes
+
+    def layer_shapes(self, layer: int) -> dict[str, tuple[int, ...]]:
+        """Return every tensor of a layer."""
+        shapes = dict(pair for part in self.layer_parts(layer) for pair in part.shapes())
+        return shapes | self._further_shapes(layer)
+
+    def _further_shapes(self, layer: int) -> dict[str, tuple[int, ...]]:
+        """Return the tensors of a layer that are no linear's or norm's."""
+        config, moe = self.config, self.config.layer_moe(layer)
+        shapes: dict[str, tuple[int, ...]] = {}
+        if config.attention_sinks:
+            shapes[self.sinks(layer)] = (config.num_heads,)
+        if moe is not None and moe.choice_bias:
+            shapes[self.choice_bias(layer)] = (moe.num_experts,)
         return shapes
 
     def positions(self) -> str:

@@ -22,7 +22,7 @@ from quire.core.kv_cache_spec import DTYPE_BYTES
 from quire.core.model_config import ModelConfig
 from quire.kernels.backend import Array, Backend, ChainShape, DraftChain, KVCache, Linear
 from quire.kernels.forward_batch import BatchRows, ForwardBatch
-from quire.layers.decoder_layer import DecoderLayer
+from quire.layers.decoder_layer import Layer
 from quire.layers.norm import Norm
 from quire.layers.workspace import Activations, Workspace, workspace_bytes
 from quire.models.draft_heads.state_norms import StateNorm
@@ -36,7 +36,7 @@ MAX_CHAIN_ROWS = 16
 class Entry(Protocol):
     """How a pair enters the layer."""
 
-    def __call__(self, pair: Pair, features: Array, layer: DecoderLayer, step: Activations) -> None:
+    def __call__(self, pair: Pair, features: Array, layer: Layer, step: Activations) -> None:
         """Fill ``step.residual`` and what the layer's attention is given.
 
         Args:
@@ -125,7 +125,7 @@ class MixedEntry:
     feature_norm: Norm | None = None
     input_norm: Norm | None = None
 
-    def __call__(self, pair: Pair, features: Array, layer: DecoderLayer, step: Activations) -> None:
+    def __call__(self, pair: Pair, features: Array, layer: Layer, step: Activations) -> None:
         """Mix, then queries, keys and values of the mix."""
         if self.embed_norm is not None:
             self.embed_norm(pair.embeds, pair.embeds)
@@ -153,7 +153,7 @@ class WideEntry:
     feature_norm: Norm
     adds_normed: bool = False
 
-    def __call__(self, pair: Pair, features: Array, layer: DecoderLayer, step: Activations) -> None:
+    def __call__(self, pair: Pair, features: Array, layer: Layer, step: Activations) -> None:
         """Keep the feature, then queries, keys and values of both."""
         self.embed_norm(pair.embeds, pair.embeds)
         self.feature_norm(features, pair.features)
@@ -213,12 +213,12 @@ class HeadParts:
     embedding: Linear
     fc: Linear | None
     entry: Entry
-    layer: DecoderLayer
+    layer: Layer
     output: Linear
     draft_ids: np.ndarray | None
     weight_bytes: int
     feeds_normed: bool = False
-    further: tuple[DecoderLayer, ...] = ()
+    further: tuple[Layer, ...] = ()
     state_norm: StateNorm | None = None
     mask: MaskPair | None = None
 

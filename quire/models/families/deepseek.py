@@ -37,6 +37,9 @@ def read_deepseek_v3(config: ConfigFields) -> ModelConfig:
     """Read a DeepseekV3ForCausalLM."""
     # Modules that draft further tokens are no part of the model itself.
     config.has("num_nextn_predict_layers")
+    # What is meant where they are missing differs from one implementation to the next.
+    for name in ("n_group", "topk_group", "routed_scaling_factor"):
+        config.number(name)
     interleaved = config.boolean("rope_interleave", True)
     return _read(config, interleaved=interleaved, renormalize=True)
 
@@ -53,10 +56,13 @@ def _read(config: ConfigFields, *, interleaved: bool, renormalize: bool) -> Mode
         query_rank=rank,
     )
     size = latent.key_dim + latent.rope_dim
-    for name in ("head_dim", "qk_head_dim", "ep_size", "seq_aux", "aux_loss_alpha"):
+    config.require("head_dim", latent.rope_dim)
+    config.require("qk_head_dim", size)
+    config.require("num_key_value_heads", config.integer("num_attention_heads"))
+    for name in ("ep_size", "seq_aux", "aux_loss_alpha"):
         config.has(name)
     rope, context = read_rope(config, latent.rope_dim, interleaved=interleaved)
-    made = llama.read_decoder(
+    decoder = llama.read_decoder(
         config,
         head_dim=size,
         rope=rope,
@@ -64,7 +70,7 @@ def _read(config: ConfigFields, *, interleaved: bool, renormalize: bool) -> Mode
         attention_scale=_scale(size, rope),
         moe=read_deepseek_experts(config, renormalize=renormalize),
     )
-    return replace(made, num_kv_heads=made.num_heads, max_position_embeddings=context)
+    return replace(decoder, num_kv_heads=decoder.num_heads, max_position_embeddings=context)
 
 
 def _scale(size: int, rope: RopeConfig) -> float:
