@@ -138,11 +138,12 @@ def test_equals_the_reference(isa: str, shape: str, block_size: int) -> None:
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16", "fp8_e4m3", "int8"])
 @pytest.mark.parametrize("block_size", [16, 3])
 def test_narrow_caches_equal_the_reference(isa: str, dtype: str, block_size: int) -> None:
-    """Both round rows to the same values; where pairs are multiplied, queries and weights, too."""
+    """Both round rows to the same values, but for some that a norm leaves at the edge of another;
+    where pairs are multiplied, queries and weights, too."""
     case = Latents(dtype=dtype, block_size=block_size)
     tables, rows = case.tables(LENS), random_rows(case, LENS)
     ours = run(case, tables, rows, halves(LENS))
-    atol = 1e-2 if dtype == "bfloat16" and isa in PAIR_ISAS else 2e-5
+    atol = 2e-2 if dtype == "fp8_e4m3" or (dtype == "bfloat16" and isa in PAIR_ISAS) else 1e-3
     for got, want in zip(ours, run(case, tables, rows, halves(LENS), True), strict=True):
         np.testing.assert_allclose(got, want, atol=atol)
 
