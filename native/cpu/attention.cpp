@@ -194,12 +194,13 @@ template <class T, class Panel>
 void unpack_latents(const Step& step, const T* rows, int64_t j, int64_t count, Panel panel) {
   const int64_t units = head_units<T>(step);
   const bool whole_vectors = step.blocks.block_size % lanes == 0;
-  for (int64_t i = 0; whole_vectors && i < count; i += lanes)
-    turn_rows(rows + i * units, units, j + i, panel);
-  for (int64_t i = 0; i < count; ++i) {
-    if (!whole_vectors) unpack_position(rows + i * units, 1, j + i, panel);
-    unpack_values(rows + i * units, j + i, panel);
+  for (int64_t i = 0; i < count; i += whole_vectors ? lanes : 1) {
+    if (whole_vectors)
+      turn_rows(rows + i * units, units, j + i, panel);
+    else
+      unpack_position(rows + i * units, 1, j + i, panel);
   }
+  unpack_value_rows(rows, units, j, count, panel);
 }
 
 // Unpack positions [begin, end) of the piece that starts at `start`.

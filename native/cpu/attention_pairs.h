@@ -93,16 +93,17 @@ void unpack_vector(const BF16* k, int64_t k_stride, int64_t j, PairPanel panel) 
 void turn_rows(const BF16* rows, int64_t stride, int64_t j, PairPanel panel) {
   const int64_t dim = panel.head_dim, pairs = head_pairs(dim);
   uint32_t* to = panel.k + j / panel_width * pairs * panel_width + j % panel_width;
-  uint32_t square[lanes * lanes] = {};
-  for (int64_t first = 0; first < pairs; first += lanes) {
+  const int64_t whole = dim / 8 * 4;  // pairs that can be read in place
+  turn_round(rows, stride * sizeof(BF16), whole, to);
+  uint32_t square[lanes * lanes];
+  for (int64_t first = whole; first < pairs; first += lanes) {
     const int64_t left = larger<int64_t>(0, dim - 2 * first);
-    const int64_t bytes = 2 * smaller<int64_t>(2 * lanes, left);
-    for (int64_t i = 0; i < lanes; ++i) {
-      uint32_t* row = square + i * lanes;
-      if (left < 2 * lanes) memset(row, 0, sizeof(uint32_t) * lanes);
-      memcpy(row, rows + i * stride + 2 * first, static_cast<size_t>(bytes));
-    }
-    turn_round(square, lanes, smaller<int64_t>(lanes, pairs - first), to + first * panel_width);
+    const size_t bytes = sizeof(BF16) * smaller<int64_t>(2 * lanes, left);
+    memset(square, 0, sizeof(square));
+    for (int64_t i = 0; i < lanes; ++i)
+      memcpy(square + i * lanes, rows + i * stride + 2 * first, bytes);
+    turn_round(square, lanes * sizeof(uint32_t), smaller<int64_t>(lanes, pairs - first),
+               to + first * panel_width);
   }
 }
 
@@ -116,6 +117,24 @@ void unpack_values(const BF16* v, int64_t j, PairPanel panel) {
     const Pairs x = n < lanes ? only_low_partial(v + d, static_cast<int>(n)) : only_low(v + d);
     store_pairs(to, j % 2 ? with_high(load_pairs(to), x) : x);
   }
+}
+
+// The same of `count` positions from j on, rows `stride` apart.
+void unpack_value_rows(const BF16* rows, int64_t stride, int64_t j, int64_t count,
+                       PairPanel panel) {
+  const int64_t dim = panel.value_dim, first = j % 2, last = count - (count - first) % 2;
+  if (first && count) unpack_values(rows, j, panel);
+  for (int64_t d = 0; d < Panel::columns(dim); d += lanes) {
+    uint32_t* to = panel.v + d / panel_width * piece_pairs * panel_width + d % panel_width;
+    const int64_t n = larger<int64_t>(0, dim - d);
+    for (int64_t i = first; i < last; i += 2) {
+      const BF16* low = rows + i * stride + d;
+      store_pairs(to + (j + i) / 2 * panel_width,
+                  n < lanes ? interleave_partial(low, low + stride, static_cast<int>(n))
+                            : interleave(low, low + stride));
+    }
+  }
+  if (last < count) unpack_values(rows + last * stride, j + last, panel);
 }
 
 // e^x of x <= 0 with an error below 2^-14, a small part of what rounding to bfloat16 adds: 2^f by

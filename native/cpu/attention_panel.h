@@ -66,14 +66,16 @@ void unpack_vector(const T* k, int64_t k_stride, int64_t j, Panel panel) {
   for (int64_t i = 0; i < panel.head_dim; ++i) store(to + i * panel_width, load(k + i * k_stride));
 }
 
-// Turn words of `lanes` rows, `stride` words apart, round: `count` of each, row i's word w to word i
-// of line w, `panel_width` words apart. Rows are read as far as a multiple of 4.
+// Turn words of 32 bits of `lanes` rows, `stride` bytes apart, round: `count` of each, row i's word w
+// to word i of line w, `panel_width` words apart. Rows are read as far as a multiple of 4.
 template <class Word>
-void turn_round(const Word* rows, int64_t stride, int64_t count, Word* to) {
+void turn_round(const void* rows, int64_t stride, int64_t count, Word* to) {
   static_assert(sizeof(Word) == 4 && register_bytes == 4 * lanes, "a line is a register");
-  for (int64_t word = 0; word < count; word += 4) {
+  const char* from = static_cast<const char*>(rows);
+  for (int64_t word = 0; word < count; word += 4, from += 16) {
     Bytes lines[4];
-    for (int i = 0; i < 4; ++i) lines[i] = gather_lanes(rows + i * stride + word, 4 * stride);
+#pragma GCC unroll 4
+    for (int i = 0; i < 4; ++i) lines[i] = gather_lanes(from + i * stride, 4 * stride);
     turn_words(lines);
     for (int i = 0; i < smaller<int64_t>(4, count - word); ++i)
       memcpy(to + (word + i) * panel_width, &lines[i], sizeof(Bytes));
@@ -90,7 +92,18 @@ void turn_rows(const T* rows, int64_t stride, int64_t j, Panel panel) {
     const int64_t count = smaller<int64_t>(lanes, dim - d);
     for (int64_t i = 0; i < lanes; ++i)
       store(square + i * lanes, load_tail(rows + i * stride + d, count));
-    turn_round(square, lanes, count, to + d * panel_width);
+    turn_round(square, lanes * sizeof(float), count, to + d * panel_width);
+  }
+}
+
+// Unpack the values of `count` positions from j on, rows `stride` apart.
+template <class T>
+void unpack_value_rows(const T* rows, int64_t stride, int64_t j, int64_t count, Panel panel) {
+  const int64_t dim = panel.value_dim;
+  for (int64_t d = 0; d < Panel::columns(dim); d += lanes) {
+    float* to = panel.v + (d / panel_width * piece_positions + j) * panel_width + d % panel_width;
+    for (int64_t i = 0; i < count; ++i)
+      store(to + i * panel_width, d < dim ? load_tail(rows + i * stride + d, dim - d) : zero());
   }
 }
 

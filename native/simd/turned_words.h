@@ -78,9 +78,8 @@ inline void turn_words(Bytes (&x)[4]) {
 
 #endif
 
-// Lane i: the 16 bytes at `first` + i * `stride` words.
-template <class Word>
-Bytes gather_lanes(const Word* first, int64_t stride) {
+// Lane i: the 16 bytes `stride` bytes after those of the lane before.
+inline Bytes gather_lanes(const char* first, int64_t stride) {
 #if defined(__AVX512F__)
   const auto at = [=](int64_t i) {
     return _mm_loadu_si128(reinterpret_cast<const __m128i*>(first + i * stride));

@@ -190,11 +190,15 @@ class WeightMap:
         return self.config.latent
 
     def attention_inputs(self, layer: int) -> list[LinearWeights]:
-        """Return the linears of a layer that come before its attention, in the order of inputs."""
+        """Return the linears of a layer that come before its attention."""
+        return [linear for stage in self.attention_stages(layer) for linear in stage]
+
+    def attention_stages(self, layer: int) -> list[list[LinearWeights]]:
+        """Return the same in the order of their inputs, those of one input together."""
         if self.config.latent is None:
-            return [self.qkv(layer)]
-        queries, down = self.queries(layer), self.query_down(layer)
-        return [*([] if down is None else [down]), self.latents(layer), queries]
+            return [[self.qkv(layer)]]
+        latents, queries, down = self.latents(layer), self.queries(layer), self.query_down(layer)
+        return [[queries, latents]] if down is None else [[down, latents], [queries]]
 
     def inner_norms(self, layer: int) -> list[NormWeights]:
         """Return the norms that a layer has inside its attention."""

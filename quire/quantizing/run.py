@@ -377,7 +377,7 @@ def in_stages(weights: WeightMap, layer: int) -> list[list[LinearWeights]]:
     """
     mlps = weights.mlps(layer)
     return [
-        [weights.qkv(layer)],
+        *weights.attention_stages(layer),
         [weights.attention_output(layer)],
         [mlp.gate_up for mlp in mlps],
         [mlp.down for mlp in mlps],

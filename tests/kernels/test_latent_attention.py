@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,15 +12,14 @@ import torch
 
 from quire.core.errors import ConfigError, UnsupportedInputError
 from quire.core.kv_cache_spec import KVCacheSpec
-from quire.kernels.attention_protocol import LatentSpec, LatentWeights
 from quire.kernels.cpu.attention import CpuAttention, CpuKVCache
 from quire.kernels.cpu.latent_attention import CpuLatentAttention
-from quire.kernels.host_tensor import HostTensor
 from quire.kernels.reference.kv_cache import ReferenceKVCache
 from quire.kernels.reference.latent_attention import ReferenceLatentAttention
 from tests.kernels.attention_cases import Case, Tables
 from tests.kernels.attention_runs import Parts
 from tests.kernels.conftest import ALL_ISAS
+from tests.kernels.latent_cases import SHAPES, Latents
 from tests.kernels.paired_attention import PAIR_ISAS
 from tests.kernels.torch_copies import tensors
 
@@ -28,53 +27,6 @@ torch.set_num_threads(1)
 
 ISAS = ALL_ISAS
 LENS = [1, 17, 256, 300]
-
-
-@dataclass(frozen=True)
-class Latents:
-    """One layer and its cache; ``key`` and ``value`` are elements of a head."""
-
-    heads: int = 4
-    rank: int = 40
-    rope: int = 12
-    key: int = 20
-    value: int = 18
-    block_size: int = 16
-    dtype: str = "float32"
-
-    @property
-    def spec(self) -> LatentSpec:
-        scale = (self.key + self.rope) ** -0.5
-        return LatentSpec(1, self.heads, self.rank, self.rope, self.key, self.value, scale)
-
-    @property
-    def cache_spec(self) -> KVCacheSpec:
-        size = self.rank + self.rope
-        return KVCacheSpec(2, 1, size, self.block_size, self.dtype, is_latent=True)
-
-    @property
-    def widths(self) -> tuple[int, int, int]:
-        queries = self.heads * (self.key + self.rope)
-        return queries, self.rank + self.rope, self.heads * self.value
-
-    def parameters(self) -> tuple[LatentWeights, tuple[np.ndarray, np.ndarray]]:
-        rng, half = np.random.default_rng(1), self.rope // 2
-        angles = np.outer(np.arange(4096), 1e4 ** -(np.arange(half) / half))
-        shape = self.heads * (self.key + self.value), self.rank
-        values = rng.standard_normal(shape, np.float32) * np.float32(self.rank**-0.5)
-        norm = rng.uniform(0.5, 1.5, self.rank).astype(np.float32)
-        weights = LatentWeights(norm, 1e-6, HostTensor("kv_b", "float32", values), "float32")
-        return weights, (np.cos(angles).astype(np.float32), np.sin(angles).astype(np.float32))
-
-    def tables(self, lens: Sequence[int], seed: int = 0) -> Tables:
-        return Tables(Case(block_size=self.block_size), lens, seed)
-
-
-SHAPES = {
-    "odd": Latents(),
-    "lite": Latents(heads=16, rank=512, rope=64, key=128, value=128),
-    "five": Latents(heads=5, rank=32, rope=2, key=7, value=3),
-}
 
 
 def random_rows(case: Latents, lens: Sequence[int]) -> list[tuple[np.ndarray, np.ndarray]]:
