@@ -21,6 +21,7 @@ from quire.models.config_reader import read_model_config
 from quire.models.registry import get_family
 from quire.models.weight_map import WeightMap
 from tests.draft_heads import Tensors, normal, write_head
+from tools.random_checkpoint import PRESETS, random_checkpoint
 
 Create = Callable[..., LLM]
 PRESET = "tiny-deepseek"
@@ -183,3 +184,57 @@ def test_a_module_computes_what_transformers_does(
         want = norm(out, "shared_head.norm") @ own["shared_head.head.weight"].T
     got = np.asarray(backend.to_numpy(logits))
     assert np.abs(got - want.numpy()).max() <= 1e-4 * np.abs(want.numpy()).max()
+
+
+def in_fp8_blocks(folder: Path, out: Path) -> Path:
+    """Write a checkpoint as DeepSeek does: E4M3 with a scale of each 128 x 128 elements.
+
+    Returns:
+        A checkpoint of the floats that those are.
+    """
+    torch = pytest.importorskip("torch")
+    from safetensors.torch import load_file as load_tensors
+    from safetensors.torch import save_file as save_tensors
+
+    shutil.copytree(folder, out)
+    exact = shutil.copytree(folder, out.with_name("exact"))
+    stored, floats = {}, {}
+    for name, values in load_tensors(folder / "model.safetensors").items():
+        stored[name] = floats[name] = values
+        if not name.endswith("_proj.weight") and "_proj_with_mqa" not in name:
+            continue
+        rows, columns = (-(-size // 128) for size in values.shape)
+        scales = torch.rand(rows, columns) * 0.01 + 0.005
+        wide = scales.repeat_interleave(128, 0).repeat_interleave(128, 1)
+        wide = wide[: values.shape[0], : values.shape[1]]
+        codes = (values / wide).to(torch.float8_e4m3fn)
+        stored[name], stored[f"{name}_scale_inv"] = codes, scales
+        floats[name] = codes.float() * wide
+    save_tensors(stored, out / "model.safetensors")
+    save_tensors(floats, exact / "model.safetensors")
+    config = json.loads((folder / "config.json").read_text("utf-8"))
+    config["quantization_config"] = {
+        "quant_method": "fp8",
+        "fmt": "e4m3",
+        "activation_scheme": "dynamic",
+        "weight_block_size": [128, 128],
+    }
+    (out / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    return exact
+
+
+def test_fp8_in_blocks(create_llm: Create, tmp_path: Path) -> None:
+    """Rows that change their places at load take their scales along, across the edge of a block."""
+    fields = {"num_attention_heads": 6, "num_key_value_heads": 6, "kv_lora_rank": 124}
+    random_checkpoint(tmp_path / "plain", {**PRESETS[PRESET], **fields})
+    exact = in_fp8_blocks(tmp_path / "plain", tmp_path / "fp8")
+    params = SamplingParams(max_tokens=1, temperature=0, prompt_logprobs=3)
+    found = []
+    for folder, more in ((exact, {}), (tmp_path / "fp8", {"activations": "fp32"})):
+        llm = create_llm(folder, dtype="float32", **more)
+        (output,) = llm.generate([list(range(40))], params)
+        rows = output.prompt_logprobs[1:]
+        found.append([{key: one.logprob for key, one in row.items()} for row in rows])
+    far = [abs(a[key] - b[key]) for a, b in zip(*found, strict=True) for key in a.keys() & b.keys()]
+    assert len(far) > 100
+    assert max(far) < 1e-4
