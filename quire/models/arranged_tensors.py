@@ -110,7 +110,7 @@ def row_orders(stored: TensorSource, weights: WeightMap) -> dict[str, np.ndarray
         return {}
     latent = weights.config.latent is not None
     orders = (_latent_orders if latent else _qkv_orders)(weights.config, weights.names)
-    found = {}
+    found: dict[str, np.ndarray | None] = {}
     for layer in range(weights.config.num_layers):
         linears = (
             [weights.queries(layer), weights.latents(layer)] if latent else [weights.qkv(layer)]

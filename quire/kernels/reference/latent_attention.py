@@ -29,7 +29,7 @@ class ReferenceLatentAttention:
         heads = torch.from_numpy(weights.heads.float32().copy()).to(dtype)
         self.nbytes = heads.nbytes
         made = heads.view(spec.num_heads, spec.key_dim + spec.value_dim, spec.rank)
-        self._keys, self._values = made.float().split([spec.key_dim, spec.value_dim], dim=1)
+        self._keys, self._values = made.float().tensor_split([spec.key_dim], dim=1)
         size = spec.key_dim + spec.rope_dim
         # As attention of ordinary heads sees it.
         self._attended = AttentionSpec(spec.layer, spec.num_heads, spec.num_heads, size, spec.scale)
@@ -82,7 +82,7 @@ class ReferenceLatentAttention:
     ) -> torch.Tensor:
         """Return (T, N value_dim) of queries over slots (S,)."""
         (rows,) = cache.read(self.spec.layer, slots)
-        latents, rotated = rows[:, 0].split([self.spec.rank, self.spec.rope_dim], dim=1)
+        latents, rotated = rows[:, 0].tensor_split([self.spec.rank], dim=1)
         keys = torch.einsum("sr,nkr->snk", latents, self._keys)
         keys = torch.cat([keys, rotated[:, None].expand(-1, len(self._keys), -1)], dim=2)
         values = torch.einsum("sr,nvr->snv", latents, self._values)

@@ -79,4 +79,4 @@ def _scale(size: int, rope: RopeConfig) -> float:
     every = scaling.get("mscale_all_dim", 0.0)
     if not every or scaling["factor"] <= 1:
         return scale
-    return scale * (0.1 * every * math.log(scaling["factor"]) + 1.0) ** 2
+    return float(scale * (0.1 * every * math.log(scaling["factor"]) + 1.0) ** 2)
