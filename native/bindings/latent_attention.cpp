@@ -1,4 +1,6 @@
 // Python: one layer's latent attention as an object.
+#include "runtime/latent_attention.h"
+
 #include <nanobind/stl/vector.h>
 
 #include <stdexcept>
@@ -7,7 +9,6 @@
 
 #include "bindings/attention_plan.h"
 #include "bindings/packed_weights.h"
-#include "runtime/latent_attention.h"
 
 namespace quire {
 namespace {

@@ -93,9 +93,8 @@ int64_t add_units(const Step& step, int64_t request, int64_t num_units, Unit* un
   // Rows of whole tiles cannot begin at any query of a tree.
   const int64_t queries_per_unit =
       tree && row_step > 1 ? 1 : larger<int64_t>(1, rows_per_unit / step.group);
-  const bool in_place =
-      queries == 1 && step.blocks.block_size % lanes == 0 && step.group <= max_rows &&
-      !step.blocks.is_latent;
+  const bool in_place = queries == 1 && step.blocks.block_size % lanes == 0 &&
+                        step.group <= max_rows && !step.blocks.is_latent;
   const int64_t kv_heads = step.layer.num_kv_heads;
   const auto pieces_from = [&](int64_t position) {
     return larger<int64_t>(0, position - step.layer.window + 1) / piece_positions;

@@ -1,5 +1,5 @@
-// Before attention: normalise and rotate queries and keys, store keys and values, or latents, in the
-// cache.
+// Before attention: normalise and rotate queries and keys, store keys and values, or latents, in
+// the cache.
 #include "cpu/cache_int4.h"
 #include "cpu/norm_rows.h"
 #include "include/kernels.h"

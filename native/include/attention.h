@@ -5,9 +5,9 @@
 // A block of one layer holds K as (K, H, block_size), then V as (K, block_size, H): scores read a
 // row of positions for each element of the head, sums read a row of elements for each position.
 //
-// Of latents a block is (block_size, H): a row is the key of all query heads, and its first elements
-// are the value. A token's qkv are its queries alone then, and what comes out is (N, T, value_dim),
-// for the products of each head that follow.
+// Of latents a block is (block_size, H): a row is the key of all query heads, and its first
+// elements are the value. A token's qkv are its queries alone then, and what comes out is (N, T,
+// value_dim), for the products of each head that follow.
 //
 // In 4 bits it is K as (K, H / 2, block_size) and V as (K, block_size, H / 2) of Int4Pair: a pair
 // are elements 2 i and 2 i + 1 of K, and of V i and i + 16 of a group of 32. Both are of one token,

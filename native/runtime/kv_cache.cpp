@@ -43,8 +43,9 @@ KVCache::KVCache(int64_t num_layers, int64_t num_blocks, int64_t num_kv_heads, i
       type_(type),
       block_bytes_(static_cast<size_t>(sides_ * num_kv_heads * head_units_ * block_size) *
                    unit_bytes(type)),
-      block_scale_bytes_(static_cast<size_t>(sides_ * num_kv_heads * scales_per_head_ * block_size) *
-                         sizeof(BF16)),
+      block_scale_bytes_(
+          static_cast<size_t>(sides_ * num_kv_heads * scales_per_head_ * block_size) *
+          sizeof(BF16)),
       memory_(static_cast<size_t>(num_layers * num_blocks) * block_bytes_),
       scales_(static_cast<size_t>(num_layers * num_blocks) * block_scale_bytes_) {
   interleave(memory_.data(), memory_.bytes());

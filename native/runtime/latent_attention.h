@@ -10,9 +10,9 @@ namespace quire {
 
 struct LatentStack {
   LatentLayer layer;
-  int64_t out_dim;                   // elements of a head's value
-  std::vector<LinearWeights> keys;   // of each head, key_dim -> a latent
-  std::vector<LinearWeights> values; // of each head, a latent -> out_dim
+  int64_t out_dim;                    // elements of a head's value
+  std::vector<LinearWeights> keys;    // of each head, key_dim -> a latent
+  std::vector<LinearWeights> values;  // of each head, a latent -> out_dim
 };
 
 // queries (T, N (key_dim + turned)), latents (T, H), overwritten; out (T, N out_dim). A row's bits
