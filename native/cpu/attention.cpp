@@ -21,7 +21,6 @@ namespace {
 
 constexpr int64_t few_units = 32;
 constexpr int64_t max_partial_bytes = 16 << 20;
-constexpr int64_t positions_ahead = 64;   // of latents, fetched while others are unpacked
 constexpr int64_t inline_work = 1 << 18;  // multiplications below which no thread is woken
 
 // What a loaded element is multiplied by; queries and sums are multiplied instead.
@@ -190,16 +189,14 @@ Piece<T> locate(const Step& step, const Unit& unit, int64_t start, Span span, Sc
   return piece;
 }
 
-// Unpack latents: the `count` positions from j on of a block, whose rows begin at `rows`; those
-// from `ahead` on come later.
+// Unpack latents: the `count` positions from j on of a block, whose rows begin at `rows`.
 template <class T, class Panel>
-void unpack_latents(const Step& step, const T* rows, int64_t j, int64_t count, const T* ahead,
-                    Panel panel) {
+void unpack_latents(const Step& step, const T* rows, int64_t j, int64_t count, Panel panel) {
   const int64_t units = head_units<T>(step);
   const bool whole_vectors = step.blocks.block_size % lanes == 0;
   for (int64_t i = 0; i < count; i += whole_vectors ? lanes : 1) {
     if (whole_vectors)
-      turn_rows(rows + i * units, units, j + i, ahead + i * units, panel);
+      turn_rows(rows + i * units, units, j + i, panel);
     else
       unpack_position(rows + i * units, 1, j + i, panel);
   }
@@ -210,20 +207,13 @@ void unpack_latents(const Step& step, const T* rows, int64_t j, int64_t count, c
 template <class T, class Panel>
 void unpack(const Step& step, const Unit& unit, int64_t start, Span span, Panel panel) {
   const int64_t size = step.blocks.block_size, units = head_units<T>(step);
-  const int32_t* table = step.batch.block_tables + unit.request * step.batch.max_blocks;
   const bool whole_vectors = size % lanes == 0;
   if (whole_vectors) span = {span.begin / lanes * lanes, ceil_div(span.end, lanes) * lanes};
   each_run(step, unit, start, span, [&](int64_t j, int64_t block, int64_t offset, int64_t count) {
     if constexpr (elements_per<T> == 1)
       if (step.blocks.is_latent) {
-        const auto rows_at = [&step, units](int64_t id, int64_t first) {
-          return elements_of<T>(step, id, 0, false) + first * units;
-        };
-        const int64_t later = start + j + positions_ahead;
-        const bool is_there = later < step.batch.seq_lens[unit.request];
-        const T* rows = rows_at(block, offset);
-        const T* ahead = is_there ? rows_at(table[later / size], later % size) : rows;
-        return unpack_latents(step, rows, j, count, ahead, panel);
+        const T* rows = elements_of<T>(step, block, 0, false) + offset * units;
+        return unpack_latents(step, rows, j, count, panel);
       }
     const T* k = elements_of<T>(step, block, unit.kv_head, false) + offset;
     const T* v = elements_of<T>(step, block, unit.kv_head, true) + offset * units;

@@ -90,19 +90,19 @@ void unpack_vector(const BF16* k, int64_t k_stride, int64_t j, PairPanel panel) 
 }
 
 // The same of positions whose elements lie side by side, rows `stride` apart.
-void turn_rows(const BF16* rows, int64_t stride, int64_t j, const BF16* ahead, PairPanel panel) {
+void turn_rows(const BF16* rows, int64_t stride, int64_t j, PairPanel panel) {
   const int64_t dim = panel.head_dim, pairs = head_pairs(dim);
   uint32_t* to = panel.k + j / panel_width * pairs * panel_width + j % panel_width;
   const int64_t whole = dim / 8 * 4;  // pairs that can be read in place
-  turn_round(rows, stride * static_cast<int64_t>(sizeof(BF16)), whole, ahead, to);
+  turn_round(rows, stride * sizeof(BF16), whole, to);
   uint32_t square[lanes * lanes];
   for (int64_t first = whole; first < pairs; first += lanes) {
     const int64_t left = larger<int64_t>(0, dim - 2 * first);
-    const auto bytes = sizeof(BF16) * static_cast<size_t>(smaller<int64_t>(2 * lanes, left));
+    const size_t bytes = sizeof(BF16) * smaller<int64_t>(2 * lanes, left);
     memset(square, 0, sizeof(square));
     for (int64_t i = 0; i < lanes; ++i)
       memcpy(square + i * lanes, rows + i * stride + 2 * first, bytes);
-    turn_round(square, lanes * sizeof(uint32_t), smaller<int64_t>(lanes, pairs - first), square,
+    turn_round(square, lanes * sizeof(uint32_t), smaller<int64_t>(lanes, pairs - first),
                to + first * panel_width);
   }
 }

@@ -6,8 +6,6 @@
 // stay in the first cache while the rows go by, tile after tile. Any block size will do.
 #pragma once
 
-#include <type_traits>
-
 #include "cpu/attention_tiles.h"
 #include "simd/turned_words.h"
 
@@ -69,15 +67,12 @@ void unpack_vector(const T* k, int64_t k_stride, int64_t j, Panel panel) {
 }
 
 // Turn words of 32 bits of `lanes` rows, `stride` bytes apart, round: `count` of each, row i's word
-// w to word i of line w, `panel_width` words apart. Rows are read as far as a multiple of 4. As
-// many bytes are fetched from `ahead` on.
+// w to word i of line w, `panel_width` words apart. Rows are read as far as a multiple of 4.
 template <class Word>
-void turn_round(const void* rows, int64_t stride, int64_t count, const void* ahead, Word* to) {
+void turn_round(const void* rows, int64_t stride, int64_t count, Word* to) {
   static_assert(sizeof(Word) == 4 && register_bytes == 4 * lanes, "a line is a register");
-  const char *from = static_cast<const char*>(rows), *next = static_cast<const char*>(ahead);
-  for (int64_t word = 0; word < count; word += 4, from += 16, next += 16 * lanes) {
-#pragma GCC unroll 4
-    for (int64_t i = 0; i < 16 * lanes; i += 64) __builtin_prefetch(next + i, 0, 2);
+  const char* from = static_cast<const char*>(rows);
+  for (int64_t word = 0; word < count; word += 4, from += 16) {
     Bytes lines[4];
 #pragma GCC unroll 4
     for (int i = 0; i < 4; ++i) lines[i] = gather_lanes(from + i * stride, 4 * stride);
@@ -87,23 +82,17 @@ void turn_round(const void* rows, int64_t stride, int64_t count, const void* ahe
   }
 }
 
-// As `unpack_vector`, of positions whose elements lie side by side, rows `stride` apart; as many
-// positions will be read from `ahead` on.
+// As `unpack_vector`, of positions whose elements lie side by side, rows `stride` apart.
 template <class T>
-void turn_rows(const T* rows, int64_t stride, int64_t j, const T* ahead, Panel panel) {
+void turn_rows(const T* rows, int64_t stride, int64_t j, Panel panel) {
   const int64_t dim = panel.head_dim;
   float* to = panel.k + j / panel_width * dim * panel_width + j % panel_width;
-  int64_t first = 0;
-  if constexpr (std::is_same_v<T, float>) {
-    first = dim / 4 * 4;  // what can be read in place
-    turn_round(rows, stride * static_cast<int64_t>(sizeof(float)), first, ahead, to);
-  }
   float square[lanes * lanes];
-  for (int64_t d = first; d < dim; d += lanes) {
+  for (int64_t d = 0; d < dim; d += lanes) {
     const int64_t count = smaller<int64_t>(lanes, dim - d);
     for (int64_t i = 0; i < lanes; ++i)
       store(square + i * lanes, load_tail(rows + i * stride + d, count));
-    turn_round(square, lanes * sizeof(float), count, ahead + d * lanes, to + d * panel_width);
+    turn_round(square, lanes * sizeof(float), count, to + d * panel_width);
   }
 }
 
