@@ -27,7 +27,6 @@ from rich.table import Table
 
 from benchmarks import results
 from quire.core.config import ModelOptions
-from quire.core.kv_cache_spec import KVCacheSpec
 from quire.kernels.backend import Backend
 from quire.kernels.forward_batch import ForwardBatch
 from quire.kernels.registry import create_backend
@@ -94,7 +93,7 @@ def quire_logits(
     )
     config = model.config
     kv_dtype = config.dtype if kv_dtype == "auto" else kv_dtype
-    spec = KVCacheSpec(config.num_layers, config.num_kv_heads, config.head_dim, BLOCK, kv_dtype)
+    spec = config.kv_cache_spec(BLOCK, kv_dtype)
     blocks = -(-length // BLOCK)
     cache = backend.kv_cache(spec, blocks + 1)
     logits = np.empty((count, length, config.vocab_size), np.float32)

@@ -3,6 +3,7 @@
 
 namespace quire {
 void bind_attention(nanobind::module_& m);
+void bind_latent_attention(nanobind::module_& m);
 void bind_draft_chain(nanobind::module_& m);
 void bind_experts(nanobind::module_& m);
 void bind_gguf(nanobind::module_& m);
@@ -22,6 +23,7 @@ NB_MODULE(_native, m) {
   nanobind::set_leak_warnings(false);
   m.doc() = "Native kernels of Quire";
   quire::bind_attention(m);
+  quire::bind_latent_attention(m);
   quire::bind_gguf(m);
   quire::bind_linear(m);
   quire::bind_low_rank(m);

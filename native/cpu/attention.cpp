@@ -40,7 +40,7 @@ struct Workspace {
     const int64_t dim = step.layer.head_dim;
     const int64_t part_floats = aligned(step.part_floats(step.max_rows));
     const int64_t scale_floats = step.max_heads * step.blocks.scales_per_head * scale_stride;
-    const int64_t panel_floats = step.unpacks ? Panel::floats(dim) : 0;
+    const int64_t panel_floats = step.unpacks ? Panel::floats(dim, step.layer.value_dim) : 0;
     const int64_t rows = stored_rows(step.max_rows);
     const int64_t sizes[] = {aligned(rows * larger<int64_t>(dim, lanes)),
                              rows * piece_positions,
@@ -60,26 +60,27 @@ struct Workspace {
     }
     panel.v = panel.k + piece_positions * Panel::columns(dim);
     panel.head_dim = dim;
+    panel.value_dim = step.layer.value_dim;
   }
 };
 
-// f(row of the unit, its float in q or out of the token) for each query's group of each KV head.
+// f(row of the unit, token, first head of the group) for each query's group of each KV head.
 template <class Function>
 void each_group(const Step& step, const Unit& unit, Function f) {
   const int64_t token = step.batch.query_start_loc[unit.request] + unit.first_query;
   int64_t row = 0;
   for (int64_t head = 0; head < unit.num_kv_heads; ++head)
     for (int64_t query = 0; query < unit.num_queries; ++query, row += step.group)
-      f(row, token + query, (unit.kv_head + head) * step.group * step.layer.head_dim);
+      f(row, token + query, (unit.kv_head + head) * step.group);
 }
 
 template <class T>
 void load_queries(const Step& step, const Unit& unit, float* q) {
   const int64_t dim = step.layer.head_dim, floats = step.group * dim;
-  const int64_t width = (step.layer.num_heads + 2 * step.layer.num_kv_heads) * dim;
+  const int64_t width = step.query_stride();
   const F32 scale = set1(step.layer.scale * step.unit);
-  each_group(step, unit, [=, &step](int64_t row, int64_t token, int64_t column) {
-    const float* from = step.qkv + token * width + column;
+  each_group(step, unit, [=, &step](int64_t row, int64_t token, int64_t head) {
+    const float* from = step.qkv + token * width + head * dim;
     float* to = q + row * dim;
     for (int64_t i = 0; i < floats; i += lanes)
       store_tail(to + i, load_tail(from + i, floats - i) * scale, floats - i);
@@ -88,11 +89,11 @@ void load_queries(const Step& step, const Unit& unit, float* q) {
 }
 
 void write_rows(const Step& step, const Unit& unit, Part state) {
-  const int64_t dim = step.layer.head_dim, width = step.layer.num_heads * dim;
-  each_group(step, unit, [=, &step](int64_t row, int64_t token, int64_t column) {
+  const int64_t dim = step.layer.value_dim;
+  each_group(step, unit, [=, &step](int64_t row, int64_t token, int64_t head) {
     for (int64_t r = 0; r < step.group; ++r) {
       const float* from = state.sums + (row + r) * state.stride;
-      float* to = step.out + token * width + column + r * dim;
+      float* to = step.out_of(token, head + r);
       const F32 factor = set1(step.unit / state.total[row + r]);
       for (int64_t i = 0; i < dim; i += lanes)
         store_tail(to + i, load_tail(from + i, dim - i) * factor, dim - i);
@@ -100,9 +101,10 @@ void write_rows(const Step& step, const Unit& unit, Part state) {
   });
 }
 
-// A block's K or V of one head, and its place among all blocks' heads.
+// A block's K or V of one head, and its place among all blocks' heads; latents are both.
 int64_t head_of_block(const Step& step, int64_t block, int64_t head, bool value) {
-  return block * step.blocks.stride + (value ? step.layer.num_kv_heads : 0) + head;
+  const bool after_keys = value && !step.blocks.is_latent;
+  return block * step.blocks.stride + (after_keys ? step.layer.num_kv_heads : 0) + head;
 }
 
 // How many T one token has of it.
@@ -187,6 +189,20 @@ Piece<T> locate(const Step& step, const Unit& unit, int64_t start, Span span, Sc
   return piece;
 }
 
+// Unpack latents: the `count` positions from j on of a block, whose rows begin at `rows`.
+template <class T, class Panel>
+void unpack_latents(const Step& step, const T* rows, int64_t j, int64_t count, Panel panel) {
+  const int64_t units = head_units<T>(step);
+  const bool whole_vectors = step.blocks.block_size % lanes == 0;
+  for (int64_t i = 0; i < count; i += whole_vectors ? lanes : 1) {
+    if (whole_vectors)
+      turn_rows(rows + i * units, units, j + i, panel);
+    else
+      unpack_position(rows + i * units, 1, j + i, panel);
+  }
+  unpack_value_rows(rows, units, j, count, panel);
+}
+
 // Unpack positions [begin, end) of the piece that starts at `start`.
 template <class T, class Panel>
 void unpack(const Step& step, const Unit& unit, int64_t start, Span span, Panel panel) {
@@ -194,6 +210,11 @@ void unpack(const Step& step, const Unit& unit, int64_t start, Span span, Panel 
   const bool whole_vectors = size % lanes == 0;
   if (whole_vectors) span = {span.begin / lanes * lanes, ceil_div(span.end, lanes) * lanes};
   each_run(step, unit, start, span, [&](int64_t j, int64_t block, int64_t offset, int64_t count) {
+    if constexpr (elements_per<T> == 1)
+      if (step.blocks.is_latent) {
+        const T* rows = elements_of<T>(step, block, 0, false) + offset * units;
+        return unpack_latents(step, rows, j, count, panel);
+      }
     const T* k = elements_of<T>(step, block, unit.kv_head, false) + offset;
     const T* v = elements_of<T>(step, block, unit.kv_head, true) + offset * units;
     for (int64_t i = 0; whole_vectors && i < count; i += lanes)
@@ -240,8 +261,13 @@ void attend_paths(const Step& step, const Unit& unit, int64_t start, const Span*
     if (path.length)
       each_on_path(step, path, start, span, [&](int64_t j, int64_t block, int64_t offset) {
         load_scales_of(step, unit, j, block, offset, work);
-        unpack_position(elements_of<T>(step, block, unit.kv_head, false) + offset, size, j, panel);
-        unpack_values(elements_of<T>(step, block, unit.kv_head, true) + offset * units, j, panel);
+        const T* v = elements_of<T>(step, block, unit.kv_head, true) + offset * units;
+        if (step.blocks.is_latent)
+          unpack_position(v, 1, j, panel);
+        else
+          unpack_position(elements_of<T>(step, block, unit.kv_head, false) + offset, size, j,
+                          panel);
+        unpack_values(v, j, panel);
       });
     attend_panel(rows, step.group, span, panel, scales);
     fresh = kept / (4 * lanes) * (4 * lanes);
@@ -282,8 +308,8 @@ Part fresh_state(const Step& step, const Unit& unit, const Workspace& work) {
   const Part state = step.part_at(work.state, rows);
   for (int64_t row = 0; row < rows; ++row) state.total[row] = 0.0f;
   if (!step.layer.sinks) return state;
-  each_group(step, unit, [&step, state](int64_t row, int64_t, int64_t column) {
-    const float* sinks = step.layer.sinks + column / step.layer.head_dim;
+  each_group(step, unit, [&step, state](int64_t row, int64_t, int64_t head) {
+    const float* sinks = step.layer.sinks + head;
     for (int64_t r = 0; r < step.group; ++r) {
       state.clear(row + r);
       state.highest[row + r] = sinks[r];
@@ -302,7 +328,7 @@ void attend_unit(const Step& step, const Unit& unit) {
   const Part part = step.part_at(work.part, rows), state = fresh_state(step, unit, work);
   for (int64_t index = unit.first_piece; index < unit.end_piece; ++index) {
     attend_piece<T>(step, unit, index, work, part);
-    merge_rows(rows, step.layer.head_dim, part, state);
+    merge_rows(rows, step.layer.value_dim, part, state);
   }
   write_rows(step, unit, state);
 }
@@ -335,7 +361,7 @@ void attend_split(const Step& step, const Unit* units) {
     const Workspace work(step);
     const Part state = fresh_state(step, unit, work);
     for (int64_t piece = 0; piece < unit.end_piece - unit.first_piece; ++piece)
-      merge_rows(step.rows(unit), step.layer.head_dim, part_of(index, piece), state);
+      merge_rows(step.rows(unit), step.layer.value_dim, part_of(index, piece), state);
     write_rows(step, unit, state);
   });
 }

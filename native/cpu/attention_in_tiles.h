@@ -56,7 +56,7 @@ void multiply_tiles(const uint32_t* left, int64_t left_line, const uint32_t* rig
 // Values outside `seen`, as far as whole steps, become 0. False when one inside is not finite.
 bool clear_values(PairPanel panel, Span seen, Span region) {
   const uint32_t exponents = 0x7f80;
-  for (int64_t column = 0; column < panel.head_dim; column += panel_width) {
+  for (int64_t column = 0; column < panel.value_dim; column += panel_width) {
     uint32_t* v = panel.v + column * piece_pairs;
     const Span outside[] = {{region.begin, seen.begin}, {seen.end, region.end}};
     for (const Span& unseen : outside)
@@ -75,7 +75,7 @@ bool clear_values(PairPanel panel, Span seen, Span region) {
 // One row's sums over the positions that it sees, with the bits of tiles.
 void add_values_alone(const uint32_t* e, Span span, PairPanel panel, float* sums) {
   const FlushDenormals flush;
-  for (int64_t column = 0; column < panel.head_dim; column += lanes) {
+  for (int64_t column = 0; column < panel.value_dim; column += lanes) {
     const uint32_t* v =
         panel.v + column / panel_width * panel_width * piece_pairs + column % panel_width;
     F32 sum = zero();
@@ -115,7 +115,7 @@ void each_row_tile(const PanelRows& rows, int64_t count, const Function& f) {
 void attend_panel(const PanelRows& rows, int64_t count, Span whole, PairPanel panel,
                   Scales scales) {
   const TileConfiguration tiles(tile_row_bytes);
-  const int64_t dim = panel.head_dim, pairs = head_pairs(dim), stride = rows.part.stride;
+  const int64_t pairs = head_pairs(panel.head_dim), stride = rows.part.stride;
   const Span region{whole.begin / step_positions * step_positions,
                     ceil_div(whole.end, step_positions) * step_positions};
   const auto* q = reinterpret_cast<const uint32_t*>(rows.q);
@@ -138,7 +138,7 @@ void attend_panel(const PanelRows& rows, int64_t count, Span whole, PairPanel pa
                        rows.part.sums + row * stride);
     return;
   }
-  for (int64_t column = 0; column < dim; column += panel_width)
+  for (int64_t column = 0; column < panel.value_dim; column += panel_width)
     each_row_tile(rows, count, [&](auto tile, int64_t row, Span steps) {
       multiply_tiles<decltype(tile)::rows>(
           e + row * piece_positions + steps.begin * step_pairs, weights_line,

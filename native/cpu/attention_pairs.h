@@ -38,11 +38,12 @@ int64_t head_pairs(int64_t head_dim) { return ceil_div(head_dim, 2 * step_pairs)
 // As `Panel`, of pairs: K (256 / width, P, width) and V (ceil(H / width), 128, width).
 struct PairPanel {
   uint32_t *k, *v;
-  int64_t head_dim;
+  int64_t head_dim, value_dim;
   explicit PairPanel(Panel floats)
       : k(reinterpret_cast<uint32_t*>(floats.k)),
         v(reinterpret_cast<uint32_t*>(floats.v)),
-        head_dim(floats.head_dim) {}
+        head_dim(floats.head_dim),
+        value_dim(floats.value_dim) {}
   int64_t words() const { return head_pairs(head_dim); }  // of K that a position has
 };
 
@@ -88,9 +89,27 @@ void unpack_vector(const BF16* k, int64_t k_stride, int64_t j, PairPanel panel) 
                                        : set1_pair(0));
 }
 
+// The same of positions whose elements lie side by side, rows `stride` apart.
+void turn_rows(const BF16* rows, int64_t stride, int64_t j, PairPanel panel) {
+  const int64_t dim = panel.head_dim, pairs = head_pairs(dim);
+  uint32_t* to = panel.k + j / panel_width * pairs * panel_width + j % panel_width;
+  const int64_t whole = dim / 8 * 4;  // pairs that can be read in place
+  turn_round(rows, stride * sizeof(BF16), whole, to);
+  uint32_t square[lanes * lanes];
+  for (int64_t first = whole; first < pairs; first += lanes) {
+    const int64_t left = larger<int64_t>(0, dim - 2 * first);
+    const size_t bytes = sizeof(BF16) * smaller<int64_t>(2 * lanes, left);
+    memset(square, 0, sizeof(square));
+    for (int64_t i = 0; i < lanes; ++i)
+      memcpy(square + i * lanes, rows + i * stride + 2 * first, bytes);
+    turn_round(square, lanes * sizeof(uint32_t), smaller<int64_t>(lanes, pairs - first),
+               to + first * panel_width);
+  }
+}
+
 // Unpack the values of position j as halves of pairs; columns past the head become 0.
 void unpack_values(const BF16* v, int64_t j, PairPanel panel) {
-  const int64_t dim = panel.head_dim;
+  const int64_t dim = panel.value_dim;
   for (int64_t d = 0; d < Panel::columns(dim); d += lanes) {
     uint32_t* to =
         panel.v + (d / panel_width * piece_pairs + j / 2) * panel_width + d % panel_width;
@@ -98,6 +117,24 @@ void unpack_values(const BF16* v, int64_t j, PairPanel panel) {
     const Pairs x = n < lanes ? only_low_partial(v + d, static_cast<int>(n)) : only_low(v + d);
     store_pairs(to, j % 2 ? with_high(load_pairs(to), x) : x);
   }
+}
+
+// The same of `count` positions from j on, rows `stride` apart.
+void unpack_value_rows(const BF16* rows, int64_t stride, int64_t j, int64_t count,
+                       PairPanel panel) {
+  const int64_t dim = panel.value_dim, first = j % 2, last = count - (count - first) % 2;
+  if (first && count) unpack_values(rows, j, panel);
+  for (int64_t d = 0; d < Panel::columns(dim); d += lanes) {
+    uint32_t* to = panel.v + d / panel_width * piece_pairs * panel_width + d % panel_width;
+    const int64_t n = larger<int64_t>(0, dim - d);
+    for (int64_t i = first; i < last; i += 2) {
+      const BF16* low = rows + i * stride + d;
+      store_pairs(to + (j + i) / 2 * panel_width,
+                  n < lanes ? interleave_partial(low, low + stride, static_cast<int>(n))
+                            : interleave(low, low + stride));
+    }
+  }
+  if (last < count) unpack_values(rows + last * stride, j + last, panel);
 }
 
 // e^x of x <= 0 with an error below 2^-14, a small part of what rounding to bfloat16 adds: 2^f by

@@ -7,6 +7,7 @@
 #pragma once
 
 #include "cpu/attention_tiles.h"
+#include "simd/turned_words.h"
 
 namespace quire::QUIRE_ISA {
 namespace {
@@ -30,9 +31,11 @@ struct Panel {
   static constexpr Whole all{};
 
   float *k, *v;
-  int64_t head_dim;
+  int64_t head_dim, value_dim;
   static int64_t columns(int64_t head_dim) { return ceil_div(head_dim, panel_width) * panel_width; }
-  static int64_t floats(int64_t head_dim) { return 2 * piece_positions * columns(head_dim); }
+  static int64_t floats(int64_t head_dim, int64_t value_dim) {
+    return piece_positions * (columns(head_dim) + columns(value_dim));
+  }
 
   int64_t words() const { return head_dim; }  // of K that a position has
   static F32 load_words(const float* p, Whole) { return load(p); }
@@ -63,10 +66,51 @@ void unpack_vector(const T* k, int64_t k_stride, int64_t j, Panel panel) {
   for (int64_t i = 0; i < panel.head_dim; ++i) store(to + i * panel_width, load(k + i * k_stride));
 }
 
+// Turn words of 32 bits of `lanes` rows, `stride` bytes apart, round: `count` of each, row i's word
+// w to word i of line w, `panel_width` words apart. Rows are read as far as a multiple of 4.
+template <class Word>
+void turn_round(const void* rows, int64_t stride, int64_t count, Word* to) {
+  static_assert(sizeof(Word) == 4 && register_bytes == 4 * lanes, "a line is a register");
+  const char* from = static_cast<const char*>(rows);
+  for (int64_t word = 0; word < count; word += 4, from += 16) {
+    Bytes lines[4];
+#pragma GCC unroll 4
+    for (int i = 0; i < 4; ++i) lines[i] = gather_lanes(from + i * stride, 4 * stride);
+    turn_words(lines);
+    for (int i = 0; i < smaller<int64_t>(4, count - word); ++i)
+      memcpy(to + (word + i) * panel_width, &lines[i], sizeof(Bytes));
+  }
+}
+
+// As `unpack_vector`, of positions whose elements lie side by side, rows `stride` apart.
+template <class T>
+void turn_rows(const T* rows, int64_t stride, int64_t j, Panel panel) {
+  const int64_t dim = panel.head_dim;
+  float* to = panel.k + j / panel_width * dim * panel_width + j % panel_width;
+  float square[lanes * lanes];
+  for (int64_t d = 0; d < dim; d += lanes) {
+    const int64_t count = smaller<int64_t>(lanes, dim - d);
+    for (int64_t i = 0; i < lanes; ++i)
+      store(square + i * lanes, load_tail(rows + i * stride + d, count));
+    turn_round(square, lanes * sizeof(float), count, to + d * panel_width);
+  }
+}
+
+// Unpack the values of `count` positions from j on, rows `stride` apart.
+template <class T>
+void unpack_value_rows(const T* rows, int64_t stride, int64_t j, int64_t count, Panel panel) {
+  const int64_t dim = panel.value_dim;
+  for (int64_t d = 0; d < Panel::columns(dim); d += lanes) {
+    float* to = panel.v + (d / panel_width * piece_positions + j) * panel_width + d % panel_width;
+    for (int64_t i = 0; i < count; ++i)
+      store(to + i * panel_width, d < dim ? load_tail(rows + i * stride + d, dim - d) : zero());
+  }
+}
+
 // Unpack the values of position j; columns past the head become 0.
 template <class T>
 void unpack_values(const T* v, int64_t j, Panel panel) {
-  const int64_t dim = panel.head_dim;
+  const int64_t dim = panel.value_dim;
   for (int64_t d = 0; d < Panel::columns(dim); d += lanes) {
     float* to = panel.v + (d / panel_width * piece_positions + j) * panel_width + d % panel_width;
     store(to, d < dim ? load_tail(v + d, dim - d) : zero());
@@ -174,7 +218,7 @@ void weigh_rows(const PanelRows& rows, int64_t count, const Weights& weights) {
 // All rows against the positions `whole` of the piece.
 template <class AnyPanel>
 void attend_panel(const PanelRows& rows, int64_t count, Span whole, AnyPanel panel, Scales scales) {
-  const int64_t dim = panel.head_dim, words = panel.words();
+  const int64_t dim = panel.value_dim, words = panel.words();
   const auto* q = reinterpret_cast<const typename AnyPanel::Word*>(rows.q);
   const int64_t first = whole.begin / panel_width * panel_width;
   for (int64_t column = first; column < whole.end; column += panel_width)

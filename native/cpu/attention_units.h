@@ -65,7 +65,17 @@ struct Step {
     return smaller<int64_t>(position + layer.ahead, batch.seq_lens[request] - 1);
   }
   int64_t rows(const Unit& unit) const { return unit.num_queries * unit.num_kv_heads * group; }
-  int64_t stride() const { return Panel::columns(layer.head_dim); }
+  int64_t stride() const { return Panel::columns(layer.value_dim); }
+  // From one token's queries to the next's.
+  int64_t query_stride() const {
+    return (layer.num_heads + (blocks.is_latent ? 0 : 2 * layer.num_kv_heads)) * layer.head_dim;
+  }
+  // What a head of a token gets.
+  float* out_of(int64_t token, int64_t head) const {
+    const int64_t row =
+        blocks.is_latent ? head * batch.num_tokens + token : token * layer.num_heads + head;
+    return out + row * layer.value_dim;
+  }
   // Floats that the parts of `count` rows take: sums, highest, total.
   int64_t part_floats(int64_t count) const { return stored_rows(count) * (stride() + 2); }
   Part part_at(float* floats, int64_t count) const {
@@ -83,8 +93,8 @@ int64_t add_units(const Step& step, int64_t request, int64_t num_units, Unit* un
   // Rows of whole tiles cannot begin at any query of a tree.
   const int64_t queries_per_unit =
       tree && row_step > 1 ? 1 : larger<int64_t>(1, rows_per_unit / step.group);
-  const bool in_place =
-      queries == 1 && step.blocks.block_size % lanes == 0 && step.group <= max_rows;
+  const bool in_place = queries == 1 && step.blocks.block_size % lanes == 0 &&
+                        step.group <= max_rows && !step.blocks.is_latent;
   const int64_t kv_heads = step.layer.num_kv_heads;
   const auto pieces_from = [&](int64_t position) {
     return step.layer.first_seen(position) / piece_positions;

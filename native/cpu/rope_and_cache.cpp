@@ -1,4 +1,5 @@
-// Before attention: normalise and rotate queries and keys, store keys and values in the cache.
+// Before attention: normalise and rotate queries and keys, store keys and values, or latents, in
+// the cache.
 #include "cpu/cache_int4.h"
 #include "cpu/norm_rows.h"
 #include "include/kernels.h"
@@ -131,6 +132,36 @@ void store_slot_int4(const AttentionLayer& layer, const KVBlocks& blocks, int64_
   }
 }
 
+// One row, which is both.
+template <class T>
+void store_latent(const KVBlocks& blocks, int64_t slot, const float* row, int64_t dim) {
+  const int64_t block = slot / blocks.block_size, offset = slot % blocks.block_size;
+  const int64_t place = block * blocks.stride * blocks.block_size + offset;
+  float scale = 1.0f;
+  if (blocks.scales) {
+    blocks.scales[place] = scale_of(row, dim);
+    scale = divisor_of(blocks.scales[place]);
+  }
+  T* to = static_cast<T*>(blocks.data) + place * dim;
+  for (int64_t i = 0; i < dim; i += F32::lanes)
+    store_tail(to + i, load_tail(row + i, dim - i) / set1(scale), dim - i);
+}
+
+void store_any_latent(const KVBlocks& blocks, int64_t slot, const float* row, int64_t dim) {
+  switch (blocks.type) {
+    case KVType::float32:
+      return store_latent<float>(blocks, slot, row, dim);
+    case KVType::float16:
+      return store_latent<F16>(blocks, slot, row, dim);
+    case KVType::bfloat16:
+      return store_latent<BF16>(blocks, slot, row, dim);
+    case KVType::e4m3:
+      return store_latent<E4M3>(blocks, slot, row, dim);
+    default:
+      return store_latent<int8_t>(blocks, slot, row, dim);
+  }
+}
+
 void store_any(const AttentionLayer& layer, const KVBlocks& blocks, int64_t slot, int64_t head,
                const float* key, const float* value) {
   switch (blocks.type) {
@@ -178,6 +209,42 @@ void rope_and_cache(const AttentionLayer& layer, const KVBlocks& blocks,
         store_any(layer, blocks, slot, head, key, key + layer.num_kv_heads * layer.head_dim);
       }
     }
+  });
+}
+
+void store_latents(const LatentLayer& latent, const KVBlocks& blocks, const AttentionBatch& batch,
+                   float* latents) {
+  const AttentionLayer& layer = latent.attention;
+  const int64_t dim = layer.head_dim, step = larger<int64_t>(1, chunk_elements / dim);
+  parallel_for(ceil_div(batch.num_tokens, step), [&](int64_t chunk) {
+    const int64_t end = smaller(batch.num_tokens, (chunk + 1) * step);
+    for (int64_t token = chunk * step; token < end; ++token) {
+      float* row = latents + token * dim;
+      rms_norm_row(row, latent.norm, latent.eps, layer.value_dim, row);
+      rotate_head(layer, batch, token, row + layer.value_dim);
+      const int64_t slot = batch.slot_mapping[token];
+      if (slot >= 0) store_any_latent(blocks, slot, row, dim);
+    }
+  });
+}
+
+void split_queries(const LatentLayer& latent, const AttentionBatch& batch, const float* queries,
+                   int64_t first_head, float* keyed, float* rows) {
+  const AttentionLayer& layer = latent.attention;
+  const int64_t heads = layer.num_heads, rotated = 2 * layer.half;
+  const int64_t given = latent.key_dim + rotated;
+  const int64_t step = larger<int64_t>(1, chunk_elements / (heads * given));
+  parallel_for(ceil_div(batch.num_tokens, step), [&](int64_t chunk) {
+    const int64_t end = smaller(batch.num_tokens, (chunk + 1) * step);
+    for (int64_t token = chunk * step; token < end; ++token)
+      for (int64_t head = 0; head < heads; ++head) {
+        const float* from = queries + (token * latent.num_heads + first_head + head) * given;
+        float* to = keyed + (head * batch.num_tokens + token) * latent.key_dim;
+        memcpy(to, from, static_cast<size_t>(latent.key_dim) * sizeof(float));
+        float* turned = rows + (token * heads + head) * layer.head_dim + layer.value_dim;
+        memcpy(turned, from + latent.key_dim, static_cast<size_t>(rotated) * sizeof(float));
+        rotate_head(layer, batch, token, turned);
+      }
   });
 }
 

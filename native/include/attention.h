@@ -5,6 +5,10 @@
 // A block of one layer holds K as (K, H, block_size), then V as (K, block_size, H): scores read a
 // row of positions for each element of the head, sums read a row of elements for each position.
 //
+// Of latents a block is (block_size, H): a row is the key of all query heads, and its first
+// elements are the value. A token's qkv are its queries alone then, and what comes out is (N, T,
+// value_dim), for the products of each head that follow.
+//
 // In 4 bits it is K as (K, H / 2, block_size) and V as (K, block_size, H / 2) of Int4Pair: a pair
 // are elements 2 i and 2 i + 1 of K, and of V i and i + 16 of a group of 32. Both are of one token,
 // so that a slot's bytes are its own.
@@ -26,6 +30,7 @@ enum class QKNorm : int32_t {
 
 struct AttentionLayer {
   int64_t num_heads, num_kv_heads, head_dim;
+  int64_t value_dim;  // of a value: H but of latents
   float scale;
   int64_t window;                // latest positions seen, the own one included
   int64_t chunk;                 // stretches of positions that do not see each other
@@ -48,6 +53,16 @@ struct AttentionLayer {
   }
 };
 
+// Latent attention. `attention` is what its heads do with the cache, or some of them: its value_dim
+// are the elements of a latent, and all sections of its angles turn the elements after those.
+struct LatentLayer {
+  AttentionLayer attention;
+  int64_t num_heads;  // of all
+  int64_t key_dim;    // elements of a query that are multiplied into a latent's terms
+  const float* norm;  // (value_dim,)
+  float eps;
+};
+
 struct KVBlocks {
   void* data;  // K of block 0, head 0
   // Per block (2, K, scales_per_head, block_size), first those of keys, then those of values; null
@@ -56,8 +71,9 @@ struct KVBlocks {
   BF16* scales;
   KVType type;
   int64_t block_size;
-  int64_t stride;           // heads of K and of V from one block to the next: 2 K of each layer
+  int64_t stride;  // heads of K and of V from one block to the next: 2 K of each layer, or a latent
   int64_t scales_per_head;  // 0, 1, or two for each group
+  bool is_latent;           // num_kv_heads is 1 then
 };
 
 // The step. Queries of a request may belong to a tree of tokens: from one position on each of them

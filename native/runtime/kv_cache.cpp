@@ -31,19 +31,21 @@ int64_t scales_of_head(KVType type, int64_t head_dim) {
 }  // namespace
 
 KVCache::KVCache(int64_t num_layers, int64_t num_blocks, int64_t num_kv_heads, int64_t head_dim,
-                 int64_t block_size, KVType type)
+                 int64_t block_size, KVType type, bool is_latent)
     : num_layers_(num_layers),
       num_blocks_(num_blocks),
       num_kv_heads_(num_kv_heads),
       head_dim_(head_dim),
       block_size_(block_size),
+      sides_(is_latent ? 1 : 2),
       head_units_(type == KVType::int4 ? head_dim / 2 : head_dim),
       scales_per_head_(scales_of_head(type, head_dim)),
       type_(type),
-      block_bytes_(static_cast<size_t>(2 * num_kv_heads * head_units_ * block_size) *
+      block_bytes_(static_cast<size_t>(sides_ * num_kv_heads * head_units_ * block_size) *
                    unit_bytes(type)),
-      block_scale_bytes_(static_cast<size_t>(2 * num_kv_heads * scales_per_head_ * block_size) *
-                         sizeof(BF16)),
+      block_scale_bytes_(
+          static_cast<size_t>(sides_ * num_kv_heads * scales_per_head_ * block_size) *
+          sizeof(BF16)),
       memory_(static_cast<size_t>(num_layers * num_blocks) * block_bytes_),
       scales_(static_cast<size_t>(num_layers * num_blocks) * block_scale_bytes_) {
   interleave(memory_.data(), memory_.bytes());
@@ -56,8 +58,9 @@ KVBlocks KVCache::layer(int64_t index) const {
           scales_per_head_ ? reinterpret_cast<BF16*>(scales) : nullptr,
           type_,
           block_size_,
-          2 * num_kv_heads_ * num_layers_,
-          scales_per_head_};
+          sides_ * num_kv_heads_ * num_layers_,
+          scales_per_head_,
+          is_latent()};
 }
 
 char* KVCache::elements_at(int64_t layer, int64_t block) const {
@@ -93,13 +96,16 @@ void KVCache::copy_slots(const int64_t* pairs, int64_t num_pairs) {
       const auto at = static_cast<size_t>(from % block_size_);
       const auto put = static_cast<size_t>(to % block_size_);
       const auto heads = static_cast<size_t>(num_kv_heads_);
-      for (size_t k = 0; k < heads * static_cast<size_t>(head_units_); ++k)
+      // Latents lie as values do, and there are no keys before them.
+      const size_t keys = is_latent() ? 0 : heads * static_cast<size_t>(head_units_);
+      for (size_t k = 0; k < keys; ++k)
         std::memmove(target + (k * size + put) * unit, source + (k * size + at) * unit, unit);
-      const size_t values = heads * size * row;
+      const size_t values = keys * size * unit;
       for (size_t head = 0; head < heads; ++head)
         std::memmove(target + values + (head * size + put) * row,
                      source + values + (head * size + at) * row, row);
-      for (size_t scale = 0; scale < 2 * heads * static_cast<size_t>(scales_per_head_); ++scale)
+      const size_t scales = static_cast<size_t>(sides_ * scales_per_head_) * heads;
+      for (size_t scale = 0; scale < scales; ++scale)
         std::memmove(target_scales + (scale * size + put) * sizeof(BF16),
                      source_scales + (scale * size + at) * sizeof(BF16), sizeof(BF16));
     }

@@ -13,15 +13,17 @@ namespace quire {
 
 class KVCache {
  public:
-  // Throws std::bad_alloc. `head_dim` is a multiple of int4_group in 4 bits.
+  // Throws std::bad_alloc. `head_dim` is a multiple of int4_group in 4 bits. Of latents there is
+  // one head, not in 4 bits.
   KVCache(int64_t num_layers, int64_t num_blocks, int64_t num_kv_heads, int64_t head_dim,
-          int64_t block_size, KVType type);
+          int64_t block_size, KVType type, bool is_latent);
 
   int64_t num_layers() const { return num_layers_; }
   int64_t num_blocks() const { return num_blocks_; }
   int64_t num_kv_heads() const { return num_kv_heads_; }
   int64_t head_dim() const { return head_dim_; }
   int64_t block_size() const { return block_size_; }
+  bool is_latent() const { return sides_ == 1; }
   // Of elements and scales.
   size_t bytes() const { return memory_.bytes() + scales_.bytes(); }
   const AlignedMemory& elements() const { return memory_; }
@@ -51,6 +53,7 @@ class KVCache {
   char* scales_at(int64_t layer, int64_t block) const;
 
   int64_t num_layers_, num_blocks_, num_kv_heads_, head_dim_, block_size_;
+  int64_t sides_;                         // K and V, or 1
   int64_t head_units_, scales_per_head_;  // units: elements, or pairs in 4 bits
   KVType type_;
   size_t block_bytes_, block_scale_bytes_;  // of one layer

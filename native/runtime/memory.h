@@ -25,7 +25,17 @@ class AlignedMemory {
 };
 
 // Who uses a thread's scratch; two slots never overlap, so nested uses take different ones.
-enum class Slot { activations, packing, partial, rotated, rotation, rounded, weights, count };
+enum class Slot {
+  activations,
+  latents,
+  packing,
+  partial,
+  rotated,
+  rotation,
+  rounded,
+  weights,
+  count
+};
 
 // The calling thread's memory of `slot`: at least `bytes`, 64-byte aligned, contents arbitrary,
 // valid until the thread's next call with the same slot. Grows, never shrinks.

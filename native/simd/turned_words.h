@@ -1,5 +1,5 @@
-// Four registers of 16-byte lanes: bytes looked up in a table for each lane, and words turned
-// round.
+// Four registers of 16-byte lanes: bytes looked up in a table for each lane, words turned round,
+// and 16 bytes gathered for each lane.
 #pragma once
 
 #include "simd/dot.h"
@@ -77,5 +77,21 @@ inline void turn_words(Bytes (&x)[4]) {
 }
 
 #endif
+
+// Lane i: the 16 bytes `stride` bytes after those of the lane before.
+inline Bytes gather_lanes(const char* first, int64_t stride) {
+#if defined(__AVX512F__)
+  const auto at = [=](int64_t i) {
+    return _mm_loadu_si128(reinterpret_cast<const __m128i*>(first + i * stride));
+  };
+  const __m512i two = _mm512_inserti32x4(_mm512_castsi128_si512(at(0)), at(1), 1);
+  return _mm512_inserti32x4(_mm512_inserti32x4(two, at(2), 2), at(3), 3);
+#else
+  Bytes found;
+  for (int64_t i = 0; i < register_bytes / 16; ++i)
+    std::memcpy(reinterpret_cast<char*>(&found) + 16 * i, first + i * stride, 16);
+  return found;
+#endif
+}
 
 }  // namespace quire::QUIRE_ISA

@@ -224,6 +224,7 @@ void compare_attention(int64_t head_dim, int32_t queries, int32_t context) {
   for (float& value : qkv) value = random_float();
   quire::AttentionLayer layer{};
   layer.num_heads = heads, layer.num_kv_heads = kv_heads, layer.head_dim = head_dim;
+  layer.value_dim = head_dim;
   layer.scale = 0.3f, layer.window = 300;
   const quire::KVBlocks blocks{data.data(), nullptr,      quire::KVType::bfloat16,
                                size,        2 * kv_heads, 0};

@@ -70,8 +70,7 @@ def kv_spec(model: str, dtype: str) -> KVCacheSpec:
         return spec
     from quire.models.config_reader import read_model_config
 
-    config = read_model_config(checkpoint(model))
-    return KVCacheSpec(config.num_layers, config.num_kv_heads, config.head_dim, 16, dtype)
+    return read_model_config(checkpoint(model)).kv_cache_spec(16, dtype)
 
 
 def checkpoint(model: str) -> Path:

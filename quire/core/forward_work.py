@@ -73,8 +73,11 @@ class PassShape:
 
 def decoder_shape(config: ModelConfig, weight_bytes: int, kv_token_bytes: int) -> PassShape:
     """Return what a pass through a decoder takes."""
-    width, heads = config.hidden_size, config.num_heads * config.head_dim
-    attention = width * (2 * heads + 2 * config.num_kv_heads * config.head_dim)
+    width, attention = config.hidden_size, config.attention_parameters
+    # A key and a value of each head: of latents, what is multiplied instead of them.
+    pair = config.num_heads * 2 * config.head_dim
+    if config.latent is not None:
+        pair = config.num_heads * (config.latent.row_dim + config.latent.rank)
     factor = 3 if config.gated_mlp else 2
     mlps = config.num_dense_layers * factor * width * config.intermediate_size
     moe = config.moe
@@ -84,7 +87,7 @@ def decoder_shape(config: ModelConfig, weight_bytes: int, kv_token_bytes: int) -
         mlps += config.num_moe_layers * width * (factor * inner + router)
     return PassShape(
         token_flops=2 * (config.num_layers * attention + mlps),
-        pair_flops=4 * config.num_layers * heads,
+        pair_flops=2 * config.num_layers * pair,
         logits_flops=2 * width * config.vocab_size,
         weight_bytes=weight_bytes,
         kv_token_bytes=kv_token_bytes,

@@ -30,6 +30,8 @@ class KVCacheSpec:
         step_tokens: Most tokens of one request in a step; matters only with a window, or where KV
             is not kept.
         is_kept: Whether a later step reads it. If not, layers use the same room in turn.
+        is_latent: What is kept of a token is one row, its key for all query heads, the first
+            elements of which are its value, too: there is no V.
     """
 
     num_layers: int
@@ -40,13 +42,19 @@ class KVCacheSpec:
     window: int | None = None
     step_tokens: int = 1
     is_kept: bool = True
+    is_latent: bool = False
 
     def __post_init__(self) -> None:
-        """Refuse heads that do not divide into groups.
+        """Refuse heads that do not divide into groups, or whose K and V are to be rounded apart.
 
         Raises:
             ConfigError: As said.
         """
+        if self.dtype == "int4" and self.is_latent:
+            raise ConfigError(
+                "[config] --kv-cache-dtype int4 needs keys and values apart; got a model whose "
+                "latents are both. Take int8."
+            )
         if self.dtype == "int4" and self.head_dim % INT4_GROUP:
             raise ConfigError(
                 f"[config] --kv-cache-dtype int4 needs heads of a multiple of {INT4_GROUP} "
@@ -54,20 +62,27 @@ class KVCacheSpec:
             )
 
     @property
+    def sides(self) -> int:
+        """What is kept of a head: K and V, or one row that is both."""
+        return 1 if self.is_latent else 2
+
+    @property
     def head_scales(self) -> int:
-        """Scales and minima of one token's head of K, and of V."""
+        """Scales and minima of one token's head of K, and of V, or of its latent."""
         return {"int8": 1, "int4": 2 * self.head_dim // INT4_GROUP}.get(self.dtype, 0)
 
     @property
     def token_element_bytes(self) -> int:
-        """Bytes of its elements: 2 (K and V) x layers x KV heads x head dim x their size."""
-        heads = 2 * self.num_layers * self.num_kv_heads
+        """Bytes of its elements: 2 (K and V; 1 for latents) x layers x KV heads x head dim x their
+        size."""
+        heads = self.sides * self.num_layers * self.num_kv_heads
         return heads * self.head_dim * KV_DTYPE_BITS[self.dtype] // 8
 
     @property
     def token_scale_bytes(self) -> int:
         """Bytes of a token's scales, which lie apart from the elements."""
-        return 2 * self.num_layers * self.num_kv_heads * self.head_scales * SCALE_BYTES
+        scales = self.sides * self.num_layers * self.num_kv_heads * self.head_scales
+        return scales * SCALE_BYTES
 
     @property
     def token_bytes(self) -> int:

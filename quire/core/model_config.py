@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from quire.core.kv_cache_spec import KVCacheSpec
 from quire.core.moe_config import MoEConfig
 from quire.core.pooling_config import ClassifierConfig, PoolingConfig
 from quire.core.vision_config import VisionConfig
@@ -49,6 +50,30 @@ class QueryScaling:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LatentConfig:
+    """Multi-head latent attention: what is cached of a token is a latent and a rotated key part.
+
+    Attributes:
+        rank: r, elements of the latent.
+        rope_dim: R, elements of a key that turn; all heads have them in common.
+        key_dim: Elements of a head's key that are made of the latent; H is both together.
+        value_dim: Elements of a head's value, made of the latent, too.
+        query_rank: Elements that queries are made of; None where they are made of the hidden state.
+    """
+
+    rank: int
+    rope_dim: int
+    key_dim: int
+    value_dim: int
+    query_rank: int | None = None
+
+    @property
+    def row_dim(self) -> int:
+        """Elements that are cached of a token in a layer."""
+        return self.rank + self.rope_dim
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ModelConfig:
     """A decoder-only transformer as one set of choices; families are values, not classes.
 
@@ -80,6 +105,8 @@ class ModelConfig:
             with weights of each head's own: Command R+), ``unit_heads`` (RMS without weights, in
             layers that turn alone: Llama 4).
         query_scaling: What queries are multiplied by; None for nothing.
+        latent: Of multi-head latent attention, where each query head has a KV head of its own, made
+            of latents that all have in common; None without.
         attention_scale: Multiplies scores; None for 1 / sqrt(H).
         attention_cap: Scores are bent towards it, ``cap * tanh(x / cap)`` (Gemma 2); None without.
         attention_sinks: Each query head has one score more in its softmax, which has no value
@@ -133,6 +160,7 @@ class ModelConfig:
     head_bias: bool = False
     qk_norm: str = ""
     query_scaling: QueryScaling | None = None
+    latent: LatentConfig | None = None
     attention_scale: float | None = None
     attention_cap: float | None = None
     attention_sinks: bool = False
@@ -163,6 +191,36 @@ class ModelConfig:
     def generates(self) -> bool:
         """Whether it has an output head, and so can be asked for tokens."""
         return not self.is_encoder and self.classifier is None
+
+    def kv_cache_spec(self, block_size: int, dtype: str, **options: Any) -> KVCacheSpec:
+        """Return the KV cache of all layers; ``options`` are further fields of the spec.
+
+        Raises:
+            ConfigError: It cannot be of that ``dtype``.
+        """
+        layers = 1 if self.is_encoder else self.num_layers
+        heads, size = self.num_kv_heads, self.head_dim
+        options["is_kept"] = not self.is_encoder
+        if self.latent is not None:
+            heads, size, options["is_latent"] = 1, self.latent.row_dim, True
+        return KVCacheSpec(layers, heads, size, block_size, dtype, **options)
+
+    @property
+    def attended_dim(self) -> int:
+        """Elements that attention gives for each row."""
+        return self.num_heads * (self.latent.value_dim if self.latent else self.head_dim)
+
+    @property
+    def attention_parameters(self) -> int:
+        """Weights of the matrices of a layer's attention."""
+        width, latent = self.hidden_size, self.latent
+        query, pair = self.num_heads * self.head_dim, 2 * self.num_kv_heads * self.head_dim
+        if latent is None:
+            return width * (2 * query + pair)
+        source = latent.query_rank or width
+        heads = self.num_heads * (latent.key_dim + latent.value_dim)
+        down = width * (latent.row_dim + (latent.query_rank or 0))
+        return down + query * source + heads * latent.rank + width * self.attended_dim
 
     def has_window(self, layer: int) -> bool:
         """Tell whether a layer's positions see the latest ``sliding_window`` alone."""
@@ -211,7 +269,10 @@ class ModelConfig:
         norm = (2 if self.norm == "layer_norm" and self.norm_bias else 1) * width
         num_norms = 4 if self.norm_placement == "both" else 1 if self.shared_norm else 2
         query, pair = self.num_heads * self.head_dim, 2 * self.num_kv_heads * self.head_dim
-        layer = (query + pair) * (width + self.qkv_bias) + width * (query + self.output_bias)
+        layer = self.attention_parameters + (query + pair) * self.qkv_bias
+        layer += width * self.output_bias
+        if self.latent is not None:
+            layer += self.latent.rank + (self.latent.query_rank or 0)
         layer += num_norms * norm + (self.num_heads if self.attention_sinks else 0)
         if self.qk_norm and self.qk_norm != "unit_heads":
             layer += 2 * self.head_dim if self.qk_norm == "rms_of_heads" else query + pair // 2

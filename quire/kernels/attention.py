@@ -130,12 +130,12 @@ def check_cache(spec: AttentionSpec, cache: KVCacheSpec) -> None:
     Raises:
         UnsupportedInputError: As said.
     """
-    wanted = (spec.num_kv_heads, spec.head_dim)
-    got = (cache.num_kv_heads, cache.head_dim)
+    wanted = (spec.num_kv_heads, spec.head_dim, False)
+    got = (cache.num_kv_heads, cache.head_dim, cache.is_latent)
     if got != wanted or not 0 <= spec.layer < cache.num_layers:
         raise UnsupportedInputError(
-            f"[attention] layer {spec.layer} needs a cache of (KV heads, head dim) {wanted}; got "
-            f"{got} with {cache.num_layers} layers."
+            f"[attention] layer {spec.layer} needs a cache of (KV heads, head dim, latent) "
+            f"{wanted}; got {got} with {cache.num_layers} layers."
         )
 
 

@@ -18,6 +18,12 @@ import numpy.typing as npt
 
 from quire.core.kv_cache_spec import KVCacheSpec
 from quire.core.moe_config import ExpertRouting
+from quire.kernels.attention_protocol import Attention as Attention
+from quire.kernels.attention_protocol import AttentionPlan as AttentionPlan
+from quire.kernels.attention_protocol import AttentionSpec as AttentionSpec
+from quire.kernels.attention_protocol import KVCache as KVCache
+from quire.kernels.attention_protocol import LatentAttention, LatentSpec, LatentWeights
+from quire.kernels.attention_protocol import QKNorm as QKNorm
 from quire.kernels.block_matrix import BlockMatrix
 from quire.kernels.forward_batch import Array as Array
 from quire.kernels.forward_batch import BatchRows, ForwardBatch
@@ -34,10 +40,6 @@ Weight = HostTensor | QuantizedTensor | BlockMatrix | LatticeMatrix | PackedWeig
 
 #: A dataclass of arrays, such as :class:`ForwardBatch`.
 Arrays = TypeVar("Arrays")
-
-
-#: What an attention op prepared for a step; only the backend that made it looks inside.
-AttentionPlan = Any
 
 
 class Linear(Protocol):
@@ -68,114 +70,6 @@ class Linear(Protocol):
 
     def lookup(self, ids: Array, out: Array | None = None, rows: BatchRows | None = None) -> Array:
         """Return weight rows ``ids`` (T,) as (T, in_features): an embedding."""
-        ...
-
-
-class KVCache(Protocol):
-    """K and V of all layers, in blocks; block 0 is the null block."""
-
-    spec: KVCacheSpec
-    num_blocks: int
-
-    def copy_blocks(self, pairs: Sequence[tuple[int, int]]) -> None:
-        """Copy whole blocks ``(source, destination)`` in every layer, in order."""
-        ...
-
-    def copy_slots(self, pairs: Sequence[tuple[int, int]]) -> None:
-        """Copy slots ``(source, destination)`` in every layer, in order."""
-        ...
-
-    def checksums(self, block_ids: Sequence[int]) -> list[int]:
-        """Return a checksum of each block's bytes over all layers; equal bytes, equal checksum."""
-        ...
-
-    def read_blocks(self, block_ids: Sequence[int]) -> Array:
-        """Return (B, spec.block_bytes) uint8 on the host: all layers, scales included.
-
-        The order of a block's bytes is the backend's own.
-        """
-        ...
-
-    def write_blocks(self, block_ids: Sequence[int], data: Array) -> None:
-        """Give blocks the content that :meth:`read_blocks` of an equal cache returned, in order."""
-        ...
-
-
-@dataclass(frozen=True, slots=True)
-class AttentionSpec:
-    """One layer's attention.
-
-    Attributes:
-        layer: Index into the KV cache.
-        num_heads, num_kv_heads, head_dim: N, K, H.
-        scale: Multiplies the scores.
-        sliding_window: A query sees this many latest positions, itself included; None for all.
-        chunk: A query sees its own stretch of this many positions alone; None for all.
-        ahead: How many later positions of its request a query sees; None for all, as encoders do.
-            A step with any must have its requests whole.
-        score_cap: Scores are bent towards it, ``cap * tanh(score / cap)``; None without.
-        rope_sections: How many rotary pairs turn by each row of the step's positions (S, T), in
-            order; empty where positions are (T,).
-    """
-
-    layer: int
-    num_heads: int
-    num_kv_heads: int
-    head_dim: int
-    scale: float
-    sliding_window: int | None = None
-    chunk: int | None = None
-    ahead: int | None = 0
-    score_cap: float | None = None
-    rope_sections: tuple[int, ...] = ()
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class QKNorm:
-    """What queries and keys are normalised by before RoPE.
-
-    Attributes:
-        kind: ``rms_of_heads``: RMSNorm of each head, weights (H,) for all of them; ``rms_of_rows``:
-            RMSNorm of a token's heads together, weights (N H,) and (K H,); ``layer_of_heads``:
-            LayerNorm of each head without a bias, weights (N, H) and (K, H).
-        queries, keys: Weights, float32.
-        eps: Added to the mean square, or to the variance.
-    """
-
-    kind: str
-    queries: Array
-    keys: Array
-    eps: float
-
-
-class Attention(Protocol):
-    """Rotate, store and attend for one layer, through block tables."""
-
-    def plan(self, batch: ForwardBatch, kv_cache: KVCache) -> AttentionPlan:
-        """Check a step and prepare it, once for all layers whose specs differ in ``layer`` alone.
-
-        The arrays of ``batch`` must not change as long as the plan is used.
-
-        Raises:
-            UnsupportedInputError: The batch does not fit together, or points outside the cache.
-        """
-        ...
-
-    def run(self, qkv: Array, plan: AttentionPlan, out: Array) -> Array:
-        """Write this step's K and V to the cache, then attend.
-
-        Query ``t`` at position ``p`` sees positions ``max(0, p - window + 1) .. p + ahead``. Each
-        (row, head) reduces over absolute positions in fixed pieces, so the result does not depend
-        on the batch, on how the prompt was cut into steps, or on the number of threads.
-
-        Args:
-            qkv: (T, (N + 2 K) H): queries, keys, values; overwritten by the rotation.
-            plan: Of the step.
-            out: (T, N H), written.
-
-        Returns:
-            ``out``.
-        """
         ...
 
 
@@ -336,6 +230,18 @@ class Backend(Protocol):
                 has no value; or None.
             query_scales: (max positions,) float32, by which queries are multiplied after RoPE, by
                 their position; or None.
+        """
+        ...
+
+    def latent_attention(
+        self, spec: LatentSpec, weights: LatentWeights, rope: tuple[Array, Array]
+    ) -> LatentAttention:
+        """Make one layer's latent attention; see ``kernels/latent_attention.py``.
+
+        Args:
+            spec: Shapes.
+            weights: What keys and values are made of latents with.
+            rope: As for :meth:`attention`, of R elements.
         """
         ...
 

@@ -21,7 +21,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
-from quire.kernels.backend import Array, Attention, Backend, Linear
+from quire.kernels.backend import Array, Backend, Linear
+from quire.layers.attention import Mixing
 from quire.layers.mlp import FeedForward
 from quire.layers.norm import Norm
 from quire.layers.workspace import Activations
@@ -31,14 +32,8 @@ class Layer(Protocol):
     """What a decoder does with one of its layers."""
 
     @property
-    def attention(self) -> Attention:
-        """Rotates, stores and attends."""
-        ...
-
-    @property
-    def plan(self) -> int:
-        """Index into ``Activations.plans``; layers whose attention differs in nothing else but
-        the layer share a plan."""
+    def mixing(self) -> Mixing:
+        """Projects and attends."""
         ...
 
     def attend(self, step: Activations) -> None:
@@ -78,24 +73,21 @@ class DecoderLayer:
     """Attention first, then the feed-forward part.
 
     Attributes:
-        qkv: D to queries, keys and values.
-        attention, plan: See :class:`Layer`.
-        output: N H to D.
+        mixing: Projects and attends.
+        output: From what attention gives, N H as a rule, to D.
         attention_end, mlp_end: Before what they give is added.
         mlp_norm: Before the feed-forward part.
         feed_forward: Dense or mixture of experts.
         next_norm: The next layer's first norm, or the model's last.
     """
 
-    qkv: Linear
-    attention: Attention
+    mixing: Mixing
     output: Linear
     attention_end: End
     mlp_norm: Norm
     feed_forward: FeedForward
     mlp_end: End
     next_norm: Norm
-    plan: int
 
     def attend(self, step: Activations) -> None:
         """Mix each row with the cached positions before it: ``normed`` to ``attended``."""
@@ -114,13 +106,11 @@ class ParallelLayer:
     """Attention and feed-forward part of the same residual; attributes as :class:`DecoderLayer`."""
 
     backend: Backend
-    qkv: Linear
-    attention: Attention
+    mixing: Mixing
     output: Linear
     mlp_norm: Norm
     feed_forward: FeedForward
     next_norm: Norm
-    plan: int
 
     def attend(self, step: Activations) -> None:
         """Mix each row with the cached positions before it: ``normed`` to ``attended``."""
@@ -138,5 +128,5 @@ class ParallelLayer:
 
 
 def _attend(layer: DecoderLayer | ParallelLayer, step: Activations) -> None:
-    layer.qkv(step.normed, step.qkv, step.rows)
-    layer.attention.run(step.qkv, step.plans[layer.plan], step.attended)
+    layer.mixing.project(step.normed, step)
+    layer.mixing.attend(step)

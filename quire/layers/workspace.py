@@ -20,11 +20,13 @@ class Activations:
 
     Attributes:
         rows: The step, and which of its rows these are.
-        plans: What attention prepared for the step, by :attr:`DecoderLayer.plan`.
+        plans: What attention prepared for the step, by :attr:`Mixing.plan`.
         residual: (T, D).
         normed: (T, D): a norm's output, and the output of the projection that follows it.
-        qkv: (T, (N + 2 K) H).
-        attended: (T, N H).
+        qkv: (T, (N + 2 K) H); of latent attention queries alone, (T, N H).
+        latents: (T, r + R) of latent attention: latents, and the part of keys that turns.
+        query_latents: (T, query rank), what queries are made of.
+        attended: (T, N H), or what values of N heads take.
         up: (T, 2 M), or (T, M) where the MLP is not gated; shares memory with ``qkv``.
         activated: (T, M); shares memory with ``attended``.
         routed: (T, experts) of a mixture of experts; shares memory with ``qkv``.
@@ -40,6 +42,8 @@ class Activations:
     residual: Array
     normed: Array
     qkv: Array
+    latents: Array
+    query_latents: Array
     attended: Array
     up: Array
     activated: Array
@@ -98,13 +102,15 @@ class Workspace:
     def _cut(self, num_rows: int, residual: Array, attended: Array) -> tuple[Array, ...]:
         """Return the first rows of every buffer, in the order of the fields."""
         config = self._config
-        query_width = config.num_heads * config.head_dim
-        qkv_width = query_width + 2 * config.num_kv_heads * config.head_dim
+        qkv_width, latent_width, rank = _inputs_of_attention(config)
+        after_qkv = self._wide[num_rows * qkv_width :]
         cuts = (
             (residual, config.hidden_size),
             (self._normed, config.hidden_size),
             (self._wide, qkv_width),
-            (attended, query_width),
+            (after_qkv, latent_width),
+            (after_qkv[num_rows * latent_width :], rank),
+            (attended, config.attended_dim),
             (self._wide, _up_width(config)),
             (self._narrow, _activated_width(config)),
             (self._wide, config.moe.num_experts if config.moe else 0),
@@ -124,14 +130,22 @@ def workspace_bytes(config: ModelConfig, max_tokens: int, dtype: str) -> int:
 
 
 def _widths(config: ModelConfig) -> tuple[int, int]:
-    query_width = config.num_heads * config.head_dim
-    qkv_width = query_width + 2 * config.num_kv_heads * config.head_dim
-    wide, narrow = max(qkv_width, _up_width(config)), max(query_width, _activated_width(config))
+    # Rows that are picked past the last attention lie in the wide buffer.
+    wide = max(sum(_inputs_of_attention(config)), config.attended_dim, _up_width(config))
+    narrow = max(config.attended_dim, _activated_width(config))
     if config.moe is not None:
         shared, width = config.moe.shared_size, config.hidden_size
         wide = max(wide, config.moe.num_experts, 2 * shared, width if shared else 0)
         narrow = max(narrow, shared, width)
     return wide, narrow
+
+
+def _inputs_of_attention(config: ModelConfig) -> tuple[int, int, int]:
+    """Return the widths of queries (and keys and values), latents, and what queries are made of."""
+    queries, latent = config.num_heads * config.head_dim, config.latent
+    if latent is None:
+        return queries + 2 * config.num_kv_heads * config.head_dim, 0, 0
+    return queries, latent.row_dim, latent.query_rank or 0
 
 
 def _up_width(config: ModelConfig) -> int:

@@ -108,13 +108,29 @@ def row_orders(stored: TensorSource, weights: WeightMap) -> dict[str, np.ndarray
     """
     if stored.is_arranged:
         return {}
-    orders = _qkv_orders(weights.config, weights.names)
-    return {
-        module: order
-        for layer in range(weights.config.num_layers)
-        for module, order in zip(weights.qkv(layer).modules, orders, strict=True)
-        if order is not None
-    }
+    latent = weights.config.latent is not None
+    orders = (_latent_orders if latent else _qkv_orders)(weights.config, weights.names)
+    found: dict[str, np.ndarray | None] = {}
+    for layer in range(weights.config.num_layers):
+        linears = (
+            [weights.queries(layer), weights.latents(layer)] if latent else [weights.qkv(layer)]
+        )
+        modules = [module for linear in linears for module in linear.modules]
+        found |= dict(zip(modules, orders, strict=True))
+    return {module: order for module, order in found.items() if order is not None}
+
+
+def _latent_orders(config: ModelConfig, names: WeightNames) -> list[np.ndarray | None]:
+    """As :func:`_qkv_orders`, of queries and latents, whose last R elements turn."""
+    latent, rope = config.latent, config.rope
+    assert latent is not None and rope is not None
+    if not rope.interleaved:
+        return [None, None]
+    turned = np.arange(latent.rope_dim).reshape(-1, 2).T.reshape(-1)
+    rows = np.arange(config.num_heads * config.head_dim).reshape(-1, config.head_dim)
+    rows[:, latent.key_dim :] = rows[:, latent.key_dim :][:, turned]
+    latents = np.concatenate([np.arange(latent.rank), latent.rank + turned])
+    return [rows.reshape(-1), latents]
 
 
 def _qkv_orders(config: ModelConfig, names: WeightNames) -> list[np.ndarray | None]:

@@ -92,7 +92,7 @@ class Decoder:
         self.weight_bytes = parts.weight_bytes
         self.held = parts.held
         self._parts = parts
-        planned = {layer.plan: layer.attention for layer in parts.layers}
+        planned = {layer.mixing.plan: layer.mixing.attention for layer in parts.layers}
         self._attentions = [planned[index] for index in range(len(planned))]
         self._workspace: Workspace | None = None
         self._logits: Array | None = None

@@ -15,12 +15,14 @@ from quire.core.machine import read_machine
 from quire.core.memory_budget import format_bytes
 from quire.core.model_config import ModelConfig, QueryScaling
 from quire.core.moe_config import MoEConfig
-from quire.kernels.backend import Array, Attention, AttentionSpec, Backend, Linear, QKNorm, Weight
+from quire.kernels.attention_protocol import AttentionSpec, LatentSpec, LatentWeights, QKNorm
+from quire.kernels.backend import Array, Backend, Linear, Weight
 from quire.kernels.block_matrix import BlockMatrix
 from quire.kernels.host_tensor import HostTensor
 from quire.kernels.packed_weights import PackedWeights
 from quire.kernels.quantized_tensor import QuantizedForm, QuantizedTensor
 from quire.layers.adapted_linear import AdaptedLinear
+from quire.layers.attention import HeadsMixing, LatentMixing, QueryRank
 from quire.layers.decoder_layer import DecoderLayer, End, Layer, ParallelLayer
 from quire.layers.logits_head import logits_head
 from quire.layers.mlp import MLP, FeedForward, GatedMLP
@@ -74,10 +76,10 @@ class ModelBuilder:
         self._kept: list[str] = []
         self._max_model_len = opened.max_model_len
         self._scales: dict[QueryScaling, Array] = {}
-        self._attention_plans: dict[AttentionSpec, int] = {}
+        self._attention_plans: dict[AttentionSpec | LatentSpec, int] = {}
         self._on_progress = on_progress
         self._done_bytes = 0
-        names = self.weights.shapes()
+        names = self.weights.shapes() if on_progress else ()
         self._total_bytes = sum(self.checkpoint.entry(name).nbytes for name in names)
 
     def decoder_parts(self, max_model_len: int) -> DecoderParts:
@@ -291,36 +293,32 @@ class ModelBuilder:
     def layer(self, config: ModelConfig, layer: int, ropes: Sequence[RopeTables]) -> Layer:
         """Build one layer, and the norm that comes after it; ``ropes`` are of ``config.ropes``."""
         weights, last = self.weights, layer + 1 == config.num_layers
-        attention, plan = self._attention(config, layer, ropes)
-        qkv = self._layer_linear(weights.qkv(layer))
+        mixing = self._latent_mixing if config.latent else self._heads_mixing
+        mixed = mixing(config, layer, ropes)
         output = self._layer_linear(weights.attention_output(layer))
         mlp_norm = self.norm(weights.mlp_norm(layer))
         feed_forward = self._feed_forward(config, layer)
         next_norm = self.norm(weights.final_norm() if last else weights.attention_norm(layer + 1))
         if config.parallel:
-            return ParallelLayer(
-                self.backend, qkv, attention, output, mlp_norm, feed_forward, next_norm, plan
-            )
+            return ParallelLayer(self.backend, mixed, output, mlp_norm, feed_forward, next_norm)
         return DecoderLayer(
-            qkv=qkv,
-            attention=attention,
+            mixing=mixed,
             output=output,
             attention_end=self._end(weights.attention_norm_after(layer)),
             mlp_norm=mlp_norm,
             feed_forward=feed_forward,
             mlp_end=self._end(weights.mlp_norm_after(layer)),
             next_norm=next_norm,
-            plan=plan,
         )
 
     def _end(self, norm: NormWeights | None) -> End:
         made = None if norm is None else self.norm(norm)
         return End(self.backend, made, self.weights.config.residual_scale)
 
-    def _attention(
+    def _heads_mixing(
         self, config: ModelConfig, layer: int, ropes: Sequence[RopeTables]
-    ) -> tuple[Attention, int]:
-        """Return a layer's attention and the number of its plan."""
+    ) -> HeadsMixing:
+        """Build a layer's attention of queries, keys and values."""
         sinks = self.parameter(self.weights.sinks(layer)) if config.attention_sinks else None
         rope = config.layer_rope(layer)
         window = config.sliding_window if config.has_window(layer) else None
@@ -344,9 +342,44 @@ class ModelBuilder:
             sinks=sinks,
             query_scales=None if scaling is None else self._query_scales(scaling),
         )
-        # Layers whose attention differs in nothing but the layer share a plan.
+        return HeadsMixing(
+            self._layer_linear(self.weights.qkv(layer)), attention, self._plan_of(spec)
+        )
+
+    def _latent_mixing(
+        self, config: ModelConfig, layer: int, ropes: Sequence[RopeTables]
+    ) -> LatentMixing:
+        """Build a layer's attention of latents."""
+        weights, latent = self.weights, config.latent
+        assert latent is not None
+        spec = LatentSpec(
+            layer=layer,
+            num_heads=config.num_heads,
+            rank=latent.rank,
+            rope_dim=latent.rope_dim,
+            key_dim=latent.key_dim,
+            value_dim=latent.value_dim,
+            scale=config.attention_scale or config.head_dim**-0.5,
+        )
+        norm = self.parameter(f"{weights.latent_norm(layer).module}.weight")
+        (name,) = weights.latent_heads(layer).modules
+        heads = _floats(self.checkpoint.tensor(f"{name}.weight"))
+        made = LatentWeights(norm, config.norm_eps, heads, self._dtype)
+        attention = self.backend.latent_attention(spec, made, ropes[0])
+        self.weight_bytes += attention.nbytes
+        self._kept.append(name)
+        self._finish(f"{name}.weight")
+        queries = self._layer_linear(weights.queries(layer))
+        down = weights.query_down(layer)
+        rank = None if down is None else QueryRank(self.norm(weights.query_norm(layer)), queries)
+        inputs = queries if down is None else self._layer_linear(down)
+        latents = self._layer_linear(weights.latents(layer))
+        return LatentMixing(inputs, rank, latents, attention, self._plan_of(spec))
+
+    def _plan_of(self, spec: AttentionSpec | LatentSpec) -> int:
+        """Return the number of a layer's plan; layers that differ in nothing else share it."""
         plans = self._attention_plans
-        return attention, plans.setdefault(replace(spec, layer=0), len(plans))
+        return plans.setdefault(replace(spec, layer=0), len(plans))
 
     def _qk_norm(self, config: ModelConfig, layer: int) -> QKNorm | None:
         if not config.has_qk_norm(layer):

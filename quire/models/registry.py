@@ -12,6 +12,7 @@ from quire.models.config_fields import ConfigFields
 from quire.models.families import (
     bert,
     cohere,
+    deepseek,
     deepseek_moe,
     ernie,
     exaone,
@@ -73,6 +74,8 @@ FAMILIES = {
     "BertModel": Family(bert.read_bert, bert.NAMES),
     "Cohere2ForCausalLM": Family(cohere.read_cohere2, cohere.NAMES),
     "CohereForCausalLM": Family(cohere.read_cohere, cohere.NAMES),
+    "DeepseekV2ForCausalLM": Family(deepseek.read_deepseek_v2, deepseek.NAMES),
+    "DeepseekV3ForCausalLM": Family(deepseek.read_deepseek_v3, deepseek.NAMES),
     "Dots1ForCausalLM": Family(deepseek_moe.read_dots1, deepseek_moe.NAMES),
     "Ernie4_5ForCausalLM": Family(ernie.read_ernie, llama.NAMES),
     "Exaone4ForCausalLM": Family(exaone.read_exaone4, olmo.NAMES),

@@ -60,13 +60,30 @@ def expected_weight_bytes(
     others = sum(4 * math.prod(shape) for name, shape in shapes if name not in matrices)
     others += sum(rope_table_bytes(rope, max_model_len) for rope in config.ropes)
     schemes = _schemes(weights, plan)
+    # Made anew by each decoder, a matrix for each head's keys and one for its values.
+    latents = 0 if config.latent is None else _latent_bytes(config, dtype)
+    for layer in range(config.num_layers if config.latent else 0):
+        del linears[weights.latent_heads(layer).modules]
     if target_plan is not None:
         others = 0
         for modules in _shared(weights, plan, target_plan):
-            del linears[modules]
-    return others + sum(
-        sizes.linear(part, schemes.get(modules, plan.layers)) for modules, part in linears.items()
+            linears.pop(modules, None)
+    return (
+        others
+        + config.num_layers * latents
+        + sum(
+            sizes.linear(part, schemes.get(modules, plan.layers))
+            for modules, part in linears.items()
+        )
     )
+
+
+def _latent_bytes(config: ModelConfig, dtype: str) -> int:
+    """Return what the products with latents take in a layer, packed head by head."""
+    latent, size = config.latent, DTYPE_BYTES[dtype]
+    assert latent is not None
+    keys = float_bytes(latent.rank, latent.key_dim, size)
+    return config.num_heads * (keys + float_bytes(latent.value_dim, latent.rank, size))
 
 
 def _quantized(path: Path, config: ModelConfig) -> GgufCheckpoint | QuantizedCheckpoint | None:

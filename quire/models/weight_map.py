@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from quire.core.model_config import ModelConfig
+from quire.core.model_config import LatentConfig, ModelConfig
 from quire.models.weight_names import WeightNames
 
 Shapes = Iterator[tuple[str, tuple[int, ...]]]
@@ -159,12 +159,68 @@ class WeightMap:
         rows = (q, kv, kv) if len(self.names.qkv) == 3 else (q + 2 * kv,)
         return self._linear(self.names.qkv, layer, rows, config.hidden_size, config.qkv_bias)
 
+    def query_down(self, layer: int) -> LinearWeights | None:
+        """(query rank, D) of latent attention; None where queries are made of the hidden state."""
+        config, rank = self.config, self._latent.query_rank
+        names = (self.names.query_down,)
+        return self._linear(names, layer, (rank,), config.hidden_size, False) if rank else None
+
+    def query_norm(self, layer: int) -> NormWeights:
+        """(query rank,)."""
+        shape = (self._latent.query_rank or 0,)
+        return NormWeights(self._name(self.names.query_norm, layer), shape, False)
+
+    def queries(self, layer: int) -> LinearWeights:
+        """(N H, query rank) of latent attention, or (N H, D) where there is no rank."""
+        config, rank = self.config, self._latent.query_rank
+        names = (self.names.query_up if rank else self.names.queries,)
+        rows = (config.num_heads * config.head_dim,)
+        return self._linear(names, layer, rows, rank or config.hidden_size, False)
+
+    def latents(self, layer: int) -> LinearWeights:
+        """(r + R, D)."""
+        rows = (self._latent.row_dim,)
+        return self._linear((self.names.latents,), layer, rows, self.config.hidden_size, False)
+
+    def latent_norm(self, layer: int) -> NormWeights:
+        """(r,)."""
+        name = self._name(self.names.latent_norm, layer)
+        return NormWeights(name, (self._latent.rank,), False)
+
+    def latent_heads(self, layer: int) -> LinearWeights:
+        """(N (key dim + value dim), r): keys and values of each head."""
+        latent, names = self._latent, (self.names.latent_heads,)
+        rows = (self.config.num_heads * (latent.key_dim + latent.value_dim),)
+        return self._linear(names, layer, rows, latent.rank, False)
+
+    @property
+    def _latent(self) -> LatentConfig:
+        assert self.config.latent is not None, "latent attention"
+        return self.config.latent
+
+    def attention_inputs(self, layer: int) -> list[LinearWeights]:
+        """Return the linears of a layer that come before its attention."""
+        return [linear for stage in self.attention_stages(layer) for linear in stage]
+
+    def attention_stages(self, layer: int) -> list[list[LinearWeights]]:
+        """Return the same in the order of their inputs, those of one input together."""
+        if self.config.latent is None:
+            return [[self.qkv(layer)]]
+        latents, queries, down = self.latents(layer), self.queries(layer), self.query_down(layer)
+        return [[queries, latents]] if down is None else [[down, latents], [queries]]
+
+    def inner_norms(self, layer: int) -> list[NormWeights]:
+        """Return the norms that a layer has inside its attention."""
+        if self.config.latent is None:
+            return list(self.qk_norm(layer)) if self.config.qk_norm else []
+        own = [self.query_norm(layer)] if self.config.latent.query_rank else []
+        return [*own, self.latent_norm(layer)]
+
     def attention_output(self, layer: int) -> LinearWeights:
-        """(D, N H)."""
+        """(D, N H), or of as many columns as attention gives."""
         config = self.config
-        columns = config.num_heads * config.head_dim
-        names = (self.names.attention_output,)
-        return self._linear(names, layer, (config.hidden_size,), columns, config.output_bias)
+        names, rows = (self.names.attention_output,), (config.hidden_size,)
+        return self._linear(names, layer, rows, config.attended_dim, config.output_bias)
 
     def router(self, layer: int) -> LinearWeights:
         """(experts, D)."""
@@ -227,39 +283,54 @@ class WeightMap:
 
     def parts(self) -> list[LinearWeights | NormWeights]:
         """Return all linears and norms; a tied embedding is there twice."""
-        config = self.config
         parts: list[LinearWeights | NormWeights] = [self.embedding(), self.head()]
         parts.append(self.final_norm())
-        for layer in range(config.num_layers):
-            first, *norms = self.norms(layer)
-            parts += [first, self.qkv(layer), self.attention_output(layer), *norms]
-            parts += self.qk_norm(layer)
-            parts += self.unrounded(layer)
-            parts += [linear for mlp in self.mlps(layer) for linear in mlp]
+        for layer in range(self.config.num_layers):
+            parts += self.layer_parts(layer)
         return [*parts, *self.state_heads()]
 
+    def layer_parts(self, layer: int) -> list[LinearWeights | NormWeights]:
+        """Return the linears and norms of a layer."""
+        first, *norms = self.norms(layer)
+        inputs, output = self.attention_inputs(layer), self.attention_output(layer)
+        linears = [linear for mlp in self.mlps(layer) for linear in mlp]
+        inner, unrounded = self.inner_norms(layer), self.unrounded(layer)
+        return [first, *inputs, output, *norms, *inner, *unrounded, *linears]
+
     def unrounded(self, layer: int) -> list[LinearWeights]:
-        """Return linears of a layer that stay floats: its router, the gate of experts always on."""
+        """Return linears of a layer that stay floats: its router, the gate of experts always on,
+        and what keys and values are made of latents with."""
         moe = self.config.layer_moe(layer)
-        if moe is None:
-            return []
-        return [self.router(layer), *([self.shared_gate(layer)] if moe.shared_gate else [])]
+        made = [] if self.config.latent is None else [self.latent_heads(layer)]
+        if moe is not None:
+            made += [self.router(layer), *([self.shared_gate(layer)] if moe.shared_gate else [])]
+        return made
 
     def shapes(self) -> dict[str, tuple[int, ...]]:
         """Return every tensor of the model."""
         config = self.config
         shapes = dict(pair for part in self.parts() for pair in part.shapes())
-        if config.attention_sinks:
-            layers = range(config.num_layers)
-            shapes |= {self.sinks(layer): (config.num_heads,) for layer in layers}
         if config.learned_positions:
             shapes[self.positions()] = (config.learned_positions, config.hidden_size)
         if config.token_types:
             shapes[self.token_types()] = (config.token_types, config.hidden_size)
         for layer in range(config.num_layers):
-            moe = config.layer_moe(layer)
-            if moe is not None and moe.choice_bias:
-                shapes[self.choice_bias(layer)] = (moe.num_experts,)
+            shapes |= self._further_shapes(layer)
+        return shapes
+
+    def layer_shapes(self, layer: int) -> dict[str, tuple[int, ...]]:
+        """Return every tensor of a layer."""
+        shapes = dict(pair for part in self.layer_parts(layer) for pair in part.shapes())
+        return shapes | self._further_shapes(layer)
+
+    def _further_shapes(self, layer: int) -> dict[str, tuple[int, ...]]:
+        """Return the tensors of a layer that are no linear's or norm's."""
+        config, moe = self.config, self.config.layer_moe(layer)
+        shapes: dict[str, tuple[int, ...]] = {}
+        if config.attention_sinks:
+            shapes[self.sinks(layer)] = (config.num_heads,)
+        if moe is not None and moe.choice_bias:
+            shapes[self.choice_bias(layer)] = (moe.num_experts,)
         return shapes
 
     def positions(self) -> str:

@@ -41,6 +41,9 @@ class WeightNames:
         token_types: Of the texts that a token may belong to.
         pooler, classifier: Of heads.
         sinks: Attention sinks, a tensor that is called so itself.
+        queries: Of latent attention, in place of ``qkv``; ``query_down``, ``query_norm`` and
+            ``query_up`` where queries are made of fewer elements.
+        latents, latent_norm, latent_heads: Make latents, and keys and values of them.
         router, choice_bias: Of a mixture of experts, whose bias that only chooses is a tensor.
         expert_gate_up, expert_down: Of each expert.
         shared_gate_up, shared_down, shared_gate: Of the experts that are always on, taken as one.
@@ -52,10 +55,10 @@ class WeightNames:
 
     layer: str
     embedding: str
-    qkv: tuple[str, ...]
     attention_output: str
     gate_up: tuple[str, ...]
     down: str
+    qkv: tuple[str, ...] = ()
     final_norm: str = ""
     embedding_norm: str = ""
     next_norm: str = ""
@@ -72,6 +75,13 @@ class WeightNames:
     q_norm: str = ""
     k_norm: str = ""
     sinks: str = ""
+    queries: str = ""
+    query_down: str = ""
+    query_norm: str = ""
+    query_up: str = ""
+    latents: str = ""
+    latent_norm: str = ""
+    latent_heads: str = ""
     router: str = ""
     choice_bias: str = ""
     expert_gate_up: tuple[str, ...] = ()

@@ -104,7 +104,7 @@ class QuantizedPrefix:
             replaced,
             observe,
             keep=False,
-            feeds=wanted != {self._weights.qkv(layer).modules},
+            feeds=not wanted <= {own.modules for own in self._weights.attention_inputs(layer)},
             on_tokens=lambda count: on_share(count / tokens),
         )
         sums.complete()

@@ -11,7 +11,6 @@ from pathlib import Path
 
 import numpy as np
 
-from quire.core.kv_cache_spec import KVCacheSpec
 from quire.core.model_config import ModelConfig
 from quire.kernels.backend import Backend
 from quire.kernels.block_matrix import BlockMatrix
@@ -105,7 +104,7 @@ class LayerRunner:
         config = opened.config
         longest = max(len(batch.input_ids) for batch in self._batches)
         blocks = max(int(batch.block_tables.max()) for batch in self._batches) + 1
-        spec = KVCacheSpec(1, config.num_kv_heads, config.head_dim, BLOCK_SIZE, "float32")
+        spec = replace(config.kv_cache_spec(BLOCK_SIZE, "float32"), num_layers=1)
         self._kv_cache = backend.kv_cache(spec, blocks)
         self._workspace = Workspace(backend, config, longest)
         builder = self._builder(backend, {})
@@ -157,7 +156,7 @@ class LayerRunner:
         for batch in self._batches:
             rows = slice(begin, begin + len(batch.input_ids))
             begin = rows.stop
-            plans = [made.attention.plan(batch, self._kv_cache)]
+            plans = [made.mixing.attention.plan(batch, self._kv_cache)]
             step = self._workspace.all_rows(batch, plans)
             step.residual[:] = states[rows]
             first_norm(step.residual, step.normed)

@@ -11,7 +11,13 @@ from typing import Any
 
 import numpy as np
 
-from quire.kernels.backend import Array, Attention, AttentionSpec, Backend, Experts, Linear, Weight
+from quire.kernels.attention_protocol import (
+    Attention,
+    AttentionSpec,
+    LatentAttention,
+    LatentSpec,
+)
+from quire.kernels.backend import Array, Backend, Experts, Linear, Weight
 from quire.kernels.forward_batch import BatchRows
 from quire.kernels.host_tensor import HostTensor
 
@@ -42,6 +48,10 @@ class ObservedBackend:
     def attention(self, spec: AttentionSpec, **options: Any) -> Attention:
         """Make the attention of whichever layer it is, as the first of a cache."""
         return self._backend.attention(replace(spec, layer=0), **options)
+
+    def latent_attention(self, spec: LatentSpec, *options: Any) -> LatentAttention:
+        """Make the same of latents."""
+        return self._backend.latent_attention(replace(spec, layer=0), *options)
 
     def linear(self, weights: Sequence[Weight], *arguments: Any, **options: Any) -> Linear:
         """Pack a linear; its inputs are seen."""

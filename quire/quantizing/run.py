@@ -335,7 +335,7 @@ class _Weights(Mapping[str, np.ndarray]):
 def layer_linears(weights: WeightMap, layer: int) -> list[LinearWeights]:
     """Return the linears of a layer but a router, in the order of their inputs."""
     mlps = [linear for mlp in weights.mlps(layer) for linear in mlp]
-    return [weights.qkv(layer), weights.attention_output(layer), *mlps]
+    return [*weights.attention_inputs(layer), weights.attention_output(layer), *mlps]
 
 
 def check_head(format_name: str, weights: WeightMap) -> None:
@@ -375,7 +375,7 @@ def in_stages(weights: WeightMap, layer: int) -> list[list[LinearWeights]]:
     """
     mlps = weights.mlps(layer)
     return [
-        [weights.qkv(layer)],
+        *weights.attention_stages(layer),
         [weights.attention_output(layer)],
         [mlp.gate_up for mlp in mlps],
         [mlp.down for mlp in mlps],

@@ -65,10 +65,12 @@ class LayerScaler:
         """
         weights, config = self._weights, self._weights.config
         made = ScaledLayer(matrices)
-        qkv, output = weights.qkv(layer), weights.attention_output(layer)
-        self._by_norm(made, qkv, weights.attention_norm(layer), sums)
-        if config.num_heads == config.num_kv_heads and len(qkv.modules) == 3:
-            self._by_rows(made, output, qkv, sums)
+        # Two matrices of latent attention have one norm, and no rows come before its output.
+        if config.latent is None:
+            qkv, output = weights.qkv(layer), weights.attention_output(layer)
+            self._by_norm(made, qkv, weights.attention_norm(layer), sums)
+            if config.num_heads == config.num_kv_heads and len(qkv.modules) == 3:
+                self._by_rows(made, output, qkv, sums)
         mlps = weights.mlps(layer)
         if config.layer_moe(layer) is None:
             self._by_norm(made, mlps[0].gate_up, weights.mlp_norm(layer), sums)

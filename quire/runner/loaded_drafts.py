@@ -11,7 +11,6 @@ from pathlib import Path
 
 from quire.core.config import ModelOptions
 from quire.core.errors import ConfigError, QuireError
-from quire.core.kv_cache_spec import KVCacheSpec
 from quire.core.log import get_logger
 from quire.core.machine import Machine
 from quire.core.memory_budget import MemoryDemand, format_bytes
@@ -91,13 +90,7 @@ class Draft:
         widths = {config.vocab_size, self.vocab_size}  # logits of both widths where they differ
         scratch = workspace_bytes(config, self.max_tokens, backend.activation_dtype)
         scratch += 4 * options.max_num_seqs * sum(widths)
-        spec = KVCacheSpec(
-            num_layers=config.num_layers,
-            num_kv_heads=config.num_kv_heads,
-            head_dim=config.head_dim,
-            block_size=cache.block_size,
-            dtype=settings.kv_cache_dtype,
-        )
+        spec = config.kv_cache_spec(cache.block_size, settings.kv_cache_dtype)
         # No more slots than sequences of full length have, and than KV fits in memory.
         num_slots = options.max_num_seqs * settings.max_model_len
         num_slots = min(num_slots, settings.memory_bytes // spec.token_bytes)

@@ -233,13 +233,7 @@ class FoundRecurrent:
     def spec(self) -> KVCacheSpec:
         """Blocks of its KV cache."""
         config, settings = self.shape.config, self.folder.settings
-        return KVCacheSpec(
-            num_layers=config.num_layers,
-            num_kv_heads=config.num_kv_heads,
-            head_dim=config.head_dim,
-            block_size=settings.config.cache.block_size,
-            dtype=settings.kv_cache_dtype,
-        )
+        return config.kv_cache_spec(settings.config.cache.block_size, settings.kv_cache_dtype)
 
     def load(self, target: Decoder) -> LoadedRecurrent:
         """Load it."""

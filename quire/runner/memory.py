@@ -68,15 +68,11 @@ def model_demand(
 ) -> MemoryDemand:
     """Return what a model needs at the largest step."""
     options = resolved.config.scheduler
-    spec = KVCacheSpec(
-        num_layers=1 if config.is_encoder else config.num_layers,
-        num_kv_heads=config.num_kv_heads,
-        head_dim=config.head_dim,
-        block_size=resolved.config.cache.block_size,
-        dtype=resolved.kv_cache_dtype,
+    spec = config.kv_cache_spec(
+        resolved.config.cache.block_size,
+        resolved.kv_cache_dtype,
         window=kept_window(config, resolved.config.cache),
         step_tokens=options.max_num_batched_tokens,
-        is_kept=not config.is_encoder,
     )
     # Besides the step's logits there are copies of a chunk for sampling and for log-probabilities.
     rows = options.max_logits_rows + 2 * LOGITS_CHUNK_ROWS if config.generates else 0

@@ -120,9 +120,7 @@ class Target:
             yield from self._step(batch)
 
     def _kv_spec(self) -> KVCacheSpec:
-        config = self.config
-        shape = config.num_layers, config.num_kv_heads, config.head_dim, BLOCK_SIZE
-        return KVCacheSpec(*shape, config.dtype)
+        return self.config.kv_cache_spec(BLOCK_SIZE, self.config.dtype)
 
     def _step(self, sequences: list[np.ndarray]) -> Iterator[np.ndarray]:
         """Compute whole sequences together."""

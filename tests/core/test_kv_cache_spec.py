@@ -31,6 +31,17 @@ def test_bytes_per_token_and_sequence(model):
     assert 32 * sequence_bytes / 1e9 == pytest.approx(thirty_two, rel=2e-3)
 
 
+def test_latents_are_one_row_of_a_token():
+    """DeepSeek V3: 512 elements of a latent and 64 that turn, in each of 61 layers."""
+    spec = KVCacheSpec(61, 1, 512 + 64, 16, "bfloat16", is_latent=True)
+    assert spec.token_bytes == 61 * 576 * 2 == 70_272
+    assert spec.block_bytes == 16 * 70_272
+    eight = KVCacheSpec(61, 1, 576, 16, "int8", is_latent=True)
+    assert eight.token_bytes == 61 * (576 + 2)
+    with pytest.raises(ConfigError, match="int4 needs keys and values apart"):
+        KVCacheSpec(61, 1, 576, 16, "int4", is_latent=True)
+
+
 @pytest.mark.parametrize(
     ("num_tokens", "num_blocks"), [(0, 0), (1, 1), (16, 1), (17, 2), (40, 3), (70, 5)]
 )

@@ -177,7 +177,7 @@ def test_a_token_takes_5_bits_an_element() -> None:
     assert cache.native.scales.nbytes == elements // 8
     assert cache.nbytes == 7 * spec.block_bytes
     with pytest.raises(ValueError, match="whole groups"):
-        native.KVCache(1, 2, 1, 40, 16, 5)
+        native.KVCache(1, 2, 1, 40, 16, 5, False)
 
 
 def test_a_copied_block_is_read_like_the_first(isa: str) -> None:

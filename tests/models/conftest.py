@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 
 from quire.core.errors import NoKernelError
-from quire.core.kv_cache_spec import KVCacheSpec
 from quire.kernels.forward_batch import ForwardBatch
 from quire.kernels.registry import create_backend
 from quire.models.loader import load_adaptable_model, load_model
@@ -99,6 +98,24 @@ LLAMA4 = {
     "floor_scale": 8,
     "no_rope_layer_interval": 3,
 }
+DEEPSEEK = {
+    **DEEPSEEK_EXPERTS,
+    "num_key_value_heads": 4,
+    "q_lora_rank": 28,
+    "kv_lora_rank": 40,
+    "qk_nope_head_dim": 20,
+    "qk_rope_head_dim": 12,
+    "v_head_dim": 18,
+}
+DEEPSEEK_V2 = {**DEEPSEEK, "topk_method": "group_limited_greedy", "norm_topk_prob": False}
+DEEPSEEK_YARN = {
+    "rope_type": "yarn",
+    "rope_theta": 10000.0,
+    "factor": 4.0,
+    "mscale": 0.7,
+    "mscale_all_dim": 0.9,
+    "original_max_position_embeddings": 64,
+}
 GEMMA2 = {
     "head_dim": 20,
     "sliding_window": 9,
@@ -160,6 +177,18 @@ MODELS = {
         "Glm4Moe",
         {**SHARED, **DEEPSEEK_EXPERTS, "use_qk_norm": True, "attention_bias": True},
     ),
+    "deepseek-v2": ("DeepseekV2", {**SHARED, **DEEPSEEK_V2}),
+    "deepseek-v2-lite": (
+        "DeepseekV2",
+        {
+            **SHARED,
+            **DEEPSEEK_V2,
+            "q_lora_rank": None,
+            "topk_method": "greedy",
+            "rope_parameters": DEEPSEEK_YARN,
+        },
+    ),
+    "deepseek-v3": ("DeepseekV3", {**SHARED, **DEEPSEEK, "rope_parameters": DEEPSEEK_YARN}),
     "olmoe": (
         "Olmoe",
         {**SHARED, "num_experts": 6, "num_experts_per_tok": 3, "num_key_value_heads": 4},
@@ -311,9 +340,7 @@ class Driver:
     def start(self, num_sequences):
         """Forget all tokens; every sequence gets the blocks of the longest context."""
         blocks = -(-self.decoder.max_model_len // self.block_size)
-        config = self.decoder.config
-        shape = config.num_layers, config.num_kv_heads, config.head_dim, self.block_size
-        spec = KVCacheSpec(*shape, "float32")
+        spec = self.decoder.config.kv_cache_spec(self.block_size, "float32")
         self.kv_cache = self.backend.kv_cache(spec, 1 + num_sequences * blocks)
         # Descending ids, so that nothing works by the blocks lying in order.
         ids = np.arange(num_sequences * blocks, 0, -1, dtype=np.int32)

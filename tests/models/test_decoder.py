@@ -9,8 +9,8 @@ MODELS = [
     "phi3-long", "gpt-j", "gpt-neox", "gpt-neox-in-turn", "falcon-7b", "falcon-40b", "falcon-rw",
     "starcoder2", "smollm3", "glm", "glm4", "cohere", "cohere-plus", "cohere2", "ministral",
     "granite-moe", "granite-moe-shared", "qwen2-moe", "qwen3-moe", "glm4-moe", "dots1", "olmoe",
-    "gpt-oss", "llama4", "llama4-plain", "ministral3", "seed-oss",
-    "ernie", "exaone4", "exaone4-wide", "stablelm", "stablelm-parallel",
+    "gpt-oss", "deepseek-v2", "deepseek-v2-lite", "deepseek-v3", "llama4", "llama4-plain",
+    "ministral3", "seed-oss", "ernie", "exaone4", "exaone4-wide", "stablelm", "stablelm-parallel",
 ]  # fmt: skip
 
 

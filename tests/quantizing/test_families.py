@@ -20,6 +20,24 @@ FAMILIES = {
     "Phi3": SHAPE,
     "GPTNeoX": SHAPE | {"num_key_value_heads": 4},
     "Glm4": SHAPE,
+    "DeepseekV3": SHAPE
+    | {
+        "num_key_value_heads": 4,
+        "head_dim": 32,
+        "qk_rope_head_dim": 32,
+        "qk_nope_head_dim": 32,
+        "v_head_dim": 32,
+        "kv_lora_rank": 64,
+        "q_lora_rank": 64,
+        "n_routed_experts": 4,
+        "num_experts_per_tok": 2,
+        "moe_intermediate_size": 64,
+        "n_shared_experts": 1,
+        "n_group": 2,
+        "topk_group": 1,
+        "routed_scaling_factor": 1.5,
+        "first_k_dense_replace": 1,
+    },
     "Gemma3": SHAPE | {"sliding_window": 64, "query_pre_attn_scalar": 32},
 }
 #: Of 8 bits, which lose less than FP8's three of a mantissa.

@@ -31,6 +31,7 @@ class CpuKVCache:
             spec.head_dim,
             spec.block_size,
             KV_DTYPE_CODES[spec.dtype],
+            spec.is_latent,
         )
         self.nbytes: int = self.native.nbytes
 
@@ -101,25 +102,7 @@ class CpuAttention:
         assert isinstance(kv_cache, CpuKVCache)
         attention.check_batch(self.spec, batch)
         attention.check_cache(self.spec, kv_cache.spec)
-        num_requests, max_blocks = batch.block_tables.shape
-        plan = native.AttentionPlan(
-            batch.slot_mapping.shape[0],
-            len(self.spec.rope_sections) or 1,
-            batch.positions,
-            batch.slot_mapping,
-            batch.block_tables,
-            num_requests,
-            max_blocks,
-            batch.query_start_loc,
-            batch.seq_lens,
-            batch.tree_starts,
-            batch.tree_slots,
-            0 if batch.tree_slots is None else batch.tree_slots.shape[1],
-            kv_cache.native,
-        )
-        if not plan.inside:
-            raise attention.refuse_batch()
-        return plan
+        return create_plan(batch, kv_cache, len(self.spec.rope_sections) or 1)
 
     def run(self, qkv: np.ndarray, plan: Any, out: np.ndarray) -> np.ndarray:
         """Write this step's K and V to the cache, then attend."""
@@ -127,6 +110,33 @@ class CpuAttention:
         if not self._native.run(qkv, plan, self.spec.layer, out):
             raise attention.refuse_batch()
         return out
+
+
+def create_plan(batch: ForwardBatch, kv_cache: CpuKVCache, num_sections: int) -> Any:
+    """Return a step as the native module has it, whose positions are of so many sections.
+
+    Raises:
+        UnsupportedInputError: It points outside the cache.
+    """
+    num_requests, max_blocks = batch.block_tables.shape
+    plan = native.AttentionPlan(
+        batch.slot_mapping.shape[0],
+        num_sections,
+        batch.positions,
+        batch.slot_mapping,
+        batch.block_tables,
+        num_requests,
+        max_blocks,
+        batch.query_start_loc,
+        batch.seq_lens,
+        batch.tree_starts,
+        batch.tree_slots,
+        0 if batch.tree_slots is None else batch.tree_slots.shape[1],
+        kv_cache.native,
+    )
+    if not plan.inside:
+        raise attention.refuse_batch()
+    return plan
 
 
 def _norm_arguments(norm: QKNorm | None) -> tuple[int, Any, Any, float]:

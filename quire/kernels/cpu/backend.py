@@ -18,6 +18,7 @@ from quire.kernels.backend import Arrays, ChainShape, Forward
 from quire.kernels.cpu.attention import CpuAttention, CpuKVCache
 from quire.kernels.cpu.draft_chain import CpuDraftChain, record_chain
 from quire.kernels.cpu.kernel_names import kernel_names
+from quire.kernels.cpu.latent_attention import CpuLatentAttention
 from quire.kernels.cpu.linear import CpuLinear
 from quire.kernels.cpu.low_rank import CpuLowRank, add_low_rank
 from quire.kernels.cpu.matrix_rows import choose_matrix_rows
@@ -46,6 +47,7 @@ class CpuBackend:
     low_rank = CpuLowRank
     add_low_rank = staticmethod(add_low_rank)
     attention = CpuAttention
+    latent_attention = CpuLatentAttention
     experts = CpuExperts
 
     def __init__(self, threads: int) -> None:

@@ -69,8 +69,8 @@ class ReferenceAttention:
             blocks = batch.block_tables[i].long()[context // block_size]
             slots = blocks * block_size + context % block_size
             mask = visible(positions, context, spec)
-            keys_and_values = kv_cache.read(spec.layer, slots)
-            out[rows] = attend(q[rows], *keys_and_values, mask, spec, self.sinks).flatten(1)
+            k, v = kv_cache.read(spec.layer, slots)
+            out[rows] = attend(q[rows], k, v, mask, spec, self.sinks).flatten(1)
             if batch.tree_starts is not None and batch.tree_starts[i] < seq_len:
                 self._attend_paths(q, batch, i, kv_cache, out)
         return out

@@ -23,6 +23,7 @@ from quire.kernels.reference import moe, norm, sampling
 from quire.kernels.reference.activation import activate, gated
 from quire.kernels.reference.attention import ReferenceAttention
 from quire.kernels.reference.kv_cache import ReferenceKVCache
+from quire.kernels.reference.latent_attention import ReferenceLatentAttention
 from quire.kernels.reference.linear import ReferenceLinear
 from quire.kernels.reference.low_rank import ReferenceLowRank, add_low_rank
 from quire.kernels.sampling_batch import SamplingBatch
@@ -43,6 +44,7 @@ class ReferenceBackend:
     low_rank = ReferenceLowRank
     add_low_rank = staticmethod(add_low_rank)
     attention = ReferenceAttention
+    latent_attention = ReferenceLatentAttention
     experts = moe.ReferenceExperts
 
     def kernel_names(self) -> dict[str, str]:

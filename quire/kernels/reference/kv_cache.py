@@ -21,7 +21,7 @@ E4M3_HIGHEST = 448.0
 
 
 class ReferenceKVCache:
-    """Elements (layers, 2, num_blocks, block_size, K, H), and scales (..., K, scales of a head).
+    """Elements (layers, sides, num_blocks, block_size, K, H), scales (..., K, scales of a head).
 
     Of ``int4`` the last axis of elements are bytes, H / 2 of them. What was never written is read
     as NaN.
@@ -30,7 +30,7 @@ class ReferenceKVCache:
     def __init__(self, spec: KVCacheSpec, num_blocks: int) -> None:
         self.spec = spec
         self.num_blocks = num_blocks
-        shape = (spec.num_layers, 2, num_blocks, spec.block_size, spec.num_kv_heads)
+        shape = (spec.num_layers, spec.sides, num_blocks, spec.block_size, spec.num_kv_heads)
         dtype = _KV_DTYPES[spec.dtype]
         empty = float("nan") if dtype.is_floating_point else 0
         units = spec.head_dim // 2 if spec.dtype == "int4" else spec.head_dim
@@ -73,9 +73,9 @@ class ReferenceKVCache:
                     block = target[:, :, block_id]
                     target[:, :, block_id] = part.clone().view(target.dtype).view_as(block)
 
-    def write(self, layer: int, slots: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> None:
-        """Round k and v (T, K, H) and store them in ``slots`` (T,)."""
-        for which, x in enumerate((k, v)):
+    def write(self, layer: int, slots: torch.Tensor, *sides: torch.Tensor) -> None:
+        """Round k and v, or latents, (T, K, H) and store them in ``slots`` (T,)."""
+        for which, x in enumerate(sides):
             elements = self.blocks[layer, which].flatten(0, 1)
             if self.spec.head_scales:
                 codes, scales = self._quantize(which, x)
@@ -87,15 +87,15 @@ class ReferenceKVCache:
             else:
                 elements[slots] = x.to(elements.dtype)
 
-    def read(self, layer: int, slots: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return K and V of ``slots`` (S,) as float32 (S, K, H)."""
+    def read(self, layer: int, slots: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        """Return K and V, or latents, of ``slots`` (S,) as float32 (S, K, H)."""
         elements = self.blocks[layer].flatten(1, 2)[:, slots]
         scales = self.scales[layer].flatten(1, 2)[:, slots].float()
         if self.spec.dtype == "int4":
             k, v = dequantize_int4(elements, scales)
             return rotate_by_hadamard(k), v
-        k, v = elements.float() * scales if self.spec.head_scales else elements.float()
-        return k, v
+        values = elements.float() * scales if self.spec.head_scales else elements.float()
+        return values.unbind(0)
 
     def _quantize(self, which: int, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         if self.spec.dtype == "int4":

@@ -24,7 +24,7 @@ def adaptable_linears(weights: WeightMap) -> list[LinearWeights]:
     """Return the linears that adapters may be added to: of attention, dense MLPs, and the head."""
     found = []
     for layer in range(weights.config.num_layers):
-        found += [weights.qkv(layer), weights.attention_output(layer)]
+        found += [*weights.attention_inputs(layer), weights.attention_output(layer)]
         mlp = None if weights.config.layer_moe(layer) else weights.mlp(layer)
         found += mlp or ()
     tied = weights.config.tie_word_embeddings

@@ -12,6 +12,7 @@ from typing import Any
 from quire.core.errors import ModelLoadError
 from quire.core.model_config import ModelConfig
 from quire.kernels.backend import Array, AttentionSpec, Linear, QKNorm
+from quire.layers.attention import HeadsMixing
 from quire.layers.decoder_layer import DecoderLayer, End
 from quire.layers.mlp import GatedMLP
 from quire.layers.norm import Norm
@@ -168,8 +169,11 @@ def _build_layer(
         weights = builder.parameter(q_norm), builder.parameter(k_norm)
         qk_norm = QKNorm("rms_of_heads", *weights, config.norm_eps)
     return DecoderLayer(
-        qkv=builder.linear([layer + module for module in QKV]),
-        attention=backend.attention(spec, rope=rope, qk_norm=qk_norm),
+        mixing=HeadsMixing(
+            builder.linear([layer + module for module in QKV]),
+            backend.attention(spec, rope=rope, qk_norm=qk_norm),
+            plan=0,
+        ),
         output=builder.linear([f"{layer}self_attn.o_proj"]),
         attention_end=End(backend),
         mlp_end=End(backend),
@@ -181,7 +185,6 @@ def _build_layer(
             config.activation,
         ),
         next_norm=next_norm,
-        plan=0,
     )
 
 

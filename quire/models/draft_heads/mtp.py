@@ -1,10 +1,10 @@
 """An MTP module: a whole layer over a mix of embedding and feature, each with a norm of its own.
 
 The feature is what the target's final norm makes of a position, and the module's own output before
-its last norm in a draft (after it in Qwen's layout).
+its last norm in a draft (after it in Qwen's layout). The layer is Llama's, Qwen's or, where it has
+latents or experts, one more of the target's.
 
-Source: DeepSeek-AI 2024 (DeepSeek-V3); names in :mod:`quire.models.draft_heads.mtp_layouts`, with
-attention as in Llama, Qwen and GLM.
+Source: DeepSeek-AI 2024 (DeepSeek-V3); names in :mod:`quire.models.draft_heads.mtp_layouts`.
 """
 
 from __future__ import annotations
@@ -23,6 +23,11 @@ from quire.models.draft_heads.head_layer import (
     table_shapes,
 )
 from quire.models.draft_heads.head_tensors import HeadBuilder, HeadTensors
+from quire.models.draft_heads.like_target import (
+    build_like_target,
+    is_like_target,
+    read_like_target,
+)
 from quire.models.draft_heads.mtp_layouts import MTPLayout, find_layouts
 from quire.models.draft_heads.recurrent import HeadParts, MixedEntry, RecurrentHead
 from quire.models.tensor_source import check_tensors
@@ -34,8 +39,10 @@ def read_mtp(tensors: HeadTensors, target: ModelConfig) -> HeadShape:
     Raises:
         ModelLoadError: It is no MTP module of that target.
     """
-    config = read_layer(tensors, target)
     layout = _layout(tensors)
+    if is_like_target(tensors, target, layout):
+        return read_like_target(tensors, target, layout)
+    config = read_layer(tensors, target)
     shape = HeadShape(config, layout.layer, target.vocab_size)
     size = config.hidden_size
     norms = [layout.embed_norm, layout.feature_norm, layout.last_norm]
@@ -54,7 +61,10 @@ def load_mtp(
     eps, layout = shape.config.norm_eps, _layout(builder.tensors)
     names = (layout.embed_norm, layout.feature_norm, layout.layer + INPUT_NORM)
     entry = MixedEntry(builder.linear([layout.mix]), *(builder.norm(name, eps) for name in names))
-    (made,) = build_layers(builder, shape, max_positions, builder.norm(layout.last_norm, eps))
+    if is_like_target(builder.tensors, target.config, layout):
+        made = build_like_target(builder, shape, layout, max_positions)
+    else:
+        (made,) = build_layers(builder, shape, max_positions, builder.norm(layout.last_norm, eps))
     parts = HeadParts(
         embedding=own_or(builder, layout.embedding, target.embedding),
         fc=None,

@@ -22,7 +22,7 @@ from quire.core.kv_cache_spec import DTYPE_BYTES
 from quire.core.model_config import ModelConfig
 from quire.kernels.backend import Array, Backend, ChainShape, DraftChain, KVCache, Linear
 from quire.kernels.forward_batch import BatchRows, ForwardBatch
-from quire.layers.decoder_layer import DecoderLayer
+from quire.layers.decoder_layer import Layer
 from quire.layers.norm import Norm
 from quire.layers.workspace import Activations, Workspace, workspace_bytes
 from quire.models.draft_heads.state_norms import StateNorm
@@ -36,8 +36,8 @@ MAX_CHAIN_ROWS = 16
 class Entry(Protocol):
     """How a pair enters the layer."""
 
-    def __call__(self, pair: Pair, features: Array, layer: DecoderLayer, step: Activations) -> None:
-        """Fill ``step.residual`` and ``step.qkv``.
+    def __call__(self, pair: Pair, features: Array, layer: Layer, step: Activations) -> None:
+        """Fill ``step.residual`` and what the layer's attention is given.
 
         Args:
             pair: With embeddings; may be overwritten.
@@ -125,7 +125,7 @@ class MixedEntry:
     feature_norm: Norm | None = None
     input_norm: Norm | None = None
 
-    def __call__(self, pair: Pair, features: Array, layer: DecoderLayer, step: Activations) -> None:
+    def __call__(self, pair: Pair, features: Array, layer: Layer, step: Activations) -> None:
         """Mix, then queries, keys and values of the mix."""
         if self.embed_norm is not None:
             self.embed_norm(pair.embeds, pair.embeds)
@@ -137,7 +137,7 @@ class MixedEntry:
         entering = step.residual
         if self.input_norm is not None:
             entering = self.input_norm(step.residual, step.normed)
-        layer.qkv(entering, step.qkv, step.rows)
+        layer.mixing.project(entering, step)
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,12 +153,12 @@ class WideEntry:
     feature_norm: Norm
     adds_normed: bool = False
 
-    def __call__(self, pair: Pair, features: Array, layer: DecoderLayer, step: Activations) -> None:
+    def __call__(self, pair: Pair, features: Array, layer: Layer, step: Activations) -> None:
         """Keep the feature, then queries, keys and values of both."""
         self.embed_norm(pair.embeds, pair.embeds)
         self.feature_norm(features, pair.features)
         pair.copy(pair.features if self.adds_normed else features, step.residual)
-        layer.qkv(pair.side_by_side(), step.qkv, step.rows)
+        layer.mixing.project(pair.side_by_side(), step)
 
 
 class Addition:
@@ -213,12 +213,12 @@ class HeadParts:
     embedding: Linear
     fc: Linear | None
     entry: Entry
-    layer: DecoderLayer
+    layer: Layer
     output: Linear
     draft_ids: np.ndarray | None
     weight_bytes: int
     feeds_normed: bool = False
-    further: tuple[DecoderLayer, ...] = ()
+    further: tuple[Layer, ...] = ()
     state_norm: StateNorm | None = None
     mask: MaskPair | None = None
 
@@ -264,10 +264,10 @@ class RecurrentHead:
             target: Output head of the target, which may be this one's, too.
             kv_token_bytes: KV of a pair.
         """
-        parts, qkv = self._parts, self._parts.layer.qkv
+        parts, inputs = self._parts, self._parts.layer.mixing.inputs
         weight_bytes = self.weight_bytes + (target.nbytes if parts.output is target else 0)
         layer = decoder_shape(self.config, weight_bytes, kv_token_bytes)
-        entering = (qkv.in_features - self.config.hidden_size) * qkv.out_features
+        entering = (inputs.in_features - self.config.hidden_size) * inputs.out_features
         mix = parts.entry.mix if isinstance(parts.entry, MixedEntry) else None
         for linear in (mix, parts.fc):
             entering += 0 if linear is None else linear.in_features * linear.out_features
@@ -306,10 +306,10 @@ class RecurrentHead:
                 max(num_wanted, self._drafted.shape[0]),
             )
         layer, pair = parts.layer, self._pairs.pair(num_rows)
-        step = self._workspace.all_rows(batch, [layer.attention.plan(batch, kv_cache)])
+        step = self._workspace.all_rows(batch, [layer.mixing.attention.plan(batch, kv_cache)])
         parts.embedding.lookup(batch.input_ids, pair.embeds, step.rows)
         parts.entry(pair, features, layer, step)
-        layer.attention.run(step.qkv, step.plans[0], step.attended)
+        layer.mixing.attend(step)
         for following in parts.further:
             layer.feed(step)
             following.attend(step)
