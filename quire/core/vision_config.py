@@ -26,6 +26,36 @@ class PictureShape:
     mean: tuple[float, float, float] = (0.0, 0.0, 0.0)
     std: tuple[float, float, float] = (1.0, 1.0, 1.0)
 
+    @property
+    def is_fixed(self) -> bool:
+        """Whether all pictures become equally large."""
+        return True
+
+    @property
+    def most_bytes(self) -> int:
+        """Memory of the pixels of the largest picture that comes out."""
+        return 3 * self.height * self.width
+
+
+@dataclass(frozen=True, slots=True)
+class Writing:
+    """How a picture is written in a prompt.
+
+    Attributes:
+        mark_id: The token that a chat template writes for it.
+        row_id: The token that stands for each of its rows.
+        before, after: Tokens around the rows; with these they take the place of the mark.
+        text_before, text_after: Text around the mark, which is tokenized with what the template
+            writes there.
+    """
+
+    mark_id: int
+    row_id: int
+    before: tuple[int, ...] = ()
+    after: tuple[int, ...] = ()
+    text_before: str = ""
+    text_after: str = ""
+
 
 @dataclass(frozen=True, slots=True)
 class VisionConfig:
@@ -41,11 +71,16 @@ class VisionConfig:
         activation: Of its MLP: ``quick_gelu``, ``gelu`` or ``gelu_tanh``.
         norm_eps: Added inside the norms' root.
         num_stored_layers: Layers of the checkpoint.
-        drops_class_token: Features are those of patches alone.
-        projector_activation: Between the two matrices that make features as wide as the decoder.
-        projector_bias: Whether these have one.
-        token_id: Stands for a picture's rows in a prompt.
+        writing: How pictures are written in prompts.
         input: How pictures are prepared.
+        last_norm: Whether features are normed after the layers.
+        drops_class_token: Features are those of patches alone.
+        projector: ``mlp``: two matrices; ``pooled``: a mean of ``merge`` x ``merge`` patches, a
+            norm and a matrix (Gemma 3).
+        projector_activation: Between the matrices of ``mlp``.
+        projector_bias: Whether these have one.
+        merge: Edge of the squares of patches that become a row, in patches.
+        sees_ahead: Rows of a picture see all rows of it in the decoder, those after them, too.
     """
 
     kind: str
@@ -58,11 +93,15 @@ class VisionConfig:
     activation: str
     norm_eps: float
     num_stored_layers: int
-    drops_class_token: bool
-    projector_activation: str
-    projector_bias: bool
-    token_id: int
+    writing: Writing
     input: PictureShape
+    last_norm: bool = False
+    drops_class_token: bool = False
+    projector: str = "mlp"
+    projector_activation: str = "gelu"
+    projector_bias: bool = True
+    merge: int = 1
+    sees_ahead: bool = False
 
     @property
     def has_class_token(self) -> bool:
@@ -75,6 +114,12 @@ class VisionConfig:
         return (self.image_size // self.patch_size) ** 2
 
     @property
-    def num_tokens(self) -> int:
-        """Rows that a picture has in a prompt."""
-        return self.num_patches + (self.has_class_token and not self.drops_class_token)
+    def least_tokens(self) -> int:
+        """Rows of the smallest picture."""
+        return self.num_tokens(self.image_size, self.image_size)
+
+    def num_tokens(self, height: int, width: int) -> int:
+        """Return how many rows a prepared picture has, whose edges are given in pixels."""
+        edge = self.patch_size * self.merge
+        class_token = self.has_class_token and not self.drops_class_token
+        return (height // edge) * (width // edge) + class_token

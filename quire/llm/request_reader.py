@@ -143,7 +143,7 @@ class RequestReader:
         self._model_config = model_config
         if model_config.vision is not None:
             (self._picture_text,) = self.tokenizer.convert_ids_to_tokens(
-                [model_config.vision.token_id]
+                [model_config.vision.writing.mark_id]
             )
             self._show_pictures(self.tokenizer)
         self.grammars = compiler = GrammarCompiler(

@@ -9,6 +9,8 @@ from __future__ import annotations
 import io
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from quire.core.vision_config import PictureShape
 
 if TYPE_CHECKING:
@@ -26,8 +28,16 @@ class PictureError(ValueError):
     """The bytes are no picture that is taken; the message ends "a picture must"."""
 
 
-def decode(data: bytes, shape: PictureShape) -> bytes:
-    """Return a picture's pixels, (height, width, 3) uint8.
+class Pixels(msgspec.Struct):
+    """A picture as an encoder takes it: (height, width, 3) uint8."""
+
+    height: int
+    width: int
+    data: bytes
+
+
+def decode(data: bytes, shape: PictureShape) -> Pixels:
+    """Return a picture's pixels.
 
     Args:
         data: A file of one of :data:`FORMATS`.
@@ -64,7 +74,8 @@ def decode(data: bytes, shape: PictureShape) -> bytes:
             raise PictureError("have one frame; got several")
         image.load()
         upright = ImageOps.exif_transpose(image)
-        return _fit(_on_white(upright), shape).tobytes()
+        made = _fit(_on_white(upright), shape)
+        return Pixels(made.height, made.width, made.tobytes())
     except (MemoryError, PictureError):
         raise
     except Exception as error:

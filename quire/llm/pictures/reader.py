@@ -8,6 +8,7 @@ import time
 import weakref
 from collections.abc import Sequence
 from concurrent.futures import CancelledError, ThreadPoolExecutor
+from dataclasses import dataclass
 from functools import partial
 from hashlib import blake2b
 from importlib.util import find_spec
@@ -18,6 +19,8 @@ from quire.core.config import ModelOptions
 from quire.core.errors import CapacityError, ConfigError, RequestError
 from quire.core.request import Picture
 from quire.core.vision_config import VisionConfig
+from quire.llm.pictures.decoding import Pixels
+from quire.llm.pictures.placing import find_marks, least_written, make_room
 from quire.llm.pictures.sandbox import Decoded
 from quire.llm.pictures.sources import PictureSource, SourceRules
 from quire.llm.process.sandboxes import Sandbox, SandboxDied, Sandboxes
@@ -34,6 +37,25 @@ MAX_WAITING_PER_CLIENT = 256
 DECODE_SECONDS = 20.0
 #: Of the pixels of live requests: those that wait keep theirs.
 MAX_LIVE_BYTES = 512 * 2**20
+
+
+@dataclass(frozen=True, slots=True, weakref_slot=True)
+class ReadPicture:
+    """A picture that has no place in a prompt yet.
+
+    Attributes:
+        written: Its tokens, which take the place of its mark.
+        first_row: The first of its rows among them.
+        num_rows: How many there are.
+        key: Names its content.
+        pixels: What the encoder is given.
+    """
+
+    written: list[int]
+    first_row: int
+    num_rows: int
+    key: str
+    pixels: Pixels
 
 
 class PictureReader:
@@ -85,18 +107,44 @@ class PictureReader:
                 where,
             )
 
+    def least_prompt(self, token_ids: Sequence[int], num_pictures: int) -> list[int]:
+        """Return a prompt as it would be if its pictures were as small as they can be.
+
+        Raises:
+            RequestError: It does not show that many.
+        """
+        places = find_marks(token_ids, num_pictures, self.vision)
+        return make_room(token_ids, places, [least_written(self.vision)] * num_pictures)[0]
+
+    def place(
+        self, token_ids: Sequence[int], read: Sequence[ReadPicture]
+    ) -> tuple[list[int], list[Picture]]:
+        """Return a prompt with its pictures written out, and these.
+
+        Args:
+            token_ids: With one mark for each picture.
+            read: In order; at least one.
+
+        Raises:
+            RequestError: It does not show that many.
+        """
+        places = find_marks(token_ids, len(read), self.vision)
+        made, starts = make_room(token_ids, places, [one.written for one in read])
+        return made, [
+            self._placed(one, start + one.first_row)
+            for one, start in zip(read, starts, strict=True)
+        ]
+
     async def read(
         self,
         sources: Sequence[PictureSource],
-        starts: Sequence[int],
         client_id: str = "",
         deadline: float | None = None,
-    ) -> list[Picture]:
+    ) -> list[ReadPicture]:
         """Return a prompt's pictures in order.
 
         Args:
             sources: Where they are; at least one.
-            starts: The position of the first row of each.
             client_id: Clients take turns.
             deadline: On the monotonic clock, in seconds.
 
@@ -108,47 +156,57 @@ class PictureReader:
         left = None if deadline is None else max(0.0, deadline - time.monotonic())
         try:
             async with asyncio.timeout(left):
-                return [
-                    await self._in_turn(source, start, client_id)
-                    for source, start in zip(sources, starts, strict=True)
-                ]
+                return [await self._in_turn(source, client_id) for source in sources]
         except TimeoutError:
             where = sources[0].where
             raise RequestError(
                 f"[{where}] pictures must be read within the request's time; they are not.", where
             ) from None
 
-    async def _in_turn(self, source: PictureSource, start: int, client_id: str) -> Picture:
+    async def _in_turn(self, source: PictureSource, client_id: str) -> ReadPicture:
         await self._turns.take(client_id)
         loop = asyncio.get_running_loop()
-        reading = loop.run_in_executor(self._readers, self.read_now, source, start)
+        reading = loop.run_in_executor(self._readers, self.read_now, source)
         reading.add_done_callback(partial(self._has_read, client_id))
         return await asyncio.shield(reading)  # a place is free when its thread is
 
-    def _has_read(self, client_id: str, reading: asyncio.Future[Picture]) -> None:
+    def _has_read(self, client_id: str, reading: asyncio.Future[ReadPicture]) -> None:
         if not reading.cancelled():
             reading.exception()  # for whoever waits still
         self._turns.give_back(client_id)
 
-    def read_now(self, source: PictureSource, start: int) -> Picture:
+    def read_now(self, source: PictureSource) -> ReadPicture:
         """Return a picture; blocks.
 
         Raises:
             RequestError: It cannot be read.
             CapacityError: No process decodes it, or requests have too many pictures already.
         """
-        shape = self.vision.input
-        num_bytes = 3 * shape.height * shape.width
-        self._reserve(num_bytes, source.where)
+        most = self.vision.input.most_bytes
+        self._reserve(most, source.where)
         try:
             pixels = self._decode(source)
         except BaseException:
-            self._give_back(num_bytes)
+            self._give_back(most)
             raise
-        # The sizes are the same for all pictures of a model: equal bytes are equal pictures.
-        key = blake2b(pixels, digest_size=20).hexdigest()
-        made = Picture(start, self.vision.num_tokens, key, pixels, shape.height, shape.width)
-        weakref.finalize(made, self._give_back, num_bytes).atexit = False
+        self._give_back(most - len(pixels.data))
+        writing = self.vision.writing
+        num_rows = self.vision.num_tokens(pixels.height, pixels.width)
+        # Pictures of other sizes have other keys, though their bytes be equal.
+        edges = f"{pixels.height}x{pixels.width}".encode()
+        key = blake2b(pixels.data, digest_size=20, key=edges).hexdigest()
+        rows = [writing.row_id] * num_rows
+        written = [*writing.before, *rows, *writing.after]
+        made = ReadPicture(written, len(writing.before), num_rows, key, pixels)
+        weakref.finalize(made, self._give_back, len(pixels.data)).atexit = False
+        return made
+
+    def _placed(self, read: ReadPicture, start: int) -> Picture:
+        pixels = read.pixels
+        made = Picture(start, read.num_rows, read.key, pixels.data, pixels.height, pixels.width)
+        with self._lock:  # until the other one is forgotten, which is soon, both count
+            self._num_bytes += len(pixels.data)
+        weakref.finalize(made, self._give_back, len(pixels.data)).atexit = False
         return made
 
     def _reserve(self, num_bytes: int, where: str) -> None:
@@ -165,7 +223,7 @@ class PictureReader:
         with self._lock:
             self._num_bytes -= num_bytes
 
-    def _decode(self, source: PictureSource) -> bytes:
+    def _decode(self, source: PictureSource) -> Pixels:
         """Return a picture's pixels."""
         data = self._rules.read(source)
         where = source.where
@@ -180,7 +238,7 @@ class PictureReader:
         if answer is None:
             raise _refusal(where, f"be decoded within {DECODE_SECONDS:g} s; it takes longer")
         decoded = msgspec.msgpack.decode(answer, type=Decoded)
-        if decoded.refusal:
+        if decoded.pixels is None:
             raise _refusal(where, decoded.refusal)
         return decoded.pixels
 

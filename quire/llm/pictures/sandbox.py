@@ -14,7 +14,7 @@ from multiprocessing.connection import Connection
 import msgspec
 
 from quire.core.vision_config import PictureShape
-from quire.llm.pictures.decoding import PictureError, decode
+from quire.llm.pictures.decoding import PictureError, Pixels, decode
 from quire.llm.process.sandboxes import limit_computing, limit_memory
 
 #: What a picture may take: four bytes for each pixel of the largest one, four times over.
@@ -26,7 +26,7 @@ NICENESS = 5
 class Decoded(msgspec.Struct):
     """What became of a picture: its pixels, or why there are none."""
 
-    pixels: bytes = b""
+    pixels: Pixels | None = None
     refusal: str = ""
 
 

@@ -49,7 +49,7 @@ def read_llava(config: ConfigFields) -> ModelConfig:
     fields.has("model_type")
     fields.refuse_unread()
     vision = read_llava_vision(config)
-    if vision.token_id >= made.vocab_size:
+    if vision.writing.row_id >= made.vocab_size:
         raise config.error(
             "image_token_index", f"must be below the vocabulary's size ({made.vocab_size})"
         )

@@ -6,7 +6,7 @@ import math
 from pathlib import Path
 
 from quire.core.errors import ModelLoadError
-from quire.core.vision_config import PictureShape, VisionConfig
+from quire.core.vision_config import PictureShape, VisionConfig, Writing
 from quire.models.config_fields import ConfigFields, read_json
 
 #: Our names of the encoders' and projectors' activations.
@@ -60,7 +60,8 @@ def read_llava_vision(config: ConfigFields) -> VisionConfig:
         raise vision.error("image_size", f"must be at most {MAX_EDGE}")
     if patch_size > image_size:
         raise vision.error("patch_size", f"must be at most image_size ({image_size})")
-    token = "image_token_index" if config.has("image_token_index") else "image_token_id"
+    name = "image_token_index" if config.has("image_token_index") else "image_token_id"
+    token = config.integer(name, 32000, minimum=0)
     made = VisionConfig(
         kind=kind,
         hidden_size=hidden_size,
@@ -72,10 +73,10 @@ def read_llava_vision(config: ConfigFields) -> VisionConfig:
         activation=_activation(vision, "hidden_act", activation),
         norm_eps=vision.number("layer_norm_eps", eps),
         num_stored_layers=stored,
+        writing=Writing(token, token),
         drops_class_token=strategy == "default",
         projector_activation=_activation(config, "projector_hidden_act", "gelu"),
         projector_bias=config.boolean("multimodal_projector_bias", True),
-        token_id=config.integer(token, 32000, minimum=0),
         input=PictureShape(image_size, image_size),
     )
     for name in ("projection_dim", "initializer_factor", "vision_use_head", "vocab_size"):
