@@ -28,6 +28,7 @@ class Picture:
         key: Names its content: pictures with equal keys are equal.
         pixels: (height, width, 3) uint8, red, green and blue, row by row.
         height, width: In pixels.
+        sees_ahead: Each of its rows sees all of them: they are computed in one step.
     """
 
     start: int
@@ -36,6 +37,7 @@ class Picture:
     pixels: bytes
     height: int
     width: int
+    sees_ahead: bool = False
 
     @property
     def range_key(self) -> RangeKey:

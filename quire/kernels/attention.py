@@ -20,10 +20,11 @@ For token ``t`` at position ``p`` of its request, for query head ``n`` and KV he
    before); R has blocks of ``n x n``, a Hadamard matrix over ``sqrt(n)``, n the largest power of
    two that divides H;
 4. ``out = sum_j softmax_j(s_j) v_j``, ``s_j = scale * q . k_j``, over cached positions ``j`` in
-   ``max(0, p - window + 1) .. p + ahead``, with a ``chunk`` from ``p // chunk * chunk`` on, K and V
-   read back from the cache, in float32; of ``int4`` K is turned back, or q is turned, which is the
-   same product: R is symmetric and its own inverse. With ``score_cap`` ``s_j`` becomes
-   ``cap * tanh(s_j / cap)``; with ``sinks`` the softmax's total has ``exp(sinks[n])`` in it, too.
+   ``max(0, p - window + 1) .. max(p + ahead, last_seen)``, with a ``chunk`` from
+   ``p // chunk * chunk`` on, K and V read back from the cache, in float32; of ``int4`` K is turned
+   back, or q is turned, which is the same product: R is symmetric and its own inverse. With
+   ``score_cap`` ``s_j`` becomes ``cap * tanh(s_j / cap)``; with ``sinks`` the softmax's total has
+   ``exp(sinks[n])`` in it, too.
 
 Of a request with a tree of tokens, those rows that have a path (``tree_slots``) see the tokens of
 the path from position ``tree_start`` on, and ``p`` is the position of its last one, their own.

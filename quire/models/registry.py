@@ -81,6 +81,7 @@ FAMILIES = {
     "GPTNeoXForCausalLM": Family(gpt_neox.read_gpt_neox, gpt_neox.NAMES),
     "Gemma2ForCausalLM": Family(gemma.read_gemma2, gemma.SANDWICH_NAMES),
     "Gemma3ForCausalLM": Family(gemma.read_gemma3, gemma.SANDWICH_NAMES),
+    "Gemma3ForConditionalGeneration": Family(gemma.read_gemma3_with_pictures, gemma.PICTURE_NAMES),
     "GemmaForCausalLM": Family(gemma.read_gemma, gemma.NAMES),
     "Glm4ForCausalLM": Family(glm.read_glm4, glm.GLM4_NAMES),
     "Glm4MoeForCausalLM": Family(deepseek_moe.read_glm4_moe, deepseek_moe.NAMES),

@@ -90,7 +90,8 @@ class ChatTemplate:
         default_kwargs: Further variables, unless a conversation brings its own.
         default_system: Put before a conversation that has no message of the system or developer.
         default_messages: Put before the other messages of every conversation.
-        picture_text: What stands for a picture in a prompt; None where the model reads text alone.
+        picture_text: What templates write for a picture; None where the model reads text alone.
+        picture_margins: Texts that are put before and after it.
     """
 
     def __init__(self, templates: Mapping[str, str], special_tokens: Mapping[str, str]) -> None:
@@ -100,6 +101,7 @@ class ChatTemplate:
         self.default_system: str | None = None
         self.default_messages: Sequence[Mapping[str, Any]] = ()
         self.picture_text: str | None = None
+        self.picture_margins = ("", "")
         self._takes_parts: dict[str, bool] = {}
         self._compiled: dict[str, Template] = {}
 
@@ -226,6 +228,8 @@ class ChatTemplate:
             "add_generation_prompt": add_generation_prompt,
         }
         prompt = self._render(name, variables)
+        if self.picture_text is not None and any(self.picture_margins):
+            prompt = prompt.replace(self.picture_text, self.picture_text.join(self.picture_margins))
         if continue_final_message:
             prompt = _cut_after_mark(prompt)
         return [prompt] if mark is None else cut_at(prompt, mark)

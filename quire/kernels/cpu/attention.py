@@ -115,6 +115,7 @@ class CpuAttention:
             batch.tree_starts,
             batch.tree_slots,
             0 if batch.tree_slots is None else batch.tree_slots.shape[1],
+            batch.last_seen,
             kv_cache.native,
         )
         if not plan.inside:

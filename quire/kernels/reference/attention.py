@@ -69,6 +69,9 @@ class ReferenceAttention:
             blocks = batch.block_tables[i].long()[context // block_size]
             slots = blocks * block_size + context % block_size
             mask = visible(positions, context, spec)
+            if batch.last_seen is not None:
+                later = context[None, :] > positions[:, None]
+                mask |= later & (context[None, :] <= batch.last_seen[rows, None])
             keys_and_values = kv_cache.read(spec.layer, slots)
             out[rows] = attend(q[rows], *keys_and_values, mask, spec, self.sinks).flatten(1)
             if batch.tree_starts is not None and batch.tree_starts[i] < seq_len:

@@ -203,7 +203,15 @@ class PictureReader:
 
     def _placed(self, read: ReadPicture, start: int) -> Picture:
         pixels = read.pixels
-        made = Picture(start, read.num_rows, read.key, pixels.data, pixels.height, pixels.width)
+        made = Picture(
+            start=start,
+            num_tokens=read.num_rows,
+            key=read.key,
+            pixels=pixels.data,
+            height=pixels.height,
+            width=pixels.width,
+            sees_ahead=self.vision.sees_ahead,
+        )
         with self._lock:  # until the other one is forgotten, which is soon, both count
             self._num_bytes += len(pixels.data)
         weakref.finalize(made, self._give_back, len(pixels.data)).atexit = False

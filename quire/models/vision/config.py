@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from quire.core.errors import ModelLoadError
 from quire.core.vision_config import PictureShape, VisionConfig, Writing
@@ -33,22 +35,75 @@ def read_llava_vision(config: ConfigFields) -> VisionConfig:
     Raises:
         ModelLoadError: A field is missing or out of range, or the encoder is not implemented.
     """
+    vision = _vision_fields(config)
+    strategy = config.text("vision_feature_select_strategy", "default")
+    if strategy not in ("default", "full"):
+        raise config.error("vision_feature_select_strategy", "must be default or full")
+    made = _read_encoder(vision, "clip_vision_model")
+    if strategy == "default" and not made.has_class_token:
+        raise config.error(
+            "vision_feature_select_strategy", "must be full where there is no class token"
+        )
+    name = "image_token_index" if config.has("image_token_index") else "image_token_id"
+    token = config.integer(name, 32000, minimum=0)
+    config.has("image_seq_length")  # as many as the patches, or a mistake
+    return replace(
+        made,
+        num_layers=_num_layers(config, made.num_stored_layers),
+        writing=Writing(token, token),
+        drops_class_token=strategy == "default",
+        projector_activation=_activation(config, "projector_hidden_act", "gelu"),
+        projector_bias=config.boolean("multimodal_projector_bias", True),
+    )
+
+
+def read_gemma3_vision(config: ConfigFields) -> VisionConfig:
+    """Read the encoder of a Gemma3ForConditionalGeneration, as :func:`read_llava_vision` does."""
+    made = _read_encoder(_vision_fields(config), "siglip_vision_model", last_norm=True)
+    num_tokens = config.integer("mm_tokens_per_image", 256)
+    patches, edge = made.image_size // made.patch_size, math.isqrt(num_tokens)
+    if edge**2 != num_tokens or patches % edge:
+        raise config.error(
+            "mm_tokens_per_image", f"must be a square whose edge divides the {patches} patches"
+        )
+    begin, end, row = (
+        config.integer(name, default, minimum=0)
+        for name, default in (
+            ("boi_token_index", 255999),
+            ("eoi_token_index", 256000),
+            ("image_token_index", 262144),
+        )
+    )
+    return replace(
+        made,
+        writing=Writing(begin, row, (begin,), (end,), "\n\n", "\n\n"),
+        projector="pooled",
+        merge=patches // edge,
+        sees_ahead=True,
+    )
+
+
+def _vision_fields(config: ConfigFields) -> ConfigFields:
     vision = config.object("vision_config")
     if vision is None:
         raise config.error("vision_config", "must be given")
-    model_type = vision.text("model_type", "clip_vision_model")
+    return vision
+
+
+def _read_encoder(vision: ConfigFields, default: str, **choices: Any) -> VisionConfig:
+    """Read a CLIP or SigLIP; how pictures are written is not known of it.
+
+    Args:
+        vision: Its fields.
+        default: Its ``model_type`` where it names none.
+        **choices: Fields of :class:`VisionConfig` in which the family differs.
+    """
+    model_type = vision.text("model_type", default)
     if model_type not in _KINDS:
         raise vision.error("model_type", f"must be one of {', '.join(_KINDS)}")
     kind, activation, eps = _KINDS[model_type]
     vision.require("num_channels", 3)
     stored = vision.integer("num_hidden_layers", 12)
-    strategy = config.text("vision_feature_select_strategy", "default")
-    if strategy not in ("default", "full"):
-        raise config.error("vision_feature_select_strategy", "must be default or full")
-    if strategy == "default" and kind == "siglip":
-        raise config.error(
-            "vision_feature_select_strategy", "must be full where there is no class token"
-        )
     hidden_size = vision.integer("hidden_size", 768)
     num_heads = vision.integer("num_attention_heads", 12)
     if hidden_size % num_heads:
@@ -60,12 +115,10 @@ def read_llava_vision(config: ConfigFields) -> VisionConfig:
         raise vision.error("image_size", f"must be at most {MAX_EDGE}")
     if patch_size > image_size:
         raise vision.error("patch_size", f"must be at most image_size ({image_size})")
-    name = "image_token_index" if config.has("image_token_index") else "image_token_id"
-    token = config.integer(name, 32000, minimum=0)
     made = VisionConfig(
         kind=kind,
         hidden_size=hidden_size,
-        num_layers=_num_layers(config, stored),
+        num_layers=stored,
         num_heads=num_heads,
         intermediate_size=vision.integer("intermediate_size", 3072),
         image_size=image_size,
@@ -73,16 +126,13 @@ def read_llava_vision(config: ConfigFields) -> VisionConfig:
         activation=_activation(vision, "hidden_act", activation),
         norm_eps=vision.number("layer_norm_eps", eps),
         num_stored_layers=stored,
-        writing=Writing(token, token),
-        drops_class_token=strategy == "default",
-        projector_activation=_activation(config, "projector_hidden_act", "gelu"),
-        projector_bias=config.boolean("multimodal_projector_bias", True),
+        writing=Writing(0, 0),
         input=PictureShape(image_size, image_size),
+        **choices,
     )
     for name in ("projection_dim", "initializer_factor", "vision_use_head", "vocab_size"):
         vision.has(name)
     vision.refuse_unread()
-    config.has("image_seq_length")  # as many as the patches, or a mistake
     return made
 
 
@@ -124,7 +174,8 @@ def read_picture_shape(folder: Path, vision: VisionConfig) -> PictureShape:
     fields = ConfigFields(values, str(path))
     for name in ("do_resize", "do_rescale", "do_normalize", "do_convert_rgb"):
         fields.require(name, True)
-    fields.require("do_pad", False)
+    for name in ("do_pad", "do_pan_and_scan"):
+        fields.require(name, False)
     edge = vision.image_size
     cropped = fields.boolean("do_center_crop", vision.kind == "clip")
     shortest, size = _edges(fields, "size")

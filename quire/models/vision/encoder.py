@@ -17,6 +17,7 @@ from quire.core.vision_config import PictureShape, VisionConfig
 from quire.kernels.backend import Array, Backend, Linear
 from quire.layers.norm import Norm
 from quire.models.vision.attention import SpanAttention, SpanPart
+from quire.models.vision.projectors import Projector
 from quire.models.vision.slices import Slices, cut_rows
 
 FloatArray = npt.NDArray[np.float32]
@@ -70,7 +71,8 @@ class EncoderParts:
         positions: (S, W) float32 on the host.
         first_norm: Before the layers, or None.
         layers: Those that are computed.
-        projector: W to D and D to D.
+        last_norm: After the layers, or None.
+        projector: W to D.
         nbytes: Memory of all of it.
     """
 
@@ -79,12 +81,13 @@ class EncoderParts:
     positions: FloatArray
     first_norm: Norm | None
     layers: Sequence[EncoderLayer]
-    projector: tuple[Linear, Linear]
+    last_norm: Norm | None
+    projector: Projector
     nbytes: int
 
 
 class PictureEncoder:
-    """CLIP or SigLIP with LLaVA's projector.
+    """CLIP or SigLIP with a projector.
 
     Source: Radford et al. 2021 (CLIP), Zhai et al. 2023 (SigLIP), Liu et al. 2023 (LLaVA).
     """
@@ -115,15 +118,18 @@ class PictureEncoder:
         for layer in parts.layers:
             yield from layer.run(backend, self._attention, plan, residual)
         drops = config.drops_class_token and parts.class_token is not None
-        found = []
+        found, edge = [], config.image_size // config.patch_size
         for start in range(0, residual.shape[0], num_rows):
-            found.append((yield from self._project(residual[start + drops : start + num_rows])))
+            features = residual[start + drops : start + num_rows]
+            if parts.last_norm is not None:
+                features = parts.last_norm(features, features)
+            found.append((yield from parts.projector.project(features, edge, edge)))
         return found
 
     @property
     def width(self) -> int:
         """D."""
-        return self._parts.projector[1].out_features
+        return self._parts.projector.width
 
     @property
     def nbytes(self) -> int:
@@ -148,18 +154,6 @@ class PictureEncoder:
             rows.append(embedded + parts.positions)
             yield
         return self._backend.from_numpy(np.concatenate(rows))
-
-    def _project(self, features: Array) -> Slices[Array]:
-        """Return a picture's rows, as wide as the decoder."""
-        first, second = self._parts.projector
-        width = second.out_features
-        out = self._backend.empty((features.shape[0], width), self._dtype)
-        for rows in cut_rows(features.shape[0], (features.shape[1] + width) * width):
-            inner = first(features[rows])
-            self._backend.activation(inner, self.config.projector_activation, inner)
-            second(inner, out[rows])
-            yield
-        return out
 
 
 def cut_patches(pixels: npt.NDArray[np.uint8], shape: PictureShape, patch_size: int) -> FloatArray:

@@ -13,7 +13,7 @@ from quire.core.kv_cache_spec import DTYPE_BYTES
 from quire.core.model_config import ModelConfig
 from quire.kernels.backend import Array, Backend, Linear
 from quire.kernels.host_tensor import HostTensor
-from quire.layers.norm import LayerNorm, Norm
+from quire.layers.norm import LayerNorm, Norm, RMSNorm
 from quire.models.tensor_source import TensorSource, check_tensors, open_tensors
 from quire.models.vision.encoder import (
     EncoderLayer,
@@ -21,6 +21,7 @@ from quire.models.vision.encoder import (
     FloatArray,
     PictureEncoder,
 )
+from quire.models.vision.projectors import MlpProjector, PooledProjector, Projector
 from quire.models.vision.weights import VisionWeights
 from quire.models.weight_map import LinearWeights, NormWeights
 
@@ -96,15 +97,31 @@ class _Reader:
                     config.activation,
                 )
             )
-        up, down = weights.projector()
+        last = weights.last_norm()
         return EncoderParts(
             patches=self._patches(),
             class_token=self._floats(weights.class_token)[None] if config.has_class_token else None,
             positions=self._floats(weights.positions),
             first_norm=None if first is None else self._norm(first),
             layers=layers,
-            projector=(self._linear(up), self._linear(down)),
+            last_norm=None if last is None else self._norm(last),
+            projector=self._projector(),
             nbytes=sum(_held_bytes(shape, self._dtype) for shape in weights.shapes().values()),
+        )
+
+    def _projector(self) -> Projector:
+        weights, config, backend = self._weights, self._weights.config, self._backend
+        if config.projector == "mlp":
+            first, second = map(self._linear, weights.mlp_projector())
+            return MlpProjector(backend, first, second, config.projector_activation)
+        norm, name = weights.pooled_projector()
+        scale = HostTensor(norm.module, "float32", self._floats(f"{norm.module}.weight") + 1)
+        matrix = HostTensor(name, "float32", np.ascontiguousarray(self._floats(name).T))
+        return PooledProjector(
+            backend,
+            RMSNorm(backend, backend.parameter(scale), config.norm_eps),
+            backend.linear([matrix], [], dtype=self._dtype),
+            config.merge,
         )
 
     def _patches(self) -> Linear:
