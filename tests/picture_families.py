@@ -2,7 +2,7 @@
 
 import io
 import json
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
@@ -39,7 +39,7 @@ class PictureFamily:
         model: Makes the model, of ids by special token.
         image_processor: ``module.Class`` of transformers that uses Pillow.
         settings: What that is made of.
-        processor: Name of the class that writes prompts.
+        processor: The class that writes prompts, or its name in transformers.
         tokens: Attributes of the tokenizer that it asks for.
         more: Further arguments of it.
     """
@@ -49,7 +49,7 @@ class PictureFamily:
     model: Any
     image_processor: str
     settings: dict[str, Any]
-    processor: str
+    processor: Any
     tokens: dict[str, str] = field(default_factory=dict)
     more: dict[str, Any] = field(default_factory=dict)
 
@@ -79,7 +79,9 @@ class PictureFamily:
         for name, text in self.tokens.items():
             setattr(tokenizer, name, text)
             setattr(tokenizer, f"{name}_id", tokenizer.convert_tokens_to_ids(text))
-        return getattr(transformers, self.processor)(
+        made = self.processor
+        made = getattr(transformers, made) if isinstance(made, str) else made
+        return made(
             image_processor=self._image_processor(), tokenizer=tokenizer, **self.more
         )
 
@@ -168,6 +170,77 @@ def _gemma3(ids):
     return transformers.Gemma3ForConditionalGeneration(config)
 
 
+class QwenProcessor:
+    """Qwen2VLProcessor without its part for videos, which cannot be made without torchvision."""
+
+    def __init__(self, image_processor, tokenizer):
+        self.image_processor, self.tokenizer = image_processor, tokenizer
+
+    def __call__(self, text, images, **kwargs):
+        inputs = self.image_processor(images, return_tensors="pt")
+        before, *after = text[0].split("<|image_pad|>")
+        counts = (inputs["image_grid_thw"].prod(1) // 4).tolist()
+        pairs = zip(counts, after, strict=True)
+        written = before + "".join("<|image_pad|>" * count + rest for count, rest in pairs)
+        ids = torch.tensor([self.tokenizer.encode(written, add_special_tokens=False)])
+        row = self.tokenizer.convert_tokens_to_ids("<|image_pad|>")
+        return {
+            **inputs,
+            "input_ids": ids,
+            "attention_mask": torch.ones_like(ids),
+            "mm_token_type_ids": (ids == row).int(),
+        }
+
+
+def _qwen(version, ids, **vision):
+    module = f"transformers.models.qwen{version}_vl.configuration_qwen{version}_vl"
+    configs = pytest.importorskip(module)
+    name = f"Qwen{version}{'_' * ('_' in version)}VL"
+    text = {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [2, 3, 3]}
+    config = getattr(configs, f"{name}Config")(
+        vision_config={"patch_size": 7, "num_heads": 2, **vision},
+        text_config={**TEXT, "rope_parameters": text},
+        image_token_id=ids["<|image_pad|>"],
+        video_token_id=ids["<|video_pad|>"],
+        vision_start_token_id=ids["<|vision_start|>"],
+        vision_end_token_id=ids["<|vision_end|>"],
+    )
+    return getattr(transformers, f"{name}ForConditionalGeneration")(config)
+
+
+def _qwen2(ids):
+    return _qwen("2", ids, depth=3, embed_dim=32, hidden_size=64, mlp_ratio=2)
+
+
+def _qwen2_5(ids):
+    sizes = {"hidden_size": 32, "out_hidden_size": 64, "intermediate_size": 48}
+    windows = {"window_size": 42, "fullatt_block_indexes": [1]}
+    return _qwen("2_5", ids, depth=3, **sizes, **windows)
+
+
+_QWEN = PictureFamily(
+    specials=[
+        "<|endoftext|>", "<|im_end|>", "<|im_start|>", "<|vision_start|>", "<|vision_end|>",
+        "<|image_pad|>", "<|video_pad|>",
+    ],
+    template=(
+        "{% for message in messages %}{% if loop.first and message.role != 'system' %}"
+        "<|im_start|>system\nYou are a helpful assistant.<|im_end|>\n{% endif %}"
+        "<|im_start|>{{ message.role }}\n{% if message.content is string %}"
+        "{{ message.content }}<|im_end|>\n{% else %}{% for content in message.content %}"
+        "{% if content.type == 'image' %}<|vision_start|><|image_pad|><|vision_end|>"
+        "{% elif 'text' in content %}{{ content.text }}{% endif %}{% endfor %}<|im_end|>\n"
+        "{% endif %}{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+    ),
+    model=_qwen2,
+    image_processor="qwen2_vl.Qwen2VLImageProcessorPil",
+    settings={
+        "patch_size": 7,
+        "size": {"shortest_edge": 28 * 28, "longest_edge": 112 * 112},
+    },
+    processor=QwenProcessor,
+)  # fmt: skip
+
 FAMILIES = {
     "gemma3": PictureFamily(
         specials=[
@@ -196,4 +269,6 @@ FAMILIES = {
         },
         more={"image_seq_length": 16},
     ),
+    "qwen2_vl": _QWEN,
+    "qwen2_5_vl": replace(_QWEN, model=_qwen2_5),
 }  # fmt: skip

@@ -9,7 +9,7 @@ For token ``t`` at position ``p`` of its request, for query head ``n`` and KV he
    (:class:`~quire.kernels.backend.QKNorm`);
 2. with ``rope``: ``(x[i], x[i + R/2])`` turns by the angle of ``(p, i)``, for ``i < R/2``;
    elements from R (the rotary dim) on stay as they are; with ``rope_sections`` p is row s of
-   ``positions`` for the pairs of section s;
+   ``positions`` for the pairs of section s, where there are several;
    then, with ``query_scales``, q is multiplied by the one of its position;
 3. k and v are rounded to the cache's dtype and stored in slot ``slot_mapping[t]`` (-1: nowhere):
    ``fp8_e4m3`` to nearest even, saturating at 448, NaN kept; ``int8`` as
@@ -147,13 +147,14 @@ def check_batch(spec: AttentionSpec, batch: ForwardBatch) -> None:
         UnsupportedInputError: As said.
     """
     num_tokens, requests = batch.slot_mapping.shape[0], batch.seq_lens.shape[0]
-    sections = spec.rope_sections
-    wanted = (len(sections), num_tokens) if sections else (num_tokens,)
+    wanted = [(num_tokens,)]
+    if spec.rope_sections:
+        wanted.append((len(spec.rope_sections), num_tokens))
     positions = tuple(batch.positions.shape)
     starts = (batch.query_start_loc.shape[0], batch.block_tables.shape[0])
-    if positions != wanted or starts != (requests + 1, requests):
+    if positions not in wanted or starts != (requests + 1, requests):
         raise UnsupportedInputError(
-            f"[attention] batch must have positions {wanted} and describe {requests} requests; "
+            f"[attention] batch must have positions {wanted[-1]} and describe {requests} requests; "
             f"got {positions}, and {starts} query starts and block tables."
         )
     if spec.ahead != 0:

@@ -20,7 +20,7 @@ class ForwardBatch:
     Attributes:
         input_ids: (T,) int32.
         positions: (T,) int32, absolute position of each token; (S, T) for a model whose rotary
-            embedding has S sections.
+            embedding has S sections, which may differ.
         slot_mapping: (T,) int64, where each token's KV goes; -1 writes nowhere.
         block_tables: (B, max_blocks) int32, padded with 0.
         query_start_loc: (B + 1,) int32, prefix sums of query lengths.

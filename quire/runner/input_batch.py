@@ -69,6 +69,12 @@ class InputBatch:
         self._places.set(row, request.source.pictures)
         return row
 
+    def fork(self, parent_id: str, child_id: str) -> int:
+        """Add a request with the tokens and blocks of another one; return its row."""
+        row = self.table.fork(parent_id, child_id)
+        self._places.fork(self.table.rows[parent_id], row)
+        return row
+
     def update_blocks(self, plan: SchedulerOutput) -> None:
         """Apply the plan's changes of block tables."""
         table = self.table

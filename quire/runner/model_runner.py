@@ -347,7 +347,7 @@ class ModelRunner:
                 first += count + 1
                 last_rows[request_id] = first - 1
         for fork in plan.forks:
-            row = self._table.fork(fork.parent_id, fork.child_id)
+            row = self._input.fork(fork.parent_id, fork.child_id)
             self._sampling.set(row, fork.params, fork.seed)
             self._params[fork.child_id] = fork.params
             if self._speculation is not None:

@@ -102,10 +102,13 @@ class CpuAttention:
         attention.check_batch(self.spec, batch)
         attention.check_cache(self.spec, kv_cache.spec)
         num_requests, max_blocks = batch.block_tables.shape
+        num_sections, positions = len(self.spec.rope_sections) or 1, batch.positions
+        if num_sections > 1 and positions.ndim == 1:
+            positions = np.tile(positions, (num_sections, 1))
         plan = native.AttentionPlan(
             batch.slot_mapping.shape[0],
-            len(self.spec.rope_sections) or 1,
-            batch.positions,
+            num_sections,
+            positions,
             batch.slot_mapping,
             batch.block_tables,
             num_requests,

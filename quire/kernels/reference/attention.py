@@ -113,7 +113,7 @@ def rotate(
     half = cosines.shape[1]
     # The position of each token and pair, (T, R/2).
     counts = torch.tensor(sections or (half,))
-    at = positions.view(len(counts), -1).repeat_interleave(counts, dim=0).T
+    at = positions.view(-1, x.shape[0]).expand(len(counts), -1).repeat_interleave(counts, dim=0).T
     cos, sin = (table[at, torch.arange(half)][:, None] for table in (cosines, sines))
     first, second = x[..., :half].clone(), x[..., half : 2 * half].clone()
     x[..., :half] = first * cos - second * sin

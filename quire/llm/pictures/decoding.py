@@ -7,6 +7,7 @@ its EXIF data says, laid on white where it is transparent, resized, its middle c
 from __future__ import annotations
 
 import io
+import math
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -99,6 +100,8 @@ def _on_white(image: Image) -> Image:
 
 
 def _fit(image: Image, shape: PictureShape) -> Image:
+    if not shape.is_fixed:
+        return image.resize(fitting_size(*image.size, shape), shape.resample)
     edge = shape.shortest_edge
     if edge is None:
         return image.resize((shape.width, shape.height), shape.resample)
@@ -108,3 +111,19 @@ def _fit(image: Image, shape: PictureShape) -> Image:
     image = image.resize(size, shape.resample)
     left, top = (size[0] - shape.width) // 2, (size[1] - shape.height) // 2
     return image.crop((left, top, left + shape.width, top + shape.height))
+
+
+def fitting_size(width: int, height: int, shape: PictureShape) -> tuple[int, int]:
+    """Return the width and height that a picture gets where edges are multiples.
+
+    Source: Qwen2-VL's ``smart_resize``, whose roundings these are.
+    """
+    edge = shape.multiple
+    sizes = [round(size / edge) * edge for size in (width, height)]
+    if math.prod(sizes) > shape.max_pixels:
+        shrink = math.sqrt(width * height / shape.max_pixels)
+        sizes = [max(edge, math.floor(size / shrink / edge) * edge) for size in (width, height)]
+    elif math.prod(sizes) < shape.min_pixels:
+        stretch = math.sqrt(shape.min_pixels / (width * height))
+        sizes = [math.ceil(size * stretch / edge) * edge for size in (width, height)]
+    return sizes[0], sizes[1]

@@ -210,6 +210,7 @@ class PictureReader:
             pixels=pixels.data,
             height=pixels.height,
             width=pixels.width,
+            grid=self.vision.grid(pixels.height, pixels.width),
             sees_ahead=self.vision.sees_ahead,
         )
         with self._lock:  # until the other one is forgotten, which is soon, both count

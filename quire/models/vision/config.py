@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
-from quire.core.errors import ModelLoadError
 from quire.core.vision_config import PictureShape, VisionConfig, Writing
-from quire.models.config_fields import ConfigFields, read_json
+from quire.models.config_fields import ConfigFields
 
 #: Our names of the encoders' and projectors' activations.
 ACTIVATIONS = {
@@ -17,6 +15,7 @@ ACTIVATIONS = {
     "gelu": "gelu",
     "gelu_pytorch_tanh": "gelu_tanh",
     "gelu_tanh": "gelu_tanh",
+    "silu": "silu",
 }
 #: By ``model_type``: the kind, and transformers' defaults of activation and epsilon.
 _KINDS = {
@@ -25,8 +24,6 @@ _KINDS = {
 }
 #: Wide enough for what there is; a larger edge would be a mistake, and take gigabytes.
 MAX_EDGE = 4096
-FILE = "preprocessor_config.json"
-NESTED_FILE = "processor_config.json"
 
 
 def read_llava_vision(config: ConfigFields) -> VisionConfig:
@@ -35,7 +32,7 @@ def read_llava_vision(config: ConfigFields) -> VisionConfig:
     Raises:
         ModelLoadError: A field is missing or out of range, or the encoder is not implemented.
     """
-    vision = _vision_fields(config)
+    vision = vision_fields(config)
     strategy = config.text("vision_feature_select_strategy", "default")
     if strategy not in ("default", "full"):
         raise config.error("vision_feature_select_strategy", "must be default or full")
@@ -52,14 +49,14 @@ def read_llava_vision(config: ConfigFields) -> VisionConfig:
         num_layers=_num_layers(config, made.num_stored_layers),
         writing=Writing(token, token),
         drops_class_token=strategy == "default",
-        projector_activation=_activation(config, "projector_hidden_act", "gelu"),
+        projector_activation=read_activation(config, "projector_hidden_act", "gelu"),
         projector_bias=config.boolean("multimodal_projector_bias", True),
     )
 
 
 def read_gemma3_vision(config: ConfigFields) -> VisionConfig:
     """Read the encoder of a Gemma3ForConditionalGeneration, as :func:`read_llava_vision` does."""
-    made = _read_encoder(_vision_fields(config), "siglip_vision_model", last_norm=True)
+    made = _read_encoder(vision_fields(config), "siglip_vision_model", last_norm=True)
     num_tokens = config.integer("mm_tokens_per_image", 256)
     patches, edge = made.image_size // made.patch_size, math.isqrt(num_tokens)
     if edge**2 != num_tokens or patches % edge:
@@ -83,7 +80,8 @@ def read_gemma3_vision(config: ConfigFields) -> VisionConfig:
     )
 
 
-def _vision_fields(config: ConfigFields) -> ConfigFields:
+def vision_fields(config: ConfigFields) -> ConfigFields:
+    """Return the fields of the encoder."""
     vision = config.object("vision_config")
     if vision is None:
         raise config.error("vision_config", "must be given")
@@ -123,7 +121,7 @@ def _read_encoder(vision: ConfigFields, default: str, **choices: Any) -> VisionC
         intermediate_size=vision.integer("intermediate_size", 3072),
         image_size=image_size,
         patch_size=patch_size,
-        activation=_activation(vision, "hidden_act", activation),
+        activation=read_activation(vision, "hidden_act", activation),
         norm_eps=vision.number("layer_norm_eps", eps),
         num_stored_layers=stored,
         writing=Writing(0, 0),
@@ -147,80 +145,9 @@ def _num_layers(config: ConfigFields, stored: int) -> int:
     return value if value >= 0 else stored + 1 + value
 
 
-def _activation(config: ConfigFields, name: str, default: str) -> str:
+def read_activation(config: ConfigFields, name: str, default: str) -> str:
+    """Return our name of the activation in field ``name``."""
     value = config.text(name, default)
     if value not in ACTIVATIONS:
         raise config.error(name, f"must be one of {', '.join(ACTIVATIONS)}")
     return ACTIVATIONS[value]
-
-
-def read_picture_shape(folder: Path, vision: VisionConfig) -> PictureShape:
-    """Read how pictures are prepared, from ``preprocessor_config.json``.
-
-    Raises:
-        ModelLoadError: The file is missing or asks for something that is not implemented.
-    """
-    path, values = folder / FILE, None
-    if path.is_file():
-        values = read_json(path)
-    elif (folder / NESTED_FILE).is_file():
-        path = folder / NESTED_FILE
-        values = read_json(path).get("image_processor")
-    if not isinstance(values, dict):
-        raise ModelLoadError(
-            f"[load] {folder}: pictures need {FILE}, or image_processor in {NESTED_FILE}; got "
-            "neither. Copy the file, too."
-        )
-    fields = ConfigFields(values, str(path))
-    for name in ("do_resize", "do_rescale", "do_normalize", "do_convert_rgb"):
-        fields.require(name, True)
-    for name in ("do_pad", "do_pan_and_scan"):
-        fields.require(name, False)
-    edge = vision.image_size
-    cropped = fields.boolean("do_center_crop", vision.kind == "clip")
-    shortest, size = _edges(fields, "size")
-    if shortest is None and size != (edge, edge):
-        raise fields.error("size", f"must be {edge} x {edge}, as the encoder takes")
-    if cropped and _edges(fields, "crop_size") not in ((None, (edge, edge)), (edge, None)):
-        raise fields.error("crop_size", f"must be {edge} x {edge}, as the encoder takes")
-    if shortest is not None and not cropped:
-        raise fields.error("do_center_crop", "must be true where size has a shortest_edge")
-    if shortest is not None and not edge <= shortest <= MAX_EDGE:
-        raise fields.error("size", f"must have a shortest_edge of {edge} to {MAX_EDGE}")
-    resample = fields.integer("resample", 3, minimum=0)
-    if resample not in (0, 1, 2, 3, 4, 5):
-        raise fields.error("resample", "must be one of Pillow's filters, 0 to 5")
-    return PictureShape(
-        edge,
-        edge,
-        shortest_edge=shortest,
-        resample=resample,
-        rescale=fields.number("rescale_factor", 1 / 255),
-        mean=_three(fields, "image_mean", least=-math.inf),
-        std=_three(fields, "image_std", least=0.0),
-    )
-
-
-def _edges(fields: ConfigFields, name: str) -> tuple[int | None, tuple[int, int] | None]:
-    """Return the shortest edge, or height and width."""
-    if type(fields.values.get(name)) is int:  # before transformers 4.26
-        edge = fields.integer(name)
-        return (edge, None) if name == "size" else (None, (edge, edge))
-    size = fields.object(name)
-    if size is None:
-        raise fields.error(name, "must be given")
-    if size.has("shortest_edge"):
-        return size.integer("shortest_edge"), None
-    return None, (size.integer("height"), size.integer("width"))
-
-
-def _three(fields: ConfigFields, name: str, *, least: float) -> tuple[float, float, float]:
-    value = fields.values.get(name)
-    fields.has(name)
-    numbers = value if isinstance(value, list) else []
-    if len(numbers) != 3 or not all(
-        type(n) in (int, float) and least < n < math.inf for n in numbers
-    ):
-        raise fields.error(name, "must be three numbers")
-    red, green, blue = map(float, numbers)
-    return red, green, blue

@@ -98,6 +98,42 @@ class PooledProjector:
         return out
 
 
+@dataclass(frozen=True, slots=True)
+class MergingProjector:
+    """A norm of each feature, then two matrices for ``merged`` neighbours together (Qwen2-VL).
+
+    Attributes:
+        backend: Computes.
+        norm: Of features.
+        first, second: ``merged * W`` to the same, and to D.
+        activation: Between them.
+    """
+
+    backend: Backend
+    norm: Norm
+    first: Linear
+    second: Linear
+    activation: str
+
+    @property
+    def width(self) -> int:
+        """D."""
+        return self.second.out_features
+
+    def project(self, features: Array, down: int, across: int) -> Slices[Array]:
+        """Return (S / merged, D), of features whose neighbours are the squares."""
+        inputs = self.first.in_features
+        normed = self.norm(features, features).reshape(-1, inputs)
+        num_rows = normed.shape[0]
+        out = self.backend.empty((num_rows, self.width), self.backend.activation_dtype)
+        for rows in cut_rows(num_rows, inputs * (inputs + self.width)):
+            inner = self.first(normed[rows])
+            self.backend.activation(inner, self.activation, inner)
+            self.second(inner, out[rows])
+            yield
+        return out
+
+
 def squares(features: FloatArray, down: int, across: int, edge: int) -> FloatArray:
     """Return the features of each square, (squares, edge ** 2, W), row by row both.
 
