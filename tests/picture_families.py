@@ -3,6 +3,7 @@
 import io
 import json
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import pytest
@@ -218,6 +219,40 @@ def _qwen2_5(ids):
     return _qwen("2_5", ids, depth=3, **sizes, **windows)
 
 
+def _idefics3(kind, ids):
+    vision = {
+        "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 3,
+        "num_attention_heads": 2, "image_size": 56, "patch_size": 7,
+    }  # fmt: skip
+    config = getattr(transformers, f"{kind}Config")(
+        vision_config=vision,
+        text_config={**TEXT, "model_type": "llama"},
+        image_token_id=ids["<image>"],
+        scale_factor=2,
+    )
+    return getattr(transformers, f"{kind}ForConditionalGeneration")(config)
+
+
+_IDEFICS3 = PictureFamily(
+    specials=[
+        "<|endoftext|>", "<end_of_utterance>", "<|im_start|>", "<fake_token_around_image>",
+        "<image>", "<global-img>", *(f"<row_{n}_col_{m}>" for n in (1, 2) for m in (1, 2, 3)),
+    ],
+    template=(
+        "<|im_start|>{% for message in messages %}{{ message.role | capitalize }}"
+        "{% if message.content is string %}{{ ': ' + message.content }}{% else %}"
+        "{% if message.content[0].type == 'image' %}:{% else %}{{ ': ' }}{% endif %}"
+        "{% for line in message.content %}{% if line.type == 'text' %}{{ line.text }}"
+        "{% elif line.type == 'image' %}<image>{% endif %}{% endfor %}{% endif %}"
+        "<end_of_utterance>\n{% endfor %}{% if add_generation_prompt %}Assistant:{% endif %}"
+    ),
+    model=partial(_idefics3, "Idefics3"),
+    image_processor="idefics3.Idefics3ImageProcessorPil",
+    settings={"size": {"longest_edge": 3 * 56}, "max_image_size": {"longest_edge": 56}},
+    processor="Idefics3Processor",
+    more={"image_seq_len": 16},
+)  # fmt: skip
+
 _QWEN = PictureFamily(
     specials=[
         "<|endoftext|>", "<|im_end|>", "<|im_start|>", "<|vision_start|>", "<|vision_end|>",
@@ -268,6 +303,12 @@ FAMILIES = {
             "image_token": "<image_soft_token>",
         },
         more={"image_seq_length": 16},
+    ),
+    "idefics3": _IDEFICS3,
+    "smolvlm": replace(
+        _IDEFICS3,
+        model=partial(_idefics3, "SmolVLM"),
+        image_processor="smolvlm.SmolVLMImageProcessorPil",
     ),
     "qwen2_vl": _QWEN,
     "qwen2_5_vl": replace(_QWEN, model=_qwen2_5),

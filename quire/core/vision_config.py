@@ -15,6 +15,9 @@ class PictureShape:
             proportions, and the middle is cut out; None: it is made ``height`` x ``width``.
         multiple: Edges become multiples of it, so that there are ``min_pixels`` to ``max_pixels``
             and proportions stay about the same; 0 where the size is fixed.
+        longest_edge: The picture is made that long, and both edges multiples of ``height``, and it
+            is cut into tiles of ``height`` x ``width``, after which it comes as a whole in that
+            size; None where it is not cut.
         resample: Pillow's number of the filter; 3 is bicubic.
         rescale: Multiplies values of 0 to 255.
         mean, std: Of red, green and blue; subtracted then, and divided by.
@@ -26,6 +29,7 @@ class PictureShape:
     multiple: int = 0
     min_pixels: int = 0
     max_pixels: int = 0
+    longest_edge: int | None = None
     resample: int = 3
     rescale: float = 1 / 255
     mean: tuple[float, float, float] = (0.0, 0.0, 0.0)
@@ -34,12 +38,13 @@ class PictureShape:
     @property
     def is_fixed(self) -> bool:
         """Whether all pictures become equally large."""
-        return not self.multiple
+        return not self.multiple and self.longest_edge is None
 
     @property
     def most_bytes(self) -> int:
         """Memory of the pixels of the largest picture that comes out."""
-        return 3 * (self.height * self.width or self.max_pixels)
+        across = 0 if self.longest_edge is None else -(-self.longest_edge // self.width)
+        return 3 * (self.height * self.width * (across**2 + 1) or self.max_pixels)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +57,7 @@ class Writing:
         before, after: Tokens around the rows; with these they take the place of the mark.
         text_before, text_after: Text around the mark, which is tokenized with what the template
             writes there.
+        names_tiles: It is a text of Idefics3's: each tile after its row and column, then the whole.
     """
 
     mark_id: int
@@ -60,6 +66,7 @@ class Writing:
     after: tuple[int, ...] = ()
     text_before: str = ""
     text_after: str = ""
+    names_tiles: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +90,7 @@ class VisionConfig:
         drops_class_token: Features are those of patches alone.
         projector: ``mlp``: two matrices; ``pooled``: a mean of ``merge`` x ``merge`` patches, a
             norm and a matrix (Gemma 3); ``merged``: a norm, and two matrices of ``merge`` x
-            ``merge`` patches together (Qwen2-VL).
+            ``merge`` patches together (Qwen2-VL); ``shuffled``: one matrix of these (Idefics3).
         projector_activation: Between the matrices of ``mlp``.
         projector_bias: Whether these have one.
         merge: Edge of the squares of patches that become a row, in patches.
@@ -132,7 +139,7 @@ class VisionConfig:
     @property
     def least_tokens(self) -> int:
         """Rows of the smallest picture."""
-        if self.input.is_fixed:
+        if not self.input.multiple:
             return self.num_tokens(self.image_size, self.image_size)
         return -(-self.input.min_pixels // (self.patch_size * self.merge) ** 2)
 

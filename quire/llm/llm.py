@@ -413,7 +413,8 @@ class LLM:
             return prompt
         assert isinstance(prompt, dict)
         if self._pictures is None:
-            self._pictures = PictureReader(vision, self.engine.config.model)
+            tokenizer = self.get_tokenizer()
+            self._pictures = PictureReader(vision, self.engine.config.model, tokenizer)
         self._pictures.check_count(sources)
         read = [self._pictures.read_now(source) for source in sources]
         token_ids, pictures = self._pictures.place(prompt["prompt_token_ids"], read)

@@ -37,7 +37,15 @@ class Pixels(msgspec.Struct):
     data: bytes
 
 
-def decode(data: bytes, shape: PictureShape) -> Pixels:
+class Prepared(msgspec.Struct):
+    """What the encoder is given of a picture: tiles row by row, then the whole; or it alone."""
+
+    parts: list[Pixels]
+    rows: int = 0
+    columns: int = 0
+
+
+def decode(data: bytes, shape: PictureShape) -> Prepared:
     """Return a picture's pixels.
 
     Args:
@@ -75,8 +83,10 @@ def decode(data: bytes, shape: PictureShape) -> Pixels:
             raise PictureError("have one frame; got several")
         image.load()
         upright = ImageOps.exif_transpose(image)
-        made = _fit(_on_white(upright), shape)
-        return Pixels(made.height, made.width, made.tobytes())
+        image = _on_white(upright)
+        if shape.longest_edge is not None:
+            return _cut(image, shape, shape.longest_edge)
+        return Prepared([_pixels(_fit(image, shape))])
     except (MemoryError, PictureError):
         raise
     except Exception as error:
@@ -97,6 +107,51 @@ def _on_white(image: Image) -> Image:
     image = image.convert("RGBA")
     white = Images.new("RGBA", image.size, (255, 255, 255, 255))
     return Images.alpha_composite(white, image).convert("RGB")
+
+
+def _pixels(image: Image) -> Pixels:
+    return Pixels(image.height, image.width, image.tobytes())
+
+
+def _cut(image: Image, shape: PictureShape, longest: int) -> Prepared:
+    """Return a picture's tiles and itself.
+
+    Source: the steps and roundings of Idefics3's processor.
+    """
+    edge = shape.height
+    image = image.resize(_longest_size(*image.size, longest), shape.resample)
+    width, height = image.size
+    ratio = width / height
+    if width >= height:
+        width = _up(width, edge)
+        height = _up(int(width / ratio), edge)
+    else:
+        height = _up(height, edge)
+        width = _up(int(height * ratio), edge)
+    image = image.resize((width, height), shape.resample)
+    if (width, height) == (edge, edge):
+        return Prepared([_pixels(image)])
+    tiles = [
+        _pixels(image.crop((left, top, left + edge, top + edge)))
+        for top in range(0, height, edge)
+        for left in range(0, width, edge)
+    ]
+    whole = _pixels(image.resize((edge, edge), shape.resample))
+    return Prepared([*tiles, whole], height // edge, width // edge)
+
+
+def _up(size: int, edge: int) -> int:
+    return math.ceil(size / edge) * edge
+
+
+def _longest_size(width: int, height: int, longest: int) -> tuple[int, int]:
+    """Return a size whose longer edge is ``longest``, and whose shorter one is even."""
+    ratio = width / height
+    if width >= height:
+        shorter = int(longest / ratio)
+        return longest, max(shorter + shorter % 2, 1)
+    shorter = int(longest * ratio)
+    return max(shorter + shorter % 2, 1), longest
 
 
 def _fit(image: Image, shape: PictureShape) -> Image:

@@ -55,3 +55,19 @@ def least_written(vision: VisionConfig) -> list[int]:
     """Return what the smallest picture is written as."""
     writing = vision.writing
     return [*writing.before, *[writing.row_id] * vision.least_tokens, *writing.after]
+
+
+def tiles_text(rows: int, columns: int, row_texts: str) -> str:
+    """Return what a picture is written as that is cut into tiles, if into any.
+
+    Args:
+        rows, columns: Of tiles.
+        row_texts: The tokens that stand for the rows of one of them.
+    """
+    text = ""
+    for row in range(rows):
+        for column in range(columns):
+            text += f"<fake_token_around_image><row_{row + 1}_col_{column + 1}>{row_texts}"
+        text += "\n"
+    around = "<fake_token_around_image>"
+    return f"{text}{chr(10) if rows else ''}{around}<global-img>{row_texts}{around}"

@@ -19,12 +19,13 @@ from quire.core.config import ModelOptions
 from quire.core.errors import CapacityError, ConfigError, RequestError
 from quire.core.request import Picture
 from quire.core.vision_config import VisionConfig
-from quire.llm.pictures.decoding import Pixels
-from quire.llm.pictures.placing import find_marks, least_written, make_room
+from quire.llm.pictures.decoding import Pixels, Prepared
+from quire.llm.pictures.placing import find_marks, least_written, make_room, tiles_text
 from quire.llm.pictures.sandbox import Decoded
 from quire.llm.pictures.sources import PictureSource, SourceRules
 from quire.llm.process.sandboxes import Sandbox, SandboxDied, Sandboxes
 from quire.llm.turns import Turns
+from quire.text.tokenizer import Tokenizer
 
 _DECODER = "quire.llm.pictures.sandbox:decode_in_sandbox"
 #: Pictures that are read at once, and of one client: one that is slow to fetch holds up no others.
@@ -39,23 +40,34 @@ DECODE_SECONDS = 20.0
 MAX_LIVE_BYTES = 512 * 2**20
 
 
+@dataclass(frozen=True, slots=True)
+class PicturePart:
+    """Rows of a picture that the encoder makes together: of a tile, or of all of it.
+
+    Attributes:
+        first_row: Their place in what the picture is written as.
+        num_rows: How many there are.
+        key: Names their content.
+        pixels: What the encoder is given.
+    """
+
+    first_row: int
+    num_rows: int
+    key: str
+    pixels: Pixels
+
+
 @dataclass(frozen=True, slots=True, weakref_slot=True)
 class ReadPicture:
     """A picture that has no place in a prompt yet.
 
     Attributes:
         written: Its tokens, which take the place of its mark.
-        first_row: The first of its rows among them.
-        num_rows: How many there are.
-        key: Names its content.
-        pixels: What the encoder is given.
+        parts: In order.
     """
 
     written: list[int]
-    first_row: int
-    num_rows: int
-    key: str
-    pixels: Pixels
+    parts: list[PicturePart]
 
 
 class PictureReader:
@@ -64,18 +76,25 @@ class PictureReader:
     Args:
         vision: What pictures become.
         options: Say where pictures may be, and how many a prompt may have.
+        tokenizer: The model's; None where pictures are written by ids alone.
 
     Raises:
         ConfigError: A setting cannot be, or Pillow is missing.
     """
 
-    def __init__(self, vision: VisionConfig, options: ModelOptions) -> None:
+    def __init__(
+        self,
+        vision: VisionConfig,
+        options: ModelOptions,
+        tokenizer: Tokenizer | None = None,
+    ) -> None:
         if find_spec("PIL") is None:
             raise ConfigError(
                 "[config] a model that reads pictures needs Pillow, which is not installed. "
                 "pip install 'quire[vision]'"
             )
         self.vision = vision
+        self._tokenizer = tokenizer
         self._rules = SourceRules(options.allowed_media_domains, options.allowed_local_media_path)
         self._most = options.pictures_per_prompt()
         self._sandboxes = Sandboxes(self._start)
@@ -131,8 +150,9 @@ class PictureReader:
         places = find_marks(token_ids, len(read), self.vision)
         made, starts = make_room(token_ids, places, [one.written for one in read])
         return made, [
-            self._placed(one, start + one.first_row)
+            self._placed(part, start + part.first_row)
             for one, start in zip(read, starts, strict=True)
+            for part in one.parts
         ]
 
     async def read(
@@ -185,28 +205,42 @@ class PictureReader:
         most = self.vision.input.most_bytes
         self._reserve(most, source.where)
         try:
-            pixels = self._decode(source)
+            prepared = self._decode(source)
         except BaseException:
             self._give_back(most)
             raise
-        self._give_back(most - len(pixels.data))
-        writing = self.vision.writing
-        num_rows = self.vision.num_tokens(pixels.height, pixels.width)
-        # Pictures of other sizes have other keys, though their bytes be equal.
-        edges = f"{pixels.height}x{pixels.width}".encode()
-        key = blake2b(pixels.data, digest_size=20, key=edges).hexdigest()
-        rows = [writing.row_id] * num_rows
-        written = [*writing.before, *rows, *writing.after]
-        made = ReadPicture(written, len(writing.before), num_rows, key, pixels)
-        weakref.finalize(made, self._give_back, len(pixels.data)).atexit = False
+        num_bytes = sum(len(pixels.data) for pixels in prepared.parts)
+        self._give_back(most - num_bytes)
+        made = self._written(prepared)
+        weakref.finalize(made, self._give_back, num_bytes).atexit = False
         return made
 
-    def _placed(self, read: ReadPicture, start: int) -> Picture:
-        pixels = read.pixels
+    def _written(self, prepared: Prepared) -> ReadPicture:
+        writing = self.vision.writing
+        num_rows = [self.vision.num_tokens(one.height, one.width) for one in prepared.parts]
+        if writing.names_tiles:
+            assert self._tokenizer is not None, "tiles are named in a text"
+            (row_text,) = self._tokenizer.convert_ids_to_tokens([writing.row_id])
+            text = tiles_text(prepared.rows, prepared.columns, row_text * num_rows[0])
+            written = self._tokenizer.encode(text, False)
+        else:
+            written = [*writing.before, *[writing.row_id] * num_rows[0], *writing.after]
+        parts, place = [], 0
+        for pixels, count in zip(prepared.parts, num_rows, strict=True):
+            place = written.index(writing.row_id, place)
+            # Pictures of other sizes have other keys, though their bytes be equal.
+            edges = f"{pixels.height}x{pixels.width}".encode()
+            key = blake2b(pixels.data, digest_size=20, key=edges).hexdigest()
+            parts.append(PicturePart(place, count, key, pixels))
+            place += count
+        return ReadPicture(written, parts)
+
+    def _placed(self, part: PicturePart, start: int) -> Picture:
+        pixels = part.pixels
         made = Picture(
             start=start,
-            num_tokens=read.num_rows,
-            key=read.key,
+            num_tokens=part.num_rows,
+            key=part.key,
             pixels=pixels.data,
             height=pixels.height,
             width=pixels.width,
@@ -232,7 +266,7 @@ class PictureReader:
         with self._lock:
             self._num_bytes -= num_bytes
 
-    def _decode(self, source: PictureSource) -> Pixels:
+    def _decode(self, source: PictureSource) -> Prepared:
         """Return a picture's pixels."""
         data = self._rules.read(source)
         where = source.where
@@ -247,9 +281,9 @@ class PictureReader:
         if answer is None:
             raise _refusal(where, f"be decoded within {DECODE_SECONDS:g} s; it takes longer")
         decoded = msgspec.msgpack.decode(answer, type=Decoded)
-        if decoded.pixels is None:
+        if decoded.prepared is None:
             raise _refusal(where, decoded.refusal)
-        return decoded.pixels
+        return decoded.prepared
 
     def close(self) -> None:
         """End the processes; what waits for one is refused."""

@@ -21,7 +21,14 @@ ACTIVATIONS = {
 _KINDS = {
     "clip_vision_model": ("clip", "quick_gelu", 1e-5),
     "siglip_vision_model": ("siglip", "gelu_pytorch_tanh", 1e-6),
+    "idefics3_vision": ("siglip", "gelu_pytorch_tanh", 1e-6),
+    "idefics3": ("siglip", "gelu_pytorch_tanh", 1e-6),
+    "smolvlm_vision": ("siglip", "gelu_pytorch_tanh", 1e-6),
 }
+_WITHOUT_EFFECT = (
+    "projection_dim", "initializer_factor", "vision_use_head", "vocab_size", "size",
+    "max_image_size", "tie_word_embeddings", "use_base_siglip",
+)  # fmt: skip
 #: Wide enough for what there is; a larger edge would be a mistake, and take gigabytes.
 MAX_EDGE = 4096
 
@@ -80,6 +87,24 @@ def read_gemma3_vision(config: ConfigFields) -> VisionConfig:
     )
 
 
+def read_idefics3_vision(config: ConfigFields) -> VisionConfig:
+    """Read the encoder of an Idefics3ForConditionalGeneration, or SmolVLM's, likewise."""
+    fields = vision_fields(config)
+    defaults = {"hidden_size": 1152, "num_attention_heads": 16, "patch_size": 32}
+    vision = ConfigFields({**defaults, **fields.values}, fields.where)
+    made = _read_encoder(vision, "idefics3_vision", last_norm=True)
+    scale, patches = config.integer("scale_factor", 2), made.image_size // made.patch_size
+    if patches % scale:
+        raise config.error("scale_factor", f"must divide the {patches} patches of an edge")
+    token = config.integer("image_token_id", 128257, minimum=0)
+    return replace(
+        made,
+        writing=Writing(token, token, names_tiles=True),
+        projector="shuffled",
+        merge=scale,
+    )
+
+
 def vision_fields(config: ConfigFields) -> ConfigFields:
     """Return the fields of the encoder."""
     vision = config.object("vision_config")
@@ -128,7 +153,7 @@ def _read_encoder(vision: ConfigFields, default: str, **choices: Any) -> VisionC
         input=PictureShape(image_size, image_size),
         **choices,
     )
-    for name in ("projection_dim", "initializer_factor", "vision_use_head", "vocab_size"):
+    for name in (*_WITHOUT_EFFECT,):
         vision.has(name)
     vision.refuse_unread()
     return made

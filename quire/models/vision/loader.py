@@ -21,13 +21,20 @@ from quire.models.vision.projectors import (
     MlpProjector,
     PooledProjector,
     Projector,
+    ShuffledProjector,
 )
 from quire.models.vision.qwen_weights import QwenVisionWeights
 from quire.models.vision.tensor_reader import TensorReader
 from quire.models.vision.weights import VisionLayerWeights, VisionWeights
 
 #: First parts of the names of an encoder's tensors.
-PREFIXES = ("vision_tower.", "multi_modal_projector.", "visual.")
+PREFIXES = (
+    "vision_tower.",
+    "multi_modal_projector.",
+    "visual.",
+    "model.vision_model.",
+    "model.connector.",
+)
 
 
 def encoder_names(names: Collection[str]) -> set[str]:
@@ -150,6 +157,9 @@ def _projector(weights: VisionWeights, reader: TensorReader, backend: Backend) -
     if config.projector == "mlp":
         first, second = map(reader.linear, weights.mlp_projector())
         return MlpProjector(backend, first, second, config.projector_activation)
+    if config.projector == "shuffled":
+        linear = reader.linear(weights.shuffled_projector())
+        return ShuffledProjector(backend, linear, config.merge)
     norm, name = weights.pooled_projector()
     linear = reader.matrix(name, reader.floats(name).T)
     return PooledProjector(backend, reader.norm(norm, 1.0), linear, config.merge)

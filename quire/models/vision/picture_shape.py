@@ -37,19 +37,44 @@ def read_picture_shape(folder: Path, vision: VisionConfig) -> PictureShape:
     fields = ConfigFields(values, str(path))
     for name in ("do_resize", "do_rescale", "do_normalize", "do_convert_rgb"):
         fields.require(name, True)
-    for name in ("do_pad", "do_pan_and_scan"):
-        fields.require(name, False)
     return replace(
-        _any_size(fields, vision) if vision.kind == "qwen" else _fixed(fields, vision),
-        resample=_resample(fields),
+        _read_size(fields, vision),
+        resample=_resample(fields, {"pooled": 2, "shuffled": 1}.get(vision.projector, 3)),
         rescale=fields.number("rescale_factor", 1 / 255),
         mean=_three(fields, "image_mean", least=-math.inf),
         std=_three(fields, "image_std", least=0.0),
     )
 
 
-def _resample(fields: ConfigFields) -> int:
-    resample = fields.integer("resample", 3, minimum=0)
+def _read_size(fields: ConfigFields, vision: VisionConfig) -> PictureShape:
+    if vision.kind == "qwen":
+        return _any_size(fields, vision)
+    if vision.writing.names_tiles:
+        return _tiles(fields, vision)
+    for name in ("do_pad", "do_pan_and_scan"):
+        fields.require(name, False)
+    return _fixed(fields, vision)
+
+
+def _tiles(fields: ConfigFields, vision: VisionConfig) -> PictureShape:
+    """Read whether pictures are cut into tiles, and how long they are then."""
+    fields.has("do_pad")  # all tiles are equally large
+    edge = vision.image_size
+    tile = fields.object("max_image_size") or ConfigFields({}, fields.where)
+    if tile.integer("longest_edge", 364) != edge:
+        raise fields.error("max_image_size", f"must have a longest_edge of {edge}, as the encoder")
+    if not fields.boolean("do_image_splitting", True):
+        # The size is reached in two steps, of which the first would blur.
+        raise fields.error("do_image_splitting", "must be true")
+    size = fields.object("size") or ConfigFields({}, fields.where)
+    longest = size.integer("longest_edge", 4 * 364)
+    if not edge <= longest <= MAX_EDGE:
+        raise fields.error("size", f"must have a longest_edge of {edge} to {MAX_EDGE}")
+    return PictureShape(edge, edge, longest_edge=longest)
+
+
+def _resample(fields: ConfigFields, default: int) -> int:
+    resample = fields.integer("resample", default, minimum=0)
     if resample not in (0, 1, 2, 3, 4, 5):
         raise fields.error("resample", "must be one of Pillow's filters, 0 to 5")
     return resample

@@ -134,6 +134,36 @@ class MergingProjector:
         return out
 
 
+@dataclass(frozen=True, slots=True)
+class ShuffledProjector:
+    """A matrix of the features of squares (Idefics3, SmolVLM).
+
+    Attributes:
+        backend: Computes.
+        linear: ``merge ** 2 * W`` to D.
+        merge: Edge of the squares.
+    """
+
+    backend: Backend
+    linear: Linear
+    merge: int
+
+    @property
+    def width(self) -> int:
+        """D."""
+        return self.linear.out_features
+
+    def project(self, features: Array, down: int, across: int) -> Slices[Array]:
+        """Return (S / merge ** 2, D)."""
+        found = squares(np.asarray(self.backend.to_numpy(features)), down, across, self.merge)
+        merged = self.backend.from_numpy(found.reshape(len(found), -1))
+        out = self.backend.empty((len(found), self.width), self.backend.activation_dtype)
+        for rows in cut_rows(len(found), self.linear.in_features * self.width):
+            self.linear(merged[rows], out[rows])
+            yield
+        return out
+
+
 def squares(features: FloatArray, down: int, across: int, edge: int) -> FloatArray:
     """Return the features of each square, (squares, edge ** 2, W), row by row both.
 

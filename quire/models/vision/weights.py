@@ -18,6 +18,7 @@ HARMLESS = (
     r"vision_tower\.(vision_model\.)?embeddings\.position_ids",
 )
 PREFIX = "vision_tower."
+IDEFICS3_PREFIX = "model.vision_model."
 _PROJECTOR = "multi_modal_projector."
 #: Checkpoints of transformers 4 have it in all names of the encoder.
 OPTIONAL = "vision_model."
@@ -50,6 +51,8 @@ class VisionWeights:
         longer = f"{PREFIX}{OPTIONAL}"
         has_longer = any(name.startswith(longer) for name in stored)
         self._prefix = longer if has_longer else PREFIX
+        if config.projector == "shuffled":
+            self._prefix = IDEFICS3_PREFIX
 
     @property
     def class_token(self) -> str:
@@ -112,10 +115,18 @@ class VisionWeights:
         norm = NormWeights(f"{_PROJECTOR}mm_soft_emb_norm", (self.config.hidden_size,), False)
         return norm, f"{_PROJECTOR}mm_input_projection_weight"
 
+    def shuffled_projector(self) -> LinearWeights:
+        """(D, M W), M patches of a square."""
+        merged = self.config.merge**2 * self.config.hidden_size
+        name = "model.connector.modality_projection.proj"
+        return LinearWeights((name,), (self._width,), merged)
+
     def _projector_shapes(self) -> dict[str, tuple[int, ...]]:
         if self.config.projector == "pooled":
             norm, matrix = self.pooled_projector()
             return {**dict(norm.shapes()), matrix: (self.config.hidden_size, self._width)}
+        if self.config.projector == "shuffled":
+            return dict(self.shuffled_projector().shapes())
         return dict(pair for part in self.mlp_projector() for pair in part.shapes())
 
     def shapes(self) -> dict[str, tuple[int, ...]]:

@@ -43,7 +43,7 @@ FILES = {
 
 
 def pixels(data, shape):
-    found = decode(data, shape)
+    (found,) = decode(data, shape).parts
     return np.frombuffer(found.data, np.uint8).reshape(found.height, found.width, 3)
 
 
@@ -91,7 +91,7 @@ def test_the_largest_pictures_are_taken():
 def test_hostile_files_are_refused_with_their_reason(name):
     data, reason = HOSTILE[name]
     if reason is None:
-        assert len(decode(data, SHORTEST).data) == 3 * EDGE * EDGE
+        assert len(decode(data, SHORTEST).parts[0].data) == 3 * EDGE * EDGE
         return
     with pytest.raises(PictureError, match=reason) as caught:
         decode(data, SHORTEST)
