@@ -37,6 +37,7 @@ class PictureFamily:
     Attributes:
         specials: Its special tokens in the order of their ids; the first two begin and end a text.
         template: Its chat template.
+        row: The one that stands for a row of a picture.
         model: Makes the model, of ids by special token.
         image_processor: ``module.Class`` of transformers that uses Pillow.
         settings: What that is made of.
@@ -47,6 +48,7 @@ class PictureFamily:
 
     specials: list[str]
     template: str
+    row: str
     model: Any
     image_processor: str
     settings: dict[str, Any]
@@ -246,6 +248,7 @@ _IDEFICS3 = PictureFamily(
         "{% elif line.type == 'image' %}<image>{% endif %}{% endfor %}{% endif %}"
         "<end_of_utterance>\n{% endfor %}{% if add_generation_prompt %}Assistant:{% endif %}"
     ),
+    row="<image>",
     model=partial(_idefics3, "Idefics3"),
     image_processor="idefics3.Idefics3ImageProcessorPil",
     settings={"size": {"longest_edge": 3 * 56}, "max_image_size": {"longest_edge": 56}},
@@ -267,6 +270,7 @@ _QWEN = PictureFamily(
         "{% elif 'text' in content %}{{ content.text }}{% endif %}{% endfor %}<|im_end|>\n"
         "{% endif %}{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
     ),
+    row="<|image_pad|>",
     model=_qwen2,
     image_processor="qwen2_vl.Qwen2VLImageProcessorPil",
     settings={
@@ -289,6 +293,7 @@ FAMILIES = {
             "{% else %}{{ item.text | trim }}{% endif %}{% endfor %}{% endif %}<end_of_turn>\n"
             "{% endfor %}{% if add_generation_prompt %}<start_of_turn>model\n{% endif %}"
         ),
+        row="<image_soft_token>",
         model=_gemma3,
         image_processor="gemma3.Gemma3ImageProcessorPil",
         settings={

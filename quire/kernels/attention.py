@@ -184,6 +184,7 @@ def check(spec: AttentionSpec, qkv: Array, num_tokens: int, out: Array) -> None:
 def refuse_batch() -> UnsupportedInputError:
     """Return the error for a step whose block tables, slots or lengths point outside the cache."""
     return UnsupportedInputError(
-        "[attention] slots, block ids and positions must lie inside the cache and the rope tables, "
-        "and query_start_loc must rise from 0 to T with query lengths <= seq_lens."
+        "[attention] slots, block ids and positions must lie inside the cache and the rope tables; "
+        "query_start_loc must rise from 0 to T with query lengths <= seq_lens, and last_seen must "
+        "not fall within a request."
     )
