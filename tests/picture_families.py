@@ -84,9 +84,7 @@ class PictureFamily:
             setattr(tokenizer, f"{name}_id", tokenizer.convert_tokens_to_ids(text))
         made = self.processor
         made = getattr(transformers, made) if isinstance(made, str) else made
-        return made(
-            image_processor=self._image_processor(), tokenizer=tokenizer, **self.more
-        )
+        return made(image_processor=self._image_processor(), tokenizer=tokenizer, **self.more)
 
     def _image_processor(self):
         module, name = self.image_processor.split(".")
@@ -127,9 +125,7 @@ def greedy(model, processor, messages, files, num_tokens):
     )
     images = [Image.open(io.BytesIO(data)) for data in files]
     images = [picture_on_white(image) for image in images]
-    inputs = processor(
-        text=[text], images=[images], return_tensors="pt", add_special_tokens=False
-    )
+    inputs = processor(text=[text], images=[images], return_tensors="pt", add_special_tokens=False)
     made = model.generate(
         **inputs, max_new_tokens=num_tokens, min_new_tokens=num_tokens, do_sample=False
     )

@@ -263,15 +263,17 @@ class Scheduler:
                 num_new_tokens = self.prefill.chunk(num_missing, room, room if may_cut else 0)
                 most = self._room(plan) - num_decodes_after
                 start = request.num_computed_tokens + len(hits) * self.kv.block_size
-                num_new_tokens = whole_pictures(request, start, num_new_tokens, most)
+                num_whole = whole_pictures(request, start, num_new_tokens, most)
+                # A whole picture may be more than a step has for prompts; decodes run all the same.
+                budget += max(num_whole - num_new_tokens, 0)
+                num_new_tokens = num_whole
             if num_new_tokens:
                 allocation = self._allocate_or_preempt(request, num_new_tokens, hits)
                 if allocation is None:
                     break
                 self._apply_hits(request, hits)
                 self._plan_request(plan, request, num_new_tokens, allocation)
-                # A whole picture may be more than the step had for prompts.
-                budget = max(budget - num_new_tokens, num_decodes_after)
+                budget = min(budget - num_new_tokens, self._room(plan))
             position += 1
         return budget
 

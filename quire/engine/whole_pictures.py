@@ -15,7 +15,7 @@ def whole_pictures(request: Request, start: int, num_tokens: int, most: int) -> 
     Args:
         request: Any.
         start: How many of its tokens are computed or found in the cache.
-        num_tokens: That it may have otherwise.
+        num_tokens: That it may have otherwise; with 0 it gets none.
         most: That the step has room for.
 
     Returns:
@@ -25,7 +25,7 @@ def whole_pictures(request: Request, start: int, num_tokens: int, most: int) -> 
     end = start + num_tokens
     for picture in request.source.pictures:
         stop = picture.start + picture.num_tokens
-        if picture.sees_ahead and picture.start < end < stop:
+        if num_tokens and picture.sees_ahead and picture.start < end < stop:
             if picture.start > start:
                 return picture.start - start
             return stop - start if stop - start <= most else 0

@@ -147,7 +147,7 @@ def check_batch(spec: AttentionSpec, batch: ForwardBatch) -> None:
         UnsupportedInputError: As said.
     """
     num_tokens, requests = batch.slot_mapping.shape[0], batch.seq_lens.shape[0]
-    wanted = [(num_tokens,)]
+    wanted: list[tuple[int, ...]] = [(num_tokens,)]
     if spec.rope_sections:
         wanted.append((len(spec.rope_sections), num_tokens))
     positions = tuple(batch.positions.shape)

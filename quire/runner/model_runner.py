@@ -223,8 +223,8 @@ class ModelRunner:
             decodes = None
             if num_proposed is None and len(batch.input_ids) == len(hidden) == len(plan.scheduled):
                 own = np.array([self._table.rows[r.request_id] for r in plan.scheduled], np.int32)
-                at = np.array([r.num_computed_tokens for r in plan.scheduled], np.int32)
-                decodes = ComputedRows(own, at)
+                places = np.array([r.num_computed_tokens for r in plan.scheduled], np.int32)
+                decodes = ComputedRows(own, places)
             self._speculation.observe(plan, num_proposed, output, hidden, paths, decodes)
         if self._speculation is not None:
             self._speculation.step_took(time.perf_counter() - begin)

@@ -33,6 +33,7 @@ def with_pictures(*places, sees_ahead=True):
         (10, 5, 19, 0),  # no room: later
         (10, 5, 20, 20),
         (10, 0, 64, 0),
+        (15, 0, 64, 0),
         (30, 1, 64, 8),
         (38, 62, 64, 62),
     ],

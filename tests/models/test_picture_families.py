@@ -161,7 +161,12 @@ def test_gemma_3_as_it_is_published(tmp_path):
     (tmp_path / CONFIG).write_text(json.dumps(config))
     (tmp_path / PROCESSOR).write_text(json.dumps(processor))
     made = read_model_config(tmp_path)
-    assert (made.num_heads, made.num_kv_heads, made.head_dim, made.vocab_size) == (8, 4, 256, 262208)
+    assert (made.num_heads, made.num_kv_heads, made.head_dim, made.vocab_size) == (
+        8,
+        4,
+        256,
+        262208,
+    )
     assert made.vision.least_tokens == 256
     assert (made.vision.merge, made.vision.input.resample) == (4, 2)
     assert made.rope.scaling["factor"] == 8.0

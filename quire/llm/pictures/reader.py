@@ -221,6 +221,7 @@ class PictureReader:
         if writing.names_tiles:
             assert self._tokenizer is not None, "tiles are named in a text"
             (row_text,) = self._tokenizer.convert_ids_to_tokens([writing.row_id])
+            assert row_text is not None, f"token {writing.row_id} has no text"
             text = tiles_text(prepared.rows, prepared.columns, row_text * num_rows[0])
             written = self._tokenizer.encode(text, False)
         else:

@@ -61,7 +61,8 @@ def read_nested(
     for token_id in (writing.mark_id, writing.row_id, *writing.before, *writing.after):
         if token_id >= made.vocab_size:
             raise config.error(
-                _field_of(config, token_id), f"must be below the vocabulary's size ({made.vocab_size})"
+                _field_of(config, token_id),
+                f"must be below the vocabulary's size ({made.vocab_size})",
             )
     config.has("vocab_size")
     return replace(made, architecture=read_architecture(config), vision=vision)

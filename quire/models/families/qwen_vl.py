@@ -17,7 +17,13 @@ NAMES = llama.NAMES
 #: What files leave out of the decoder's fields that is as transformers has it.
 _DEFAULTS = {"rms_norm_eps": 1e-5, "num_key_value_heads": 8, "max_window_layers": 80}
 #: Of the whole model, where the decoder's fields lie among them.
-_OUTER = ("vision_config", "architectures", "model_type", "transformers_version", "quantization_config")
+_OUTER = (
+    "vision_config",
+    "architectures",
+    "model_type",
+    "transformers_version",
+    "quantization_config",
+)
 
 
 def read_qwen2_vl(config: ConfigFields) -> ModelConfig:
@@ -34,7 +40,12 @@ def _read(
     config: ConfigFields, model_type: str, read_vision: Callable[[ConfigFields], VisionConfig]
 ) -> ModelConfig:
     decoder = NestedDecoder(_read_decoder, "Qwen2ForCausalLM", _DEFAULTS)
-    for name in ("video_token_id", "vision_start_token_id", "vision_end_token_id", "vision_token_id"):
+    for name in (
+        "video_token_id",
+        "vision_start_token_id",
+        "vision_end_token_id",
+        "vision_token_id",
+    ):
         config.has(name)
     if config.object("text_config") is None:  # before transformers 4.52
         text = {name: value for name, value in config.values.items() if name not in _OUTER}
@@ -62,5 +73,7 @@ def _read_decoder(config: ConfigFields) -> ModelConfig:
     if not isinstance(sections, list) or not all(type(n) is int and n >= 0 for n in sections):
         raise config.error("rope_parameters", "must have an mrope_section, a list of numbers")
     if len(sections) != 3 or sum(sections) != half:
-        raise config.error("rope_parameters", f"must have 3 numbers in mrope_section, {half} in all")
+        raise config.error(
+            "rope_parameters", f"must have 3 numbers in mrope_section, {half} in all"
+        )
     return replace(made, rope=replace(made.rope, sections=tuple(sections)))

@@ -125,7 +125,8 @@ class PictureEncoder:
             For each (num_tokens, D), of the backend's ``activation_dtype``, on its device.
         """
         config, backend, parts = self.config, self._backend, self._parts
-        grids = [tuple(edge // config.patch_size for edge in p.shape[:2]) for p in pictures]
+        patch = config.patch_size
+        grids = [(p.shape[0] // patch, p.shape[1] // patch) for p in pictures]
         layouts = [lay_out(*grid, config) if parts.rope else None for grid in grids]
         residual = yield from self._embed(pictures, layouts)
         if parts.first_norm is not None:

@@ -112,9 +112,7 @@ def _parts(weights: VisionWeights, reader: TensorReader, backend: Backend) -> En
     )
 
 
-def _qwen_parts(
-    weights: QwenVisionWeights, reader: TensorReader, backend: Backend
-) -> EncoderParts:
+def _qwen_parts(weights: QwenVisionWeights, reader: TensorReader, backend: Backend) -> EncoderParts:
     config = weights.config
     # Both frames show the same picture: their weights are added.
     values = reader.floats(weights.patches).sum(2).reshape(config.hidden_size, -1)

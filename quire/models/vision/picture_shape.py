@@ -88,7 +88,9 @@ def _any_size(fields: ConfigFields, vision: VisionConfig) -> PictureShape:
     size = fields.object("size") or ConfigFields({}, fields.where)
     edge = vision.patch_size * vision.merge
     least, most = (
-        (fields if fields.has(older) else size).integer(older if fields.has(older) else name, pixels)
+        (fields if fields.has(older) else size).integer(
+            older if fields.has(older) else name, pixels
+        )
         for older, name, pixels in (
             ("min_pixels", "shortest_edge", 56 * 56),
             ("max_pixels", "longest_edge", 28 * 28 * 1280),

@@ -62,9 +62,7 @@ class QwenVisionWeights:
         """Return every tensor that is taken."""
         config = self.config
         patch = (config.patch_size, config.patch_size)
-        shapes: dict[str, tuple[int, ...]] = {
-            self.patches: (config.hidden_size, 3, FRAMES, *patch)
-        }
+        shapes: dict[str, tuple[int, ...]] = {self.patches: (config.hidden_size, 3, FRAMES, *patch)}
         parts: list[LinearWeights | NormWeights] = [*self.projector()]
         for number in range(config.num_layers):
             layer = self.layer(number)
