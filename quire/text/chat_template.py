@@ -17,6 +17,7 @@ from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from quire.core.errors import ConfigError, RequestError
+from quire.models.config_fields import read_json
 from quire.text.message_content import as_parts, as_text, read_content, with_text
 from quire.text.plain_text import SpecialTexts, cut_at, unused_mark
 
@@ -310,8 +311,8 @@ def find_template(
     """Find a model's chat templates, or return None when it has none.
 
     In order: the file ``override``; the source ``preset``; ``chat_template.jinja`` with
-    ``additional_chat_templates/``; ``chat_template`` of ``tokenizer_config.json``, one source or a
-    list of named ones.
+    ``additional_chat_templates/``; ``chat_template`` of ``chat_template.json``, where processors of
+    pictures had it, or of ``tokenizer_config.json``, one source or a list of named ones.
 
     Raises:
         ConfigError: ``override`` cannot be read or is no Jinja template.
@@ -331,6 +332,9 @@ def find_template(
     files = {"default": folder / "chat_template.jinja"}
     files |= {path.stem: path for path in sorted(folder.glob("additional_chat_templates/*.jinja"))}
     templates = {name: path.read_text("utf-8") for name, path in files.items() if path.is_file()}
+    older = folder / "chat_template.json"
+    if not templates and older.is_file():
+        templates = _read_entry(read_json(older).get("chat_template"))
     if not templates:
         templates = _read_entry(config.get("chat_template"))
     return ChatTemplate(templates, special_tokens) if templates else None
