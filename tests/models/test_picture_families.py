@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from quire.core.errors import ModelLoadError
+from quire import LLM
+from quire.core.errors import ConfigError, ModelLoadError
 from quire.llm.pictures.decoding import decode
 from quire.models.config_reader import read_model_config
 from quire.models.vision import slices
@@ -73,6 +74,14 @@ def test_rows_do_not_depend_on_company_or_slices(name, checkpoint, backend, monk
     monkeypatch.setattr(slices, "SLICE_WORK", work)
     for got, want in zip(encoded(encoder, backend, pixels), alone, strict=True):
         np.testing.assert_array_equal(got, want)
+
+
+def test_steps_must_hold_a_picture_whose_rows_see_later_ones(checkpoint, device):
+    folder = str(checkpoint("gemma3")[1])
+    settings = {"device": device, "threads": 1, "memory": 2**26, "max_num_seqs": 20}
+    with pytest.raises(ConfigError, match=r"a token of each other request, 16 \+ 20; got 35"):
+        LLM(folder, max_num_batched_tokens=35, **settings)
+    LLM(folder, max_num_batched_tokens=36, **settings).shutdown()
 
 
 def changed(folder, target, file, values):
