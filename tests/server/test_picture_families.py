@@ -131,7 +131,12 @@ def test_prompts_and_answers_are_those_of_transformers(live, wanted, name):
 
 @pytest.mark.parametrize(
     "setting",
-    [{"max_num_batched_tokens": 48}, {"enable_prefix_caching": False}, {"block_size": 32}],
+    [
+        {"max_num_batched_tokens": 48},
+        {"enable_prefix_caching": False},
+        {"block_size": 32},
+        {"speculative_config": '{"method": "ngram"}'},
+    ],
 )
 def test_parts_of_a_prompt_change_nothing(live, create, setting):
     want = [ask(live, *parts)[1] for parts in CONVERSATIONS.values()]
