@@ -17,6 +17,7 @@ from quire.models.families import (
     exaone,
     falcon,
     gemma,
+    gemma3_pictures,
     glm,
     gpt2,
     gpt_j,
@@ -83,7 +84,9 @@ FAMILIES = {
     "GPTNeoXForCausalLM": Family(gpt_neox.read_gpt_neox, gpt_neox.NAMES),
     "Gemma2ForCausalLM": Family(gemma.read_gemma2, gemma.SANDWICH_NAMES),
     "Gemma3ForCausalLM": Family(gemma.read_gemma3, gemma.SANDWICH_NAMES),
-    "Gemma3ForConditionalGeneration": Family(gemma.read_gemma3_with_pictures, gemma.PICTURE_NAMES),
+    "Gemma3ForConditionalGeneration": Family(
+        gemma3_pictures.read_gemma3_pictures, gemma3_pictures.NAMES
+    ),
     "GemmaForCausalLM": Family(gemma.read_gemma, gemma.NAMES),
     "Glm4ForCausalLM": Family(glm.read_glm4, glm.GLM4_NAMES),
     "Glm4MoeForCausalLM": Family(deepseek_moe.read_glm4_moe, deepseek_moe.NAMES),

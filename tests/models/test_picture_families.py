@@ -128,7 +128,7 @@ def test_what_would_change_a_picture_is_refused(checkpoint, tmp_path, name, file
         read_model_config(changed(checkpoint(name)[1], tmp_path, file, values))
 
 
-def test_a_qwen_of_older_files_is_read(checkpoint, tmp_path):
+def test_a_qwen_of_older_files_is_read(checkpoint, tmp_path, caplog):
     """The decoder's fields lay among the model's, and sizes in fields of their own."""
     folder = checkpoint("qwen2_vl")[1]
     config = json.loads((folder / CONFIG).read_text())
@@ -142,6 +142,7 @@ def test_a_qwen_of_older_files_is_read(checkpoint, tmp_path):
     processor |= {"min_pixels": size["shortest_edge"], "max_pixels": size["longest_edge"]}
     (tmp_path / PROCESSOR).write_text(json.dumps(processor))
     assert read_model_config(tmp_path) == read_model_config(folder)
+    assert "not known" not in caplog.text
 
 
 def test_gemma_3_as_it_is_published(tmp_path):

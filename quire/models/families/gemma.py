@@ -9,9 +9,7 @@ from typing import Any
 from quire.core.model_config import ModelConfig
 from quire.models.config_fields import ConfigFields
 from quire.models.families import llama
-from quire.models.families.nested_decoder import NestedDecoder, prefixed, read_nested
 from quire.models.rope_config import read_ropes
-from quire.models.vision.config import read_gemma3_vision
 
 NAMES = llama.NAMES
 SANDWICH_NAMES = replace(
@@ -20,17 +18,6 @@ SANDWICH_NAMES = replace(
     mlp_norm="pre_feedforward_layernorm",
     mlp_norm_after="post_feedforward_layernorm",
 )
-#: What files leave out of a ``text_config`` that is as in transformers' Gemma3TextConfig.
-_GEMMA3 = {
-    "vocab_size": 262208,
-    "hidden_size": 2304,
-    "intermediate_size": 9216,
-    "num_hidden_layers": 26,
-    "num_attention_heads": 8,
-    "num_key_value_heads": 4,
-    "max_position_embeddings": 131072,
-}
-PICTURE_NAMES = prefixed(SANDWICH_NAMES, "language_model.")
 
 
 def read_gemma(config: ConfigFields) -> ModelConfig:
@@ -76,18 +63,6 @@ def read_gemma3(config: ConfigFields) -> ModelConfig:
             config, 4096, ["sliding_attention"] * (every - 1) + ["full_attention"]
         ),
     )
-
-
-def read_gemma3_with_pictures(config: ConfigFields) -> ModelConfig:
-    """Read a Gemma3ForConditionalGeneration: rows of a picture see one another."""
-    decoders = {"gemma3_text": NestedDecoder(read_gemma3, "Gemma3ForCausalLM", _GEMMA3)}
-    made = read_nested(config, decoders, "gemma3_text", read_gemma3_vision)
-    assert made.vision is not None
-    if made.sliding_window is not None and made.sliding_window < made.vision.least_tokens:
-        raise config.error(
-            "mm_tokens_per_image", f"must be at most sliding_window ({made.sliding_window})"
-        )
-    return made
 
 
 def _read_cap(config: ConfigFields, name: str, default: float) -> float | None:

@@ -18,12 +18,10 @@ NAMES = llama.NAMES
 _DEFAULTS = {"rms_norm_eps": 1e-5, "num_key_value_heads": 8, "max_window_layers": 80}
 #: Of the whole model, where the decoder's fields lie among them.
 _OUTER = (
-    "vision_config",
-    "architectures",
-    "model_type",
-    "transformers_version",
-    "quantization_config",
-)
+    "architectures", "image_token_id", "model_type", "quantization_config", "transformers_version",
+    "video_token_id", "vision_config", "vision_end_token_id", "vision_start_token_id",
+    "vision_token_id",
+)  # fmt: skip
 
 
 def read_qwen2_vl(config: ConfigFields) -> ModelConfig:
@@ -40,12 +38,7 @@ def _read(
     config: ConfigFields, model_type: str, read_vision: Callable[[ConfigFields], VisionConfig]
 ) -> ModelConfig:
     decoder = NestedDecoder(_read_decoder, "Qwen2ForCausalLM", _DEFAULTS)
-    for name in (
-        "video_token_id",
-        "vision_start_token_id",
-        "vision_end_token_id",
-        "vision_token_id",
-    ):
+    for name in _OUTER:
         config.has(name)
     if config.object("text_config") is None:  # before transformers 4.52
         text = {name: value for name, value in config.values.items() if name not in _OUTER}

@@ -19,7 +19,9 @@ def read_qwen2_vision(config: ConfigFields) -> VisionConfig:
     width = vision.integer("embed_dim", 1280)
     ratio = vision.number("mlp_ratio", 4)
     vision.has("hidden_size")  # the decoder's
-    return _read(config, vision, width, int(width * ratio), "quick_gelu")
+    made = _read(config, vision, width, int(width * ratio), "quick_gelu")
+    vision.refuse_unread()
+    return made
 
 
 def read_qwen2_5_vision(config: ConfigFields) -> VisionConfig:
