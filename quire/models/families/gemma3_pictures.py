@@ -6,7 +6,7 @@ from __future__ import annotations
 from quire.core.model_config import ModelConfig
 from quire.models.config_fields import ConfigFields
 from quire.models.families import gemma
-from quire.models.families.nested_decoder import NestedDecoder, prefixed, read_nested
+from quire.models.families.nested_decoder import NestedDecoder, read_nested
 from quire.models.vision.config import read_gemma3_vision
 
 #: What files leave out of a ``text_config`` that is as in transformers' Gemma3TextConfig.
@@ -19,7 +19,7 @@ _GEMMA3 = {
     "num_key_value_heads": 4,
     "max_position_embeddings": 131072,
 }
-NAMES = prefixed(gemma.SANDWICH_NAMES, "language_model.")
+NAMES = gemma.SANDWICH_NAMES.under("language_model.")
 
 
 def read_gemma3_pictures(config: ConfigFields) -> ModelConfig:

@@ -1,4 +1,4 @@
-"""Decoders that are a part of a model that reads pictures: their fields and their names."""
+"""Decoders that are a part of a model that reads pictures: their fields."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from quire.core.model_config import ModelConfig
 from quire.core.vision_config import VisionConfig
 from quire.models.config_fields import ConfigFields
 from quire.models.families.llama import read_architecture
-from quire.models.weight_names import WeightNames
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,14 +71,3 @@ def _field_of(config: ConfigFields, token_id: int) -> str:
     """Return which field has a token's id."""
     names = [name for name, value in config.values.items() if value == token_id]
     return names[0] if names else "text_config"
-
-
-def prefixed(names: WeightNames, prefix: str) -> WeightNames:
-    """Return the names of a decoder all of which begin with ``prefix``."""
-    return replace(
-        names,
-        layer=prefix + names.layer,
-        embedding=prefix + names.embedding,
-        final_norm=prefix + names.final_norm,
-        head=prefix + names.head,
-    )
