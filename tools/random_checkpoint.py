@@ -18,7 +18,7 @@ import numpy as np
 
 from quire.models.config_reader import read_model_config
 from quire.models.registry import get_family
-from quire.models.vision.weights import VisionWeights
+from quire.models.vision.loader import vision_weights
 from quire.models.weight_map import WeightMap
 
 FORMAT_DTYPES = {"float32": "F32", "float16": "F16", "bfloat16": "BF16"}
@@ -192,7 +192,7 @@ def random_checkpoint(
     model = read_model_config(folder)
     shapes = WeightMap(model, get_family(model.architecture).weight_names(model)).shapes()
     if model.vision is not None:
-        shapes |= VisionWeights(model.vision, model.hidden_size, ()).shapes()
+        shapes |= vision_weights(model.vision, model.hidden_size).shapes()
     header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
     end = 0
     for name, shape in shapes.items():

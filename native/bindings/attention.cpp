@@ -184,9 +184,10 @@ void bind_attention(nb::module_& m) {
       });
   nb::class_<AttentionPlan>(m, "AttentionPlan")
       .def(nb::init<int64_t, int64_t, nb::handle, nb::handle, nb::handle, int64_t, int64_t,
-                    nb::handle, nb::handle, nb::object, nb::object, int64_t, nb::object>(),
+                    nb::handle, nb::handle, nb::object, nb::object, int64_t, nb::object,
+                    nb::object>(),
            nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(),
-           nb::arg(), nb::arg().none(), nb::arg().none(), nb::arg(), nb::arg())
+           nb::arg(), nb::arg().none(), nb::arg().none(), nb::arg(), nb::arg().none(), nb::arg())
       .def_prop_ro("inside", &AttentionPlan::inside)
       .def_prop_ro("num_tokens", &AttentionPlan::num_tokens);
   nb::class_<PagedAttention>(m, "PagedAttention")

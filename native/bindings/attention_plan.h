@@ -32,7 +32,8 @@ class AttentionPlan {
   AttentionPlan(int64_t num_tokens, int64_t num_sections, nb::handle positions,
                 nb::handle slot_mapping, nb::handle block_tables, int64_t num_requests,
                 int64_t max_blocks, nb::handle query_start_loc, nb::handle seq_lens,
-                nb::object tree_starts, nb::object tree_slots, int64_t tree_depth, nb::object cache)
+                nb::object tree_starts, nb::object tree_slots, int64_t tree_depth,
+                nb::object last_seen, nb::object cache)
       : num_sections_(num_sections),
         positions_(positions, num_sections * num_tokens),
         slots_(slot_mapping, num_tokens),
@@ -41,10 +42,11 @@ class AttentionPlan {
         lens_(seq_lens, num_requests),
         tree_starts_(std::move(tree_starts), num_requests),
         tree_slots_(std::move(tree_slots), num_tokens * tree_depth),
+        last_seen_(std::move(last_seen), num_tokens),
         owner_(std::move(cache)),
         cache_(nb::cast<const KVCache&>(owner_)),
-        batch_{num_tokens, num_requests, max_blocks,   positions_,  slots_,    tables_,
-               starts_,    lens_,        tree_starts_, tree_slots_, tree_depth},
+        batch_{num_tokens, num_requests, max_blocks,   positions_,  slots_,     tables_,
+               starts_,    lens_,        tree_starts_, tree_slots_, tree_depth, last_seen_},
         inside_(check()) {}
 
   const AttentionBatch& batch() const { return batch_; }
@@ -81,6 +83,9 @@ class AttentionPlan {
       if (!std::all_of(table, table + blocks,
                        [&](int32_t id) { return id >= 0 && id < cache_.num_blocks(); }))
         return false;
+      if (batch_.last_seen &&
+          !std::is_sorted(batch_.last_seen + starts[i], batch_.last_seen + starts[i + 1]))
+        return false;
     }
     return !batch_.tree_starts || check_trees();
   }
@@ -108,6 +113,7 @@ class AttentionPlan {
   Input<int32_t> tables_, starts_, lens_;
   Optional<int32_t> tree_starts_;
   Optional<int64_t> tree_slots_;
+  Optional<int32_t> last_seen_;
   nb::object owner_;
   const KVCache& cache_;
   AttentionBatch batch_;

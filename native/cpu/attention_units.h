@@ -62,7 +62,13 @@ struct Step {
 
   // The last position that a query at `position` sees.
   int64_t last_seen(int64_t request, int64_t position) const {
-    return smaller<int64_t>(position + layer.ahead, batch.seq_lens[request] - 1);
+    int64_t last = position + layer.ahead;
+    if (batch.last_seen && !has_tree(batch, request)) {
+      const int32_t* starts = batch.query_start_loc + request;
+      const int64_t computed = batch.seq_lens[request] - (starts[1] - starts[0]);
+      last = larger<int64_t>(last, batch.last_seen[starts[0] + position - computed]);
+    }
+    return smaller<int64_t>(last, batch.seq_lens[request] - 1);
   }
   int64_t rows(const Unit& unit) const { return unit.num_queries * unit.num_kv_heads * group; }
   int64_t stride() const { return Panel::columns(layer.value_dim); }

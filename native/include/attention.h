@@ -89,6 +89,9 @@ struct AttentionBatch {
   const int32_t* tree_starts;  // (B,): the first position with a choice of tokens
   const int64_t* tree_slots;   // (T, tree_depth): where its tokens lie, then -1; -1 for all others
   int64_t tree_depth;
+  // Null or (T,): the last position that a row sees at least, not falling within a request; of no
+  // effect on one with a tree.
+  const int32_t* last_seen;
 };
 
 }  // namespace quire

@@ -28,6 +28,8 @@ class Picture:
         key: Names its content: pictures with equal keys are equal.
         pixels: (height, width, 3) uint8, red, green and blue, row by row.
         height, width: In pixels.
+        grid: Rows and columns that its rows have positions by; None where they count as tokens do.
+        sees_ahead: Each of its rows sees all of them: they are computed in one step.
     """
 
     start: int
@@ -36,6 +38,8 @@ class Picture:
     pixels: bytes
     height: int
     width: int
+    grid: tuple[int, int] | None = None
+    sees_ahead: bool = False
 
     @property
     def range_key(self) -> RangeKey:

@@ -10,9 +10,14 @@ class PictureShape:
     """How a picture of any size becomes one that the encoder takes, and its values.
 
     Attributes:
-        height, width: Of what the encoder is given, in pixels.
+        height, width: Of what the encoder is given, in pixels; 0 where it takes any size.
         shortest_edge: The picture is made that wide or high at its shorter edge and keeps its
             proportions, and the middle is cut out; None: it is made ``height`` x ``width``.
+        multiple: Edges become multiples of it, so that there are ``min_pixels`` to ``max_pixels``
+            and proportions stay about the same; 0 where the size is fixed.
+        longest_edge: The picture is made that long, and both edges multiples of ``height``, and it
+            is cut into tiles of ``height`` x ``width``, after which it comes as a whole in that
+            size; None where it is not cut.
         resample: Pillow's number of the filter; 3 is bicubic.
         rescale: Multiplies values of 0 to 255.
         mean, std: Of red, green and blue; subtracted then, and divided by.
@@ -21,10 +26,47 @@ class PictureShape:
     height: int
     width: int
     shortest_edge: int | None = None
+    multiple: int = 0
+    min_pixels: int = 0
+    max_pixels: int = 0
+    longest_edge: int | None = None
     resample: int = 3
     rescale: float = 1 / 255
     mean: tuple[float, float, float] = (0.0, 0.0, 0.0)
     std: tuple[float, float, float] = (1.0, 1.0, 1.0)
+
+    @property
+    def is_fixed(self) -> bool:
+        """Whether all pictures become equally large."""
+        return not self.multiple and self.longest_edge is None
+
+    @property
+    def most_bytes(self) -> int:
+        """Memory of the pixels of the largest picture that comes out."""
+        across = 0 if self.longest_edge is None else -(-self.longest_edge // self.width)
+        return 3 * (self.height * self.width * (across**2 + 1) or self.max_pixels)
+
+
+@dataclass(frozen=True, slots=True)
+class Writing:
+    """How a picture is written in a prompt.
+
+    Attributes:
+        mark_id: The token that a chat template writes for it.
+        row_id: The token that stands for each of its rows.
+        before, after: Tokens around the rows; with these they take the place of the mark.
+        text_before, text_after: Text around the mark, which is tokenized with what the template
+            writes there.
+        names_tiles: It is a text of Idefics3's: each tile after its row and column, then the whole.
+    """
+
+    mark_id: int
+    row_id: int
+    before: tuple[int, ...] = ()
+    after: tuple[int, ...] = ()
+    text_before: str = ""
+    text_after: str = ""
+    names_tiles: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +74,8 @@ class VisionConfig:
     """A picture encoder and what leads from it to the decoder's width.
 
     Attributes:
-        kind: ``clip`` (a class token, and a norm before the layers) or ``siglip``.
+        kind: ``clip`` (a class token, and a norm before the layers), ``siglip``, or ``qwen``
+            (rotary positions, pictures of any size).
         hidden_size: Width of the encoder.
         num_layers: Layers up to the one that features come out of.
         num_heads: Of its attention.
@@ -41,11 +84,21 @@ class VisionConfig:
         activation: Of its MLP: ``quick_gelu``, ``gelu`` or ``gelu_tanh``.
         norm_eps: Added inside the norms' root.
         num_stored_layers: Layers of the checkpoint.
-        drops_class_token: Features are those of patches alone.
-        projector_activation: Between the two matrices that make features as wide as the decoder.
-        projector_bias: Whether these have one.
-        token_id: Stands for a picture's rows in a prompt.
+        writing: How pictures are written in prompts.
         input: How pictures are prepared.
+        last_norm: Whether features are normed after the layers.
+        drops_class_token: Features are those of patches alone.
+        projector: ``mlp``: two matrices; ``pooled``: a mean of ``merge`` x ``merge`` patches, a
+            norm and a matrix (Gemma 3); ``merged``: a norm, and two matrices of ``merge`` x
+            ``merge`` patches together (Qwen2-VL); ``shuffled``: one matrix of these (Idefics3).
+        projector_activation: Between the matrices of ``mlp``.
+        projector_bias: Whether these have one.
+        merge: Edge of the squares of patches that become a row, in patches.
+        gated_mlp, rms_norm: Of the layers of ``qwen`` (Qwen2.5-VL).
+        window_size: Edge of the squares within which patches see one another, in pixels; 0 for all.
+        full_layers: Layers in which they see all of the picture, by number; where it is 0 all do.
+        has_grid: Rows have positions of their own in the decoder, by row and column.
+        sees_ahead: Rows of a picture see all rows of it in the decoder, those after them, too.
     """
 
     kind: str
@@ -58,11 +111,20 @@ class VisionConfig:
     activation: str
     norm_eps: float
     num_stored_layers: int
-    drops_class_token: bool
-    projector_activation: str
-    projector_bias: bool
-    token_id: int
+    writing: Writing
     input: PictureShape
+    last_norm: bool = False
+    drops_class_token: bool = False
+    projector: str = "mlp"
+    projector_activation: str = "gelu"
+    projector_bias: bool = True
+    merge: int = 1
+    gated_mlp: bool = False
+    rms_norm: bool = False
+    window_size: int = 0
+    full_layers: tuple[int, ...] = ()
+    has_grid: bool = False
+    sees_ahead: bool = False
 
     @property
     def has_class_token(self) -> bool:
@@ -75,6 +137,19 @@ class VisionConfig:
         return (self.image_size // self.patch_size) ** 2
 
     @property
-    def num_tokens(self) -> int:
-        """Rows that a picture has in a prompt."""
-        return self.num_patches + (self.has_class_token and not self.drops_class_token)
+    def least_tokens(self) -> int:
+        """Rows of the smallest picture."""
+        if not self.input.multiple:
+            return self.num_tokens(self.image_size, self.image_size)
+        return -(-self.input.min_pixels // (self.patch_size * self.merge) ** 2)
+
+    def num_tokens(self, height: int, width: int) -> int:
+        """Return how many rows a prepared picture has, whose edges are given in pixels."""
+        edge = self.patch_size * self.merge
+        class_token = self.has_class_token and not self.drops_class_token
+        return (height // edge) * (width // edge) + class_token
+
+    def grid(self, height: int, width: int) -> tuple[int, int] | None:
+        """Return the rows and columns that a prepared picture has positions by, or None."""
+        edge = self.patch_size * self.merge
+        return (height // edge, width // edge) if self.has_grid else None

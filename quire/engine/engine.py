@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from heapq import heapify, heappop, heappush
 
-from quire.core.config import EngineConfig
+from quire.core.config import EngineConfig, SchedulerOptions
 from quire.core.encoder_settings import fit_to_model
 from quire.core.errors import ConfigError, EngineDeadError, PromptTooLongError, RequestError
 from quire.core.metrics import Samples
@@ -86,6 +86,7 @@ class Engine:
                     "[config] --long-prefill-token-threshold needs chunked prefill; got "
                     f"{options.long_prefill_token_threshold} without. Drop one of the two."
                 )
+        _check_pictures(options, model_config)
         self._use_cache = cache.use_cache
         self._vocab_size = model_config.vocab_size
         self._policy = options.scheduling_policy
@@ -430,3 +431,17 @@ class Engine:
                 param="prompt",
             )
         return num_prompt + 1
+
+
+def _check_pictures(options: SchedulerOptions, model_config: ModelConfig) -> None:
+    """Refuse steps that have no room for a picture whose rows must be computed together."""
+    vision = model_config.vision
+    if vision is None or not vision.sees_ahead:
+        return
+    least = vision.least_tokens + options.max_num_seqs
+    if options.max_num_batched_tokens < least:
+        raise ConfigError(
+            "[config] --max-num-batched-tokens must hold a picture of this model and a token of "
+            f"each other request, {vision.least_tokens} + {options.max_num_seqs}; got "
+            f"{options.max_num_batched_tokens}. Raise it, or lower --max-num-seqs."
+        )

@@ -9,10 +9,11 @@ prompt waits for ever (shortest remaining time first, with ageing).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from quire.core.config import SchedulerOptions
+from quire.core.step import SchedulerOutput
 from quire.engine.chunk_size import LEAST_TOKENS, ChunkSize
 from quire.engine.request import Request
 from quire.engine.step_cost import StepCost
@@ -87,6 +88,21 @@ class PrefillPolicy:
         self.chunk_size = ChunkSize()
         self._cost = StepCost()
         self._passed: dict[str, int] = {}  # steps in a row in which a prompt got nothing
+
+    def step_ended(
+        self, plan: SchedulerOutput, requests: Mapping[str, Request], seconds: float
+    ) -> None:
+        """A step of ``requests``, by their ids, has ended, and nothing of it was dropped."""
+        num_decodes, num_prompt_tokens, has_part = 0, 0, False
+        for scheduled in plan.scheduled:
+            request = requests[scheduled.request_id]
+            if request.decodes:
+                num_decodes += 1
+                continue
+            num_prompt_tokens += scheduled.num_scheduled_tokens
+            num_computed = request.num_computed_tokens + scheduled.num_scheduled_tokens
+            has_part |= num_computed < request.num_tokens
+        self.observe(seconds, num_decodes, num_prompt_tokens, has_part)
 
     def observe(
         self, seconds: float, num_decodes: int, num_prompt_tokens: int, has_part: bool

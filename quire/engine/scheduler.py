@@ -28,6 +28,7 @@ from quire.engine.prefill_policy import Division, PrefillPolicy
 from quire.engine.request import Request, RequestStatus
 from quire.engine.stats import EngineStats
 from quire.engine.stop import check_stop
+from quire.engine.whole_pictures import whole_pictures
 
 _order = attrgetter("order")
 
@@ -179,7 +180,7 @@ class Scheduler:
         self._droppable.step_ended(plan, result.dropped_ids)
         self.prefill.chunk_size.is_sure = self._droppable.owes
         if plan.scheduled and not result.dropped_ids:
-            self._observe_step(plan, now - self._planned_time)
+            self.prefill.step_ended(plan, self.requests, now - self._planned_time)
             if self.lookahead is not None:
                 self.lookahead.step_ended(plan, result, now - self._planned_time)
         outputs: list[EngineOutput] = []
@@ -260,27 +261,21 @@ class Scheduler:
                     hits = self.kv.get_computed_blocks(request)
                 num_missing = self._num_missing(request, hits)
                 num_new_tokens = self.prefill.chunk(num_missing, room, room if may_cut else 0)
+                most = self._room(plan) - num_decodes_after
+                start = request.num_computed_tokens + len(hits) * self.kv.block_size
+                num_whole = whole_pictures(request, start, num_new_tokens, most)
+                # A whole picture may be more than a step has for prompts; decodes run all the same.
+                budget += max(num_whole - num_new_tokens, 0)
+                num_new_tokens = num_whole
             if num_new_tokens:
                 allocation = self._allocate_or_preempt(request, num_new_tokens, hits)
                 if allocation is None:
                     break
                 self._apply_hits(request, hits)
                 self._plan_request(plan, request, num_new_tokens, allocation)
-                budget -= num_new_tokens
+                budget = min(budget - num_new_tokens, self._room(plan))
             position += 1
         return budget
-
-    def _observe_step(self, plan: SchedulerOutput, seconds: float) -> None:
-        num_decodes, num_prompt_tokens, has_part = 0, 0, False
-        for scheduled in plan.scheduled:
-            request = self.requests[scheduled.request_id]
-            if request.decodes:
-                num_decodes += 1
-                continue
-            num_prompt_tokens += scheduled.num_scheduled_tokens
-            num_computed = request.num_computed_tokens + scheduled.num_scheduled_tokens
-            has_part |= num_computed < request.num_tokens
-        self.prefill.observe(seconds, num_decodes, num_prompt_tokens, has_part)
 
     def _num_decodes(self) -> int:
         return sum(request.decodes for request in self.running)
@@ -311,6 +306,10 @@ class Scheduler:
         own = self.admission.own_growth(request, hits)
         return (request, hits, own) if self.admission.admits(outlook, own) else None
 
+    def _room(self, plan: SchedulerOutput) -> int:
+        """Return the tokens that are left of a step at most."""
+        return self.options.max_num_batched_tokens - plan.num_scheduled_tokens
+
     def _num_missing(self, request: Request, hits: Sequence[int] | None = None) -> int:
         """Return how many tokens of a request are neither computed nor found in the cache."""
         if hits is None:
@@ -334,6 +333,8 @@ class Scheduler:
                 num_missing = self._num_missing(request, hits) - 1
             longest = min(room, division.whole)
             num_new_tokens = self.prefill.chunk(num_missing, longest, division.first_part)
+            start = request.num_computed_tokens + len(hits) * self.kv.block_size
+            num_new_tokens = whole_pictures(request, start, num_new_tokens, self._room(plan))
             if num_new_tokens == 0:
                 break
             # Room for the whole prompt, or its next chunks would only preempt one another.

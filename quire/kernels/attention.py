@@ -9,7 +9,7 @@ For token ``t`` at position ``p`` of its request, for query head ``n`` and KV he
    (:class:`~quire.kernels.backend.QKNorm`);
 2. with ``rope``: ``(x[i], x[i + R/2])`` turns by the angle of ``(p, i)``, for ``i < R/2``;
    elements from R (the rotary dim) on stay as they are; with ``rope_sections`` p is row s of
-   ``positions`` for the pairs of section s;
+   ``positions`` for the pairs of section s, where there are several;
    then, with ``query_scales``, q is multiplied by the one of its position;
 3. k and v are rounded to the cache's dtype and stored in slot ``slot_mapping[t]`` (-1: nowhere):
    ``fp8_e4m3`` to nearest even, saturating at 448, NaN kept; ``int8`` as
@@ -20,10 +20,11 @@ For token ``t`` at position ``p`` of its request, for query head ``n`` and KV he
    before); R has blocks of ``n x n``, a Hadamard matrix over ``sqrt(n)``, n the largest power of
    two that divides H;
 4. ``out = sum_j softmax_j(s_j) v_j``, ``s_j = scale * q . k_j``, over cached positions ``j`` in
-   ``max(0, p - window + 1) .. p + ahead``, with a ``chunk`` from ``p // chunk * chunk`` on, K and V
-   read back from the cache, in float32; of ``int4`` K is turned back, or q is turned, which is the
-   same product: R is symmetric and its own inverse. With ``score_cap`` ``s_j`` becomes
-   ``cap * tanh(s_j / cap)``; with ``sinks`` the softmax's total has ``exp(sinks[n])`` in it, too.
+   ``max(0, p - window + 1) .. max(p + ahead, last_seen)``, with a ``chunk`` from
+   ``p // chunk * chunk`` on, K and V read back from the cache, in float32; of ``int4`` K is turned
+   back, or q is turned, which is the same product: R is symmetric and its own inverse. With
+   ``score_cap`` ``s_j`` becomes ``cap * tanh(s_j / cap)``; with ``sinks`` the softmax's total has
+   ``exp(sinks[n])`` in it, too.
 
 Of a request with a tree of tokens, those rows that have a path (``tree_slots``) see the tokens of
 the path from position ``tree_start`` on, and ``p`` is the position of its last one, their own.
@@ -146,13 +147,14 @@ def check_batch(spec: AttentionSpec, batch: ForwardBatch) -> None:
         UnsupportedInputError: As said.
     """
     num_tokens, requests = batch.slot_mapping.shape[0], batch.seq_lens.shape[0]
-    sections = spec.rope_sections
-    wanted = (len(sections), num_tokens) if sections else (num_tokens,)
+    wanted: list[tuple[int, ...]] = [(num_tokens,)]
+    if spec.rope_sections:
+        wanted.append((len(spec.rope_sections), num_tokens))
     positions = tuple(batch.positions.shape)
     starts = (batch.query_start_loc.shape[0], batch.block_tables.shape[0])
-    if positions != wanted or starts != (requests + 1, requests):
+    if positions not in wanted or starts != (requests + 1, requests):
         raise UnsupportedInputError(
-            f"[attention] batch must have positions {wanted} and describe {requests} requests; "
+            f"[attention] batch must have positions {wanted[-1]} and describe {requests} requests; "
             f"got {positions}, and {starts} query starts and block tables."
         )
     if spec.ahead != 0:
@@ -182,6 +184,7 @@ def check(spec: AttentionSpec, qkv: Array, num_tokens: int, out: Array) -> None:
 def refuse_batch() -> UnsupportedInputError:
     """Return the error for a step whose block tables, slots or lengths point outside the cache."""
     return UnsupportedInputError(
-        "[attention] slots, block ids and positions must lie inside the cache and the rope tables, "
-        "and query_start_loc must rise from 0 to T with query lengths <= seq_lens."
+        "[attention] slots, block ids and positions must lie inside the cache and the rope tables; "
+        "query_start_loc must rise from 0 to T with query lengths <= seq_lens, and last_seen must "
+        "not fall within a request."
     )

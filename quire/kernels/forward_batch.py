@@ -20,7 +20,7 @@ class ForwardBatch:
     Attributes:
         input_ids: (T,) int32.
         positions: (T,) int32, absolute position of each token; (S, T) for a model whose rotary
-            embedding has S sections.
+            embedding has S sections, which may differ.
         slot_mapping: (T,) int64, where each token's KV goes; -1 writes nowhere.
         block_tables: (B, max_blocks) int32, padded with 0.
         query_start_loc: (B + 1,) int32, prefix sums of query lengths.
@@ -35,6 +35,9 @@ class ForwardBatch:
             that several of a request's last rows have; ``seq_lens`` where none has.
         tree_slots: (T, depth) int64, or None likewise: the slots of the tokens that a row of a tree
             sees from there on, its own the last, then -1; -1 alone for all other rows.
+        last_seen: (T,) int32, the last position that each row sees at least, its request's last one
+            at most; never falls within a request, and has no effect on those with trees. None where
+            rows see no later ones.
         adapters: (B,) int32, the slot of each request's adapter, 0 for none; None when no request
             has one.
     """
@@ -51,6 +54,7 @@ class ForwardBatch:
     embeddings: Array | None = None
     tree_starts: Array | None = None
     tree_slots: Array | None = None
+    last_seen: Array | None = None
     adapters: Array | None = None
 
 

@@ -23,7 +23,6 @@ from quire.llm.beam_search import BeamSearch, BeamSearchOutput, width_errors
 from quire.llm.engine_args import EngineArgs
 from quire.llm.engine_client import Prompt
 from quire.llm.interrupts import collect_interrupts
-from quire.llm.pictures.placing import make_room
 from quire.llm.pictures.reader import PictureReader
 from quire.llm.pictures.sources import picture_sources
 from quire.llm.pooling_outputs import (
@@ -414,11 +413,11 @@ class LLM:
             return prompt
         assert isinstance(prompt, dict)
         if self._pictures is None:
-            self._pictures = PictureReader(vision, self.engine.config.model)
+            tokenizer = self.get_tokenizer()
+            self._pictures = PictureReader(vision, self.engine.config.model, tokenizer)
         self._pictures.check_count(sources)
-        token_ids, starts = make_room(prompt["prompt_token_ids"], len(sources), vision)
-        read = self._pictures.read_now
-        pictures = [read(*place) for place in zip(sources, starts, strict=True)]
+        read = [self._pictures.read_now(source) for source in sources]
+        token_ids, pictures = self._pictures.place(prompt["prompt_token_ids"], read)
         return {**prompt, "prompt_token_ids": token_ids, "pictures": pictures}
 
     def _as_params(self, given: Params, num_prompts: int) -> list[SamplingParams]:

@@ -79,6 +79,7 @@ class RequestReader:
         self._model_config: ModelConfig | None = None
         self.grammars: GrammarCompiler | None = None
         self._picture_text: str | None = None
+        self._picture_margins = ("", "")
         self._max_logprobs = options.max_logprobs
         self._compact_json = options.disable_any_whitespace
         self._speculative_methods = speculative_methods
@@ -123,6 +124,7 @@ class RequestReader:
         """Have a chat template take pictures, if the model does."""
         if tokenizer.chat_template is not None:
             tokenizer.chat_template.picture_text = self._picture_text
+            tokenizer.chat_template.picture_margins = self._picture_margins
 
     def _set_sampling(self, options: ModelOptions, preset: Preset) -> None:
         mode, override = (
@@ -142,9 +144,9 @@ class RequestReader:
         self.vocab_size = model_config.vocab_size
         self._model_config = model_config
         if model_config.vision is not None:
-            (self._picture_text,) = self.tokenizer.convert_ids_to_tokens(
-                [model_config.vision.token_id]
-            )
+            writing = model_config.vision.writing
+            (self._picture_text,) = self.tokenizer.convert_ids_to_tokens([writing.mark_id])
+            self._picture_margins = (writing.text_before, writing.text_after)
             self._show_pictures(self.tokenizer)
         self.grammars = compiler = GrammarCompiler(
             self.tokenizer, model_config.eos_token_ids, self.vocab_size

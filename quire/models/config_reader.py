@@ -20,7 +20,7 @@ from quire.models.quantization_config import KEYS, read_quantization
 from quire.models.registry import FAMILIES
 from quire.models.safetensors_file import DTYPES, SafetensorsFile
 from quire.models.sentence_modules import read_pooling
-from quire.models.vision.config import read_picture_shape
+from quire.models.vision.picture_shape import read_picture_shape
 
 log = logging.getLogger(__name__)
 

@@ -17,6 +17,7 @@ from quire.kernels.forward_batch import ForwardBatch
 from quire.kernels.ragged_batch import ragged_batch
 from quire.kernels.token_table import IntArray, TokenTable
 from quire.kernels.tree_batch import BatchTree, add_trees, tree_paths
+from quire.runner.picture_places import PicturePlaces
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +51,7 @@ class InputBatch:
         self.table = TokenTable(num_rows, -(-max_model_len // block_size) + 1)
         self._backend = backend
         self._block_size = block_size
+        self._places = PicturePlaces()
 
     def add(self, request: NewRequest, adapter: int = 0) -> int:
         """Add a request that is new, or resumed after preemption; return its row.
@@ -64,6 +66,13 @@ class InputBatch:
         self.table.append_blocks(row, request.block_ids)
         self.table.adapters[row] = adapter
         self.table.second_texts[row] = request.source.second_text or 0
+        self._places.set(row, request.source.pictures)
+        return row
+
+    def fork(self, parent_id: str, child_id: str) -> int:
+        """Add a request with the tokens and blocks of another one; return its row."""
+        row = self.table.fork(parent_id, child_id)
+        self._places.fork(self.table.rows[parent_id], row)
         return row
 
     def update_blocks(self, plan: SchedulerOutput) -> None:
@@ -121,6 +130,7 @@ class InputBatch:
                 if row in parents
             ]
             add_trees(step, self._block_size, trees)
+        self._places.arrange(step, rows, computed)
         wanted = [step.logits_indices[samples]]
         if num_proposed is not None:
             wanted[0] = _last_rows(wanted[0], num_proposed[samples] + 1)

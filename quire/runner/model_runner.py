@@ -223,7 +223,8 @@ class ModelRunner:
             decodes = None
             if num_proposed is None and len(batch.input_ids) == len(hidden) == len(plan.scheduled):
                 own = np.array([self._table.rows[r.request_id] for r in plan.scheduled], np.int32)
-                decodes = ComputedRows(own, self._backend.to_numpy(batch.positions))
+                places = np.array([r.num_computed_tokens for r in plan.scheduled], np.int32)
+                decodes = ComputedRows(own, places)
             self._speculation.observe(plan, num_proposed, output, hidden, paths, decodes)
         if self._speculation is not None:
             self._speculation.step_took(time.perf_counter() - begin)
@@ -346,7 +347,7 @@ class ModelRunner:
                 first += count + 1
                 last_rows[request_id] = first - 1
         for fork in plan.forks:
-            row = self._table.fork(fork.parent_id, fork.child_id)
+            row = self._input.fork(fork.parent_id, fork.child_id)
             self._sampling.set(row, fork.params, fork.seed)
             self._params[fork.child_id] = fork.params
             if self._speculation is not None:

@@ -17,6 +17,7 @@ from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from quire.core.errors import ConfigError, RequestError
+from quire.models.config_fields import read_json
 from quire.text.message_content import as_parts, as_text, read_content, with_text
 from quire.text.plain_text import SpecialTexts, cut_at, unused_mark
 
@@ -90,7 +91,8 @@ class ChatTemplate:
         default_kwargs: Further variables, unless a conversation brings its own.
         default_system: Put before a conversation that has no message of the system or developer.
         default_messages: Put before the other messages of every conversation.
-        picture_text: What stands for a picture in a prompt; None where the model reads text alone.
+        picture_text: What templates write for a picture; None where the model reads text alone.
+        picture_margins: Texts that are put before and after it.
     """
 
     def __init__(self, templates: Mapping[str, str], special_tokens: Mapping[str, str]) -> None:
@@ -100,6 +102,7 @@ class ChatTemplate:
         self.default_system: str | None = None
         self.default_messages: Sequence[Mapping[str, Any]] = ()
         self.picture_text: str | None = None
+        self.picture_margins = ("", "")
         self._takes_parts: dict[str, bool] = {}
         self._compiled: dict[str, Template] = {}
 
@@ -226,6 +229,8 @@ class ChatTemplate:
             "add_generation_prompt": add_generation_prompt,
         }
         prompt = self._render(name, variables)
+        if self.picture_text is not None and any(self.picture_margins):
+            prompt = prompt.replace(self.picture_text, self.picture_text.join(self.picture_margins))
         if continue_final_message:
             prompt = _cut_after_mark(prompt)
         return [prompt] if mark is None else cut_at(prompt, mark)
@@ -306,8 +311,8 @@ def find_template(
     """Find a model's chat templates, or return None when it has none.
 
     In order: the file ``override``; the source ``preset``; ``chat_template.jinja`` with
-    ``additional_chat_templates/``; ``chat_template`` of ``tokenizer_config.json``, one source or a
-    list of named ones.
+    ``additional_chat_templates/``; ``chat_template`` of ``chat_template.json``, where processors of
+    pictures had it, or of ``tokenizer_config.json``, one source or a list of named ones.
 
     Raises:
         ConfigError: ``override`` cannot be read or is no Jinja template.
@@ -327,6 +332,9 @@ def find_template(
     files = {"default": folder / "chat_template.jinja"}
     files |= {path.stem: path for path in sorted(folder.glob("additional_chat_templates/*.jinja"))}
     templates = {name: path.read_text("utf-8") for name, path in files.items() if path.is_file()}
+    older = folder / "chat_template.json"
+    if not templates and older.is_file():
+        templates = _read_entry(read_json(older).get("chat_template"))
     if not templates:
         templates = _read_entry(config.get("chat_template"))
     return ChatTemplate(templates, special_tokens) if templates else None

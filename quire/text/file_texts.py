@@ -17,7 +17,12 @@ from quire.text.gguf_tokenizer import PREFIX, read_templates
 
 #: Files of a folder that may say something of them.
 _NAMED = ("bos_token", "eos_token")
-_FILES = ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja")
+_FILES = (
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "chat_template.jinja",
+    "chat_template.json",
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -114,7 +114,11 @@ SHAPES = {
 
 
 class Tables:
-    """Block tables of requests in a pool of blocks, in random order."""
+    """Block tables of requests in a pool of blocks, in random order.
+
+    Attributes:
+        last_seen: By position, the last position that is seen from it; None for its own.
+    """
 
     def __init__(self, case: Case, max_lens: Sequence[int], seed: int = 0) -> None:
         counts = [-(-length // case.block_size) for length in max_lens]
@@ -124,6 +128,7 @@ class Tables:
         for row, count in enumerate(counts):
             self.tables[row, :count], ids = ids[:count], ids[count:]
         self.block_size = case.block_size
+        self.last_seen: np.ndarray | None = None
 
     def step(self, parts: Sequence[tuple[int, int, int]]) -> ForwardBatch:
         """Return the batch of (request, first position, end position) parts."""
@@ -143,4 +148,5 @@ class Tables:
             query_start_loc=np.cumsum([0, *lengths]).astype(np.int32),
             seq_lens=np.array([end for _, _, end in parts], np.int32),
             logits_indices=np.zeros(0, np.int32),
+            last_seen=None if self.last_seen is None else self.last_seen[positions],
         )

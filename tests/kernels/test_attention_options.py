@@ -206,6 +206,42 @@ def test_a_layer_that_sees_ahead_refuses_parts_of_a_request() -> None:
         attention.plan(tables.step([(0, 7, 20)]), cache)
 
 
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int8"])
+@pytest.mark.parametrize("window", [None, 60])
+def test_rows_that_see_later_ones_equal_the_reference(
+    isa: str, window: int | None, dtype: str
+) -> None:
+    """Spans whose rows see all of them, in whole requests and in parts that end after a span."""
+    case = Case(window=window, dtype=dtype, num_heads=6)
+    lens = [300, 41]
+    tables, qkv = Tables(case, lens), random_qkv(case, lens)
+    tables.last_seen = np.arange(300, dtype=np.int32)
+    for start, stop in [(3, 20), (20, 40), (240, 290)]:
+        tables.last_seen[start:stop] = stop - 1
+    parts = [(row, 0, length) for row, length in enumerate(lens)]
+    ours = run_cpu(case, tables, qkv, [parts])
+    atol = 1e-2 if dtype == "bfloat16" and isa in PAIR_ISAS else 1e-5
+    for got, want in zip(ours, run_reference(case, tables, qkv, [parts]), strict=True):
+        np.testing.assert_allclose(got, want, atol=atol)
+    steps = [[(1, 0, 20), (0, 0, 3)], [(0, 3, 239), (1, 20, 41)], [(0, 239, 290)], [(0, 290, 300)]]
+    for got, want in zip(run_cpu(case, tables, qkv, steps), ours, strict=True):
+        np.testing.assert_array_equal(got, want)
+    tables.last_seen = None
+    plain = run_cpu(case, tables, qkv, [parts])[0]
+    np.testing.assert_array_equal(plain[:3], ours[0][:3])
+    assert not np.allclose(plain[3:19], ours[0][3:19])
+
+
+def test_last_positions_that_fall_are_refused() -> None:
+    case = Case()
+    tables = Tables(case, [20])
+    tables.last_seen = np.arange(20, dtype=np.int32)[::-1].copy()
+    cache = CpuKVCache(case.cache_spec, tables.num_blocks)
+    attention = CpuAttention(case.spec, **case.parameters())
+    with pytest.raises(UnsupportedInputError, match="last_seen must not fall"):
+        attention.plan(tables.step([(0, 0, 20)]), cache)
+
+
 def test_options_that_do_not_fit_are_refused() -> None:
     spec = SHAPES["gqa"].spec
     for cap in (0.0, -1.0, np.inf, np.nan):

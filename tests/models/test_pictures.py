@@ -109,7 +109,7 @@ def test_rows_match_transformers(name, llava, backend, pixels):
     encoder = load_encoder(folder, config, backend, "float32")
     want = wanted_rows(model, pixels)
     got = np.stack(encoded(encoder, backend, pixels))
-    assert got.shape == want.shape == (2, config.vision.num_tokens, SHARED["hidden_size"])
+    assert got.shape == want.shape == (2, config.vision.least_tokens, SHARED["hidden_size"])
     assert np.abs(got - want).max() / np.abs(want).max() < 1e-5
     assert encoder.nbytes == expected_encoder_bytes(config, "float32")
 
@@ -139,7 +139,7 @@ def test_greedy_tokens_after_two_pictures_match_transformers(
     model, folder = llava(name)
     config = read_model_config(folder)
     encoder = load_encoder(folder, config, backend, "float32")
-    rows = [TOKEN] * config.vision.num_tokens
+    rows = [TOKEN] * config.vision.least_tokens
     prompt = [5, 6, *rows, 7, *rows, 8, 9]
     want, images = [], tensor_of(pixels)
     with torch.no_grad():

@@ -319,6 +319,8 @@ def test_where_the_template_comes_from(model):
     save_config(model, chat_template=named)
     assert rendered(model) == "default of the list"
     assert rendered(model, tools=TOOLS) == "for tools"
+    (model / "chat_template.json").write_text('{"chat_template": "of a processor"}')
+    assert rendered(model) == "of a processor"
     (model / "chat_template.jinja").write_text("from the file")
     assert rendered(model, tools=TOOLS) == "from the file"
     (model / "additional_chat_templates").mkdir()

@@ -119,10 +119,13 @@ def create_plan(batch: ForwardBatch, kv_cache: CpuKVCache, num_sections: int) ->
         UnsupportedInputError: It points outside the cache.
     """
     num_requests, max_blocks = batch.block_tables.shape
+    positions = batch.positions
+    if num_sections > 1 and positions.ndim == 1:
+        positions = np.tile(positions, (num_sections, 1))
     plan = native.AttentionPlan(
         batch.slot_mapping.shape[0],
         num_sections,
-        batch.positions,
+        positions,
         batch.slot_mapping,
         batch.block_tables,
         num_requests,
@@ -132,6 +135,7 @@ def create_plan(batch: ForwardBatch, kv_cache: CpuKVCache, num_sections: int) ->
         batch.tree_starts,
         batch.tree_slots,
         0 if batch.tree_slots is None else batch.tree_slots.shape[1],
+        batch.last_seen,
         kv_cache.native,
     )
     if not plan.inside:

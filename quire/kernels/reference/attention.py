@@ -69,6 +69,9 @@ class ReferenceAttention:
             blocks = batch.block_tables[i].long()[context // block_size]
             slots = blocks * block_size + context % block_size
             mask = visible(positions, context, spec)
+            if batch.last_seen is not None:
+                later = context[None, :] > positions[:, None]
+                mask |= later & (context[None, :] <= batch.last_seen[rows, None])
             k, v = kv_cache.read(spec.layer, slots)
             out[rows] = attend(q[rows], k, v, mask, spec, self.sinks).flatten(1)
             if batch.tree_starts is not None and batch.tree_starts[i] < seq_len:
@@ -110,7 +113,7 @@ def rotate(
     half = cosines.shape[1]
     # The position of each token and pair, (T, R/2).
     counts = torch.tensor(sections or (half,))
-    at = positions.view(len(counts), -1).repeat_interleave(counts, dim=0).T
+    at = positions.view(-1, x.shape[0]).expand(len(counts), -1).repeat_interleave(counts, dim=0).T
     cos, sin = (table[at, torch.arange(half)][:, None] for table in (cosines, sines))
     first, second = x[..., :half].clone(), x[..., half : 2 * half].clone()
     x[..., :half] = first * cos - second * sin

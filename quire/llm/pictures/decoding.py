@@ -7,7 +7,10 @@ its EXIF data says, laid on white where it is transparent, resized, its middle c
 from __future__ import annotations
 
 import io
+import math
 from typing import TYPE_CHECKING
+
+import msgspec
 
 from quire.core.vision_config import PictureShape
 
@@ -26,8 +29,24 @@ class PictureError(ValueError):
     """The bytes are no picture that is taken; the message ends "a picture must"."""
 
 
-def decode(data: bytes, shape: PictureShape) -> bytes:
-    """Return a picture's pixels, (height, width, 3) uint8.
+class Pixels(msgspec.Struct):
+    """A picture as an encoder takes it: (height, width, 3) uint8."""
+
+    height: int
+    width: int
+    data: bytes
+
+
+class Prepared(msgspec.Struct):
+    """What the encoder is given of a picture: tiles row by row, then the whole; or it alone."""
+
+    parts: list[Pixels]
+    rows: int = 0
+    columns: int = 0
+
+
+def decode(data: bytes, shape: PictureShape) -> Prepared:
+    """Return a picture's pixels.
 
     Args:
         data: A file of one of :data:`FORMATS`.
@@ -64,7 +83,10 @@ def decode(data: bytes, shape: PictureShape) -> bytes:
             raise PictureError("have one frame; got several")
         image.load()
         upright = ImageOps.exif_transpose(image)
-        return _fit(_on_white(upright), shape).tobytes()
+        image = _on_white(upright)
+        if shape.longest_edge is not None:
+            return _cut(image, shape, shape.longest_edge)
+        return Prepared([_pixels(_fit(image, shape))])
     except (MemoryError, PictureError):
         raise
     except Exception as error:
@@ -87,7 +109,54 @@ def _on_white(image: Image) -> Image:
     return Images.alpha_composite(white, image).convert("RGB")
 
 
+def _pixels(image: Image) -> Pixels:
+    return Pixels(image.height, image.width, image.tobytes())
+
+
+def _cut(image: Image, shape: PictureShape, longest: int) -> Prepared:
+    """Return a picture's tiles and itself.
+
+    Source: the steps and roundings of Idefics3's processor.
+    """
+    edge = shape.height
+    image = image.resize(_longest_size(*image.size, longest), shape.resample)
+    width, height = image.size
+    ratio = width / height
+    if width >= height:
+        width = _up(width, edge)
+        height = _up(int(width / ratio), edge)
+    else:
+        height = _up(height, edge)
+        width = _up(int(height * ratio), edge)
+    image = image.resize((width, height), shape.resample)
+    if (width, height) == (edge, edge):
+        return Prepared([_pixels(image)])
+    tiles = [
+        _pixels(image.crop((left, top, left + edge, top + edge)))
+        for top in range(0, height, edge)
+        for left in range(0, width, edge)
+    ]
+    whole = _pixels(image.resize((edge, edge), shape.resample))
+    return Prepared([*tiles, whole], height // edge, width // edge)
+
+
+def _up(size: int, edge: int) -> int:
+    return math.ceil(size / edge) * edge
+
+
+def _longest_size(width: int, height: int, longest: int) -> tuple[int, int]:
+    """Return a size whose longer edge is ``longest``, and whose shorter one is even."""
+    ratio = width / height
+    if width >= height:
+        shorter = int(longest / ratio)
+        return longest, max(shorter + shorter % 2, 1)
+    shorter = int(longest * ratio)
+    return max(shorter + shorter % 2, 1), longest
+
+
 def _fit(image: Image, shape: PictureShape) -> Image:
+    if not shape.is_fixed:
+        return image.resize(fitting_size(*image.size, shape), shape.resample)
     edge = shape.shortest_edge
     if edge is None:
         return image.resize((shape.width, shape.height), shape.resample)
@@ -97,3 +166,19 @@ def _fit(image: Image, shape: PictureShape) -> Image:
     image = image.resize(size, shape.resample)
     left, top = (size[0] - shape.width) // 2, (size[1] - shape.height) // 2
     return image.crop((left, top, left + shape.width, top + shape.height))
+
+
+def fitting_size(width: int, height: int, shape: PictureShape) -> tuple[int, int]:
+    """Return the width and height that a picture gets where edges are multiples.
+
+    Source: Qwen2-VL's ``smart_resize``, whose roundings these are.
+    """
+    edge = shape.multiple
+    sizes = [round(size / edge) * edge for size in (width, height)]
+    if math.prod(sizes) > shape.max_pixels:
+        shrink = math.sqrt(width * height / shape.max_pixels)
+        sizes = [max(edge, math.floor(size / shrink / edge) * edge) for size in (width, height)]
+    elif math.prod(sizes) < shape.min_pixels:
+        stretch = math.sqrt(shape.min_pixels / (width * height))
+        sizes = [math.ceil(size * stretch / edge) * edge for size in (width, height)]
+    return sizes[0], sizes[1]

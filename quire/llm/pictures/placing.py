@@ -1,4 +1,4 @@
-"""Where pictures stand in a prompt: one placeholder each, made as long as the picture's rows."""
+"""Where pictures stand in a prompt: a mark each, made as long as what the picture is written as."""
 
 from __future__ import annotations
 
@@ -8,20 +8,19 @@ from quire.core.errors import RequestError
 from quire.core.vision_config import VisionConfig
 
 
-def make_room(
-    token_ids: Sequence[int], num_pictures: int, vision: VisionConfig
-) -> tuple[list[int], list[int]]:
-    """Return a prompt with room for its pictures, and where each begins.
+def find_marks(token_ids: Sequence[int], num_pictures: int, vision: VisionConfig) -> list[int]:
+    """Return where the marks of a prompt's pictures are.
 
     Args:
-        token_ids: With one placeholder for each picture.
+        token_ids: With one mark for each picture.
         num_pictures: At least 1.
-        vision: Says which token that is, and how many rows a picture has.
+        vision: Says which token that is.
 
     Raises:
-        RequestError: The placeholders are not as many as the pictures.
+        RequestError: The marks are not as many as the pictures.
     """
-    places = [index for index, token_id in enumerate(token_ids) if token_id == vision.token_id]
+    mark = vision.writing.mark_id
+    places = [index for index, token_id in enumerate(token_ids) if token_id == mark]
     if len(places) != num_pictures:
         raise RequestError(
             f"[messages] the prompt must show {num_pictures} pictures, as the conversation has; "
@@ -29,8 +28,46 @@ def make_room(
             "(--chat-template), and no placeholders in texts.",
             "messages",
         )
-    more = vision.num_tokens - 1
-    made = list(token_ids)
-    for index in reversed(places):
-        made[index:index] = [vision.token_id] * more
-    return made, [index + number * more for number, index in enumerate(places)]
+    return places
+
+
+def make_room(
+    token_ids: Sequence[int], places: Sequence[int], written: Sequence[Sequence[int]]
+) -> tuple[list[int], list[int]]:
+    """Return a prompt with its pictures written out, and where each begins.
+
+    Args:
+        token_ids: With one mark for each picture.
+        places: Of the marks, in order.
+        written: What takes the place of each.
+    """
+    made: list[int] = []
+    starts, done = [], 0
+    for place, tokens in zip(places, written, strict=True):
+        made += token_ids[done:place]
+        starts.append(len(made))
+        made += tokens
+        done = place + 1
+    return [*made, *token_ids[done:]], starts
+
+
+def least_written(vision: VisionConfig) -> list[int]:
+    """Return what the smallest picture is written as."""
+    writing = vision.writing
+    return [*writing.before, *[writing.row_id] * vision.least_tokens, *writing.after]
+
+
+def tiles_text(rows: int, columns: int, row_texts: str) -> str:
+    """Return what a picture is written as that is cut into tiles, if into any.
+
+    Args:
+        rows, columns: Of tiles.
+        row_texts: The tokens that stand for the rows of one of them.
+    """
+    text = ""
+    for row in range(rows):
+        for column in range(columns):
+            text += f"<fake_token_around_image><row_{row + 1}_col_{column + 1}>{row_texts}"
+        text += "\n"
+    around = "<fake_token_around_image>"
+    return f"{text}{chr(10) if rows else ''}{around}<global-img>{row_texts}{around}"

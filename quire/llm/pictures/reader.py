@@ -8,6 +8,7 @@ import time
 import weakref
 from collections.abc import Sequence
 from concurrent.futures import CancelledError, ThreadPoolExecutor
+from dataclasses import dataclass
 from functools import partial
 from hashlib import blake2b
 from importlib.util import find_spec
@@ -18,10 +19,13 @@ from quire.core.config import ModelOptions
 from quire.core.errors import CapacityError, ConfigError, RequestError
 from quire.core.request import Picture
 from quire.core.vision_config import VisionConfig
+from quire.llm.pictures.decoding import Pixels, Prepared
+from quire.llm.pictures.placing import find_marks, least_written, make_room, tiles_text
 from quire.llm.pictures.sandbox import Decoded
 from quire.llm.pictures.sources import PictureSource, SourceRules
 from quire.llm.process.sandboxes import Sandbox, SandboxDied, Sandboxes
 from quire.llm.turns import Turns
+from quire.text.tokenizer import Tokenizer
 
 _DECODER = "quire.llm.pictures.sandbox:decode_in_sandbox"
 #: Pictures that are read at once, and of one client: one that is slow to fetch holds up no others.
@@ -36,24 +40,61 @@ DECODE_SECONDS = 20.0
 MAX_LIVE_BYTES = 512 * 2**20
 
 
+@dataclass(frozen=True, slots=True)
+class PicturePart:
+    """Rows of a picture that the encoder makes together: of a tile, or of all of it.
+
+    Attributes:
+        first_row: Their place in what the picture is written as.
+        num_rows: How many there are.
+        key: Names their content.
+        pixels: What the encoder is given.
+    """
+
+    first_row: int
+    num_rows: int
+    key: str
+    pixels: Pixels
+
+
+@dataclass(frozen=True, slots=True, weakref_slot=True)
+class ReadPicture:
+    """A picture that has no place in a prompt yet.
+
+    Attributes:
+        written: Its tokens, which take the place of its mark.
+        parts: In order.
+    """
+
+    written: list[int]
+    parts: list[PicturePart]
+
+
 class PictureReader:
     """Reads the pictures of requests for one model.
 
     Args:
         vision: What pictures become.
         options: Say where pictures may be, and how many a prompt may have.
+        tokenizer: The model's; None where pictures are written by ids alone.
 
     Raises:
         ConfigError: A setting cannot be, or Pillow is missing.
     """
 
-    def __init__(self, vision: VisionConfig, options: ModelOptions) -> None:
+    def __init__(
+        self,
+        vision: VisionConfig,
+        options: ModelOptions,
+        tokenizer: Tokenizer | None = None,
+    ) -> None:
         if find_spec("PIL") is None:
             raise ConfigError(
                 "[config] a model that reads pictures needs Pillow, which is not installed. "
                 "pip install 'quire[vision]'"
             )
         self.vision = vision
+        self._tokenizer = tokenizer
         self._rules = SourceRules(options.allowed_media_domains, options.allowed_local_media_path)
         self._most = options.pictures_per_prompt()
         self._sandboxes = Sandboxes(self._start)
@@ -85,18 +126,45 @@ class PictureReader:
                 where,
             )
 
+    def least_prompt(self, token_ids: Sequence[int], num_pictures: int) -> list[int]:
+        """Return a prompt as it would be if its pictures were as small as they can be.
+
+        Raises:
+            RequestError: It does not show that many.
+        """
+        places = find_marks(token_ids, num_pictures, self.vision)
+        return make_room(token_ids, places, [least_written(self.vision)] * num_pictures)[0]
+
+    def place(
+        self, token_ids: Sequence[int], read: Sequence[ReadPicture]
+    ) -> tuple[list[int], list[Picture]]:
+        """Return a prompt with its pictures written out, and these.
+
+        Args:
+            token_ids: With one mark for each picture.
+            read: In order; at least one.
+
+        Raises:
+            RequestError: It does not show that many.
+        """
+        places = find_marks(token_ids, len(read), self.vision)
+        made, starts = make_room(token_ids, places, [one.written for one in read])
+        return made, [
+            self._placed(part, start + part.first_row)
+            for one, start in zip(read, starts, strict=True)
+            for part in one.parts
+        ]
+
     async def read(
         self,
         sources: Sequence[PictureSource],
-        starts: Sequence[int],
         client_id: str = "",
         deadline: float | None = None,
-    ) -> list[Picture]:
+    ) -> list[ReadPicture]:
         """Return a prompt's pictures in order.
 
         Args:
             sources: Where they are; at least one.
-            starts: The position of the first row of each.
             client_id: Clients take turns.
             deadline: On the monotonic clock, in seconds.
 
@@ -108,47 +176,81 @@ class PictureReader:
         left = None if deadline is None else max(0.0, deadline - time.monotonic())
         try:
             async with asyncio.timeout(left):
-                return [
-                    await self._in_turn(source, start, client_id)
-                    for source, start in zip(sources, starts, strict=True)
-                ]
+                return [await self._in_turn(source, client_id) for source in sources]
         except TimeoutError:
             where = sources[0].where
             raise RequestError(
                 f"[{where}] pictures must be read within the request's time; they are not.", where
             ) from None
 
-    async def _in_turn(self, source: PictureSource, start: int, client_id: str) -> Picture:
+    async def _in_turn(self, source: PictureSource, client_id: str) -> ReadPicture:
         await self._turns.take(client_id)
         loop = asyncio.get_running_loop()
-        reading = loop.run_in_executor(self._readers, self.read_now, source, start)
+        reading = loop.run_in_executor(self._readers, self.read_now, source)
         reading.add_done_callback(partial(self._has_read, client_id))
         return await asyncio.shield(reading)  # a place is free when its thread is
 
-    def _has_read(self, client_id: str, reading: asyncio.Future[Picture]) -> None:
+    def _has_read(self, client_id: str, reading: asyncio.Future[ReadPicture]) -> None:
         if not reading.cancelled():
             reading.exception()  # for whoever waits still
         self._turns.give_back(client_id)
 
-    def read_now(self, source: PictureSource, start: int) -> Picture:
+    def read_now(self, source: PictureSource) -> ReadPicture:
         """Return a picture; blocks.
 
         Raises:
             RequestError: It cannot be read.
             CapacityError: No process decodes it, or requests have too many pictures already.
         """
-        shape = self.vision.input
-        num_bytes = 3 * shape.height * shape.width
-        self._reserve(num_bytes, source.where)
+        most = self.vision.input.most_bytes
+        self._reserve(most, source.where)
         try:
-            pixels = self._decode(source)
+            prepared = self._decode(source)
         except BaseException:
-            self._give_back(num_bytes)
+            self._give_back(most)
             raise
-        # The sizes are the same for all pictures of a model: equal bytes are equal pictures.
-        key = blake2b(pixels, digest_size=20).hexdigest()
-        made = Picture(start, self.vision.num_tokens, key, pixels, shape.height, shape.width)
+        num_bytes = sum(len(pixels.data) for pixels in prepared.parts)
+        self._give_back(most - num_bytes)
+        made = self._written(prepared)
         weakref.finalize(made, self._give_back, num_bytes).atexit = False
+        return made
+
+    def _written(self, prepared: Prepared) -> ReadPicture:
+        writing = self.vision.writing
+        num_rows = [self.vision.num_tokens(one.height, one.width) for one in prepared.parts]
+        if writing.names_tiles:
+            assert self._tokenizer is not None, "tiles are named in a text"
+            (row_text,) = self._tokenizer.convert_ids_to_tokens([writing.row_id])
+            assert row_text is not None, f"token {writing.row_id} has no text"
+            text = tiles_text(prepared.rows, prepared.columns, row_text * num_rows[0])
+            written = self._tokenizer.encode(text, False)
+        else:
+            written = [*writing.before, *[writing.row_id] * num_rows[0], *writing.after]
+        parts, place = [], 0
+        for pixels, count in zip(prepared.parts, num_rows, strict=True):
+            place = written.index(writing.row_id, place)
+            # Pictures of other sizes have other keys, though their bytes be equal.
+            edges = f"{pixels.height}x{pixels.width}".encode()
+            key = blake2b(pixels.data, digest_size=20, key=edges).hexdigest()
+            parts.append(PicturePart(place, count, key, pixels))
+            place += count
+        return ReadPicture(written, parts)
+
+    def _placed(self, part: PicturePart, start: int) -> Picture:
+        pixels = part.pixels
+        made = Picture(
+            start=start,
+            num_tokens=part.num_rows,
+            key=part.key,
+            pixels=pixels.data,
+            height=pixels.height,
+            width=pixels.width,
+            grid=self.vision.grid(pixels.height, pixels.width),
+            sees_ahead=self.vision.sees_ahead,
+        )
+        with self._lock:  # until the other one is forgotten, which is soon, both count
+            self._num_bytes += len(pixels.data)
+        weakref.finalize(made, self._give_back, len(pixels.data)).atexit = False
         return made
 
     def _reserve(self, num_bytes: int, where: str) -> None:
@@ -165,7 +267,7 @@ class PictureReader:
         with self._lock:
             self._num_bytes -= num_bytes
 
-    def _decode(self, source: PictureSource) -> bytes:
+    def _decode(self, source: PictureSource) -> Prepared:
         """Return a picture's pixels."""
         data = self._rules.read(source)
         where = source.where
@@ -180,9 +282,9 @@ class PictureReader:
         if answer is None:
             raise _refusal(where, f"be decoded within {DECODE_SECONDS:g} s; it takes longer")
         decoded = msgspec.msgpack.decode(answer, type=Decoded)
-        if decoded.refusal:
+        if decoded.prepared is None:
             raise _refusal(where, decoded.refusal)
-        return decoded.pixels
+        return decoded.prepared
 
     def close(self) -> None:
         """End the processes; what waits for one is refused."""

@@ -14,7 +14,7 @@ from multiprocessing.connection import Connection
 import msgspec
 
 from quire.core.vision_config import PictureShape
-from quire.llm.pictures.decoding import PictureError, decode
+from quire.llm.pictures.decoding import PictureError, Prepared, decode
 from quire.llm.process.sandboxes import limit_computing, limit_memory
 
 #: What a picture may take: four bytes for each pixel of the largest one, four times over.
@@ -24,9 +24,9 @@ NICENESS = 5
 
 
 class Decoded(msgspec.Struct):
-    """What became of a picture: its pixels, or why there are none."""
+    """What became of a picture: what it is made, or why that cannot be."""
 
-    pixels: bytes = b""
+    prepared: Prepared | None = None
     refusal: str = ""
 
 

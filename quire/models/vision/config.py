@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from pathlib import Path
+from dataclasses import replace
+from typing import Any
 
-from quire.core.errors import ModelLoadError
-from quire.core.vision_config import PictureShape, VisionConfig
-from quire.models.config_fields import ConfigFields, read_json
+from quire.core.vision_config import PictureShape, VisionConfig, Writing
+from quire.models.config_fields import ConfigFields
 
 #: Our names of the encoders' and projectors' activations.
 ACTIVATIONS = {
@@ -15,16 +15,22 @@ ACTIVATIONS = {
     "gelu": "gelu",
     "gelu_pytorch_tanh": "gelu_tanh",
     "gelu_tanh": "gelu_tanh",
+    "silu": "silu",
 }
 #: By ``model_type``: the kind, and transformers' defaults of activation and epsilon.
 _KINDS = {
     "clip_vision_model": ("clip", "quick_gelu", 1e-5),
     "siglip_vision_model": ("siglip", "gelu_pytorch_tanh", 1e-6),
+    "idefics3_vision": ("siglip", "gelu_pytorch_tanh", 1e-6),
+    "idefics3": ("siglip", "gelu_pytorch_tanh", 1e-6),
+    "smolvlm_vision": ("siglip", "gelu_pytorch_tanh", 1e-6),
 }
+_WITHOUT_EFFECT = (
+    "projection_dim", "initializer_factor", "vision_use_head", "vocab_size", "size",
+    "max_image_size", "tie_word_embeddings", "use_base_siglip",
+)  # fmt: skip
 #: Wide enough for what there is; a larger edge would be a mistake, and take gigabytes.
 MAX_EDGE = 4096
-FILE = "preprocessor_config.json"
-NESTED_FILE = "processor_config.json"
 
 
 def read_llava_vision(config: ConfigFields) -> VisionConfig:
@@ -33,22 +39,94 @@ def read_llava_vision(config: ConfigFields) -> VisionConfig:
     Raises:
         ModelLoadError: A field is missing or out of range, or the encoder is not implemented.
     """
+    vision = vision_fields(config)
+    strategy = config.text("vision_feature_select_strategy", "default")
+    if strategy not in ("default", "full"):
+        raise config.error("vision_feature_select_strategy", "must be default or full")
+    made = _read_encoder(vision, "clip_vision_model")
+    if strategy == "default" and not made.has_class_token:
+        raise config.error(
+            "vision_feature_select_strategy", "must be full where there is no class token"
+        )
+    name = "image_token_index" if config.has("image_token_index") else "image_token_id"
+    token = config.integer(name, 32000, minimum=0)
+    config.has("image_seq_length")  # as many as the patches, or a mistake
+    return replace(
+        made,
+        num_layers=_num_layers(config, made.num_stored_layers),
+        writing=Writing(token, token),
+        drops_class_token=strategy == "default",
+        projector_activation=read_activation(config, "projector_hidden_act", "gelu"),
+        projector_bias=config.boolean("multimodal_projector_bias", True),
+    )
+
+
+def read_gemma3_vision(config: ConfigFields) -> VisionConfig:
+    """Read the encoder of a Gemma3ForConditionalGeneration, as :func:`read_llava_vision` does."""
+    made = _read_encoder(vision_fields(config), "siglip_vision_model", last_norm=True)
+    num_tokens = config.integer("mm_tokens_per_image", 256)
+    patches, edge = made.image_size // made.patch_size, math.isqrt(num_tokens)
+    if edge**2 != num_tokens or patches % edge:
+        raise config.error(
+            "mm_tokens_per_image", f"must be a square whose edge divides the {patches} patches"
+        )
+    begin, end, row = (
+        config.integer(name, default, minimum=0)
+        for name, default in (
+            ("boi_token_index", 255999),
+            ("eoi_token_index", 256000),
+            ("image_token_index", 262144),
+        )
+    )
+    return replace(
+        made,
+        writing=Writing(begin, row, (begin,), (end,), "\n\n", "\n\n"),
+        projector="pooled",
+        merge=patches // edge,
+        sees_ahead=True,
+    )
+
+
+def read_idefics3_vision(config: ConfigFields) -> VisionConfig:
+    """Read the encoder of an Idefics3ForConditionalGeneration, or SmolVLM's, likewise."""
+    fields = vision_fields(config)
+    defaults = {"hidden_size": 1152, "num_attention_heads": 16, "patch_size": 32}
+    vision = ConfigFields({**defaults, **fields.values}, fields.where)
+    made = _read_encoder(vision, "idefics3_vision", last_norm=True)
+    scale, patches = config.integer("scale_factor", 2), made.image_size // made.patch_size
+    if patches % scale:
+        raise config.error("scale_factor", f"must divide the {patches} patches of an edge")
+    token = config.integer("image_token_id", 128257, minimum=0)
+    return replace(
+        made,
+        writing=Writing(token, token, names_tiles=True),
+        projector="shuffled",
+        merge=scale,
+    )
+
+
+def vision_fields(config: ConfigFields) -> ConfigFields:
+    """Return the fields of the encoder."""
     vision = config.object("vision_config")
     if vision is None:
         raise config.error("vision_config", "must be given")
-    model_type = vision.text("model_type", "clip_vision_model")
+    return vision
+
+
+def _read_encoder(vision: ConfigFields, default: str, **choices: Any) -> VisionConfig:
+    """Read a CLIP or SigLIP; how pictures are written is not known of it.
+
+    Args:
+        vision: Its fields.
+        default: Its ``model_type`` where it names none.
+        **choices: Fields of :class:`VisionConfig` in which the family differs.
+    """
+    model_type = vision.text("model_type", default)
     if model_type not in _KINDS:
         raise vision.error("model_type", f"must be one of {', '.join(_KINDS)}")
     kind, activation, eps = _KINDS[model_type]
     vision.require("num_channels", 3)
     stored = vision.integer("num_hidden_layers", 12)
-    strategy = config.text("vision_feature_select_strategy", "default")
-    if strategy not in ("default", "full"):
-        raise config.error("vision_feature_select_strategy", "must be default or full")
-    if strategy == "default" and kind == "siglip":
-        raise config.error(
-            "vision_feature_select_strategy", "must be full where there is no class token"
-        )
     hidden_size = vision.integer("hidden_size", 768)
     num_heads = vision.integer("num_attention_heads", 12)
     if hidden_size % num_heads:
@@ -60,28 +138,24 @@ def read_llava_vision(config: ConfigFields) -> VisionConfig:
         raise vision.error("image_size", f"must be at most {MAX_EDGE}")
     if patch_size > image_size:
         raise vision.error("patch_size", f"must be at most image_size ({image_size})")
-    token = "image_token_index" if config.has("image_token_index") else "image_token_id"
     made = VisionConfig(
         kind=kind,
         hidden_size=hidden_size,
-        num_layers=_num_layers(config, stored),
+        num_layers=stored,
         num_heads=num_heads,
         intermediate_size=vision.integer("intermediate_size", 3072),
         image_size=image_size,
         patch_size=patch_size,
-        activation=_activation(vision, "hidden_act", activation),
+        activation=read_activation(vision, "hidden_act", activation),
         norm_eps=vision.number("layer_norm_eps", eps),
         num_stored_layers=stored,
-        drops_class_token=strategy == "default",
-        projector_activation=_activation(config, "projector_hidden_act", "gelu"),
-        projector_bias=config.boolean("multimodal_projector_bias", True),
-        token_id=config.integer(token, 32000, minimum=0),
+        writing=Writing(0, 0),
         input=PictureShape(image_size, image_size),
+        **choices,
     )
-    for name in ("projection_dim", "initializer_factor", "vision_use_head", "vocab_size"):
+    for name in (*_WITHOUT_EFFECT,):
         vision.has(name)
     vision.refuse_unread()
-    config.has("image_seq_length")  # as many as the patches, or a mistake
     return made
 
 
@@ -96,79 +170,9 @@ def _num_layers(config: ConfigFields, stored: int) -> int:
     return value if value >= 0 else stored + 1 + value
 
 
-def _activation(config: ConfigFields, name: str, default: str) -> str:
+def read_activation(config: ConfigFields, name: str, default: str) -> str:
+    """Return our name of the activation in field ``name``."""
     value = config.text(name, default)
     if value not in ACTIVATIONS:
         raise config.error(name, f"must be one of {', '.join(ACTIVATIONS)}")
     return ACTIVATIONS[value]
-
-
-def read_picture_shape(folder: Path, vision: VisionConfig) -> PictureShape:
-    """Read how pictures are prepared, from ``preprocessor_config.json``.
-
-    Raises:
-        ModelLoadError: The file is missing or asks for something that is not implemented.
-    """
-    path, values = folder / FILE, None
-    if path.is_file():
-        values = read_json(path)
-    elif (folder / NESTED_FILE).is_file():
-        path = folder / NESTED_FILE
-        values = read_json(path).get("image_processor")
-    if not isinstance(values, dict):
-        raise ModelLoadError(
-            f"[load] {folder}: pictures need {FILE}, or image_processor in {NESTED_FILE}; got "
-            "neither. Copy the file, too."
-        )
-    fields = ConfigFields(values, str(path))
-    for name in ("do_resize", "do_rescale", "do_normalize", "do_convert_rgb"):
-        fields.require(name, True)
-    fields.require("do_pad", False)
-    edge = vision.image_size
-    cropped = fields.boolean("do_center_crop", vision.kind == "clip")
-    shortest, size = _edges(fields, "size")
-    if shortest is None and size != (edge, edge):
-        raise fields.error("size", f"must be {edge} x {edge}, as the encoder takes")
-    if cropped and _edges(fields, "crop_size") not in ((None, (edge, edge)), (edge, None)):
-        raise fields.error("crop_size", f"must be {edge} x {edge}, as the encoder takes")
-    if shortest is not None and not cropped:
-        raise fields.error("do_center_crop", "must be true where size has a shortest_edge")
-    if shortest is not None and not edge <= shortest <= MAX_EDGE:
-        raise fields.error("size", f"must have a shortest_edge of {edge} to {MAX_EDGE}")
-    resample = fields.integer("resample", 3, minimum=0)
-    if resample not in (0, 1, 2, 3, 4, 5):
-        raise fields.error("resample", "must be one of Pillow's filters, 0 to 5")
-    return PictureShape(
-        edge,
-        edge,
-        shortest_edge=shortest,
-        resample=resample,
-        rescale=fields.number("rescale_factor", 1 / 255),
-        mean=_three(fields, "image_mean", least=-math.inf),
-        std=_three(fields, "image_std", least=0.0),
-    )
-
-
-def _edges(fields: ConfigFields, name: str) -> tuple[int | None, tuple[int, int] | None]:
-    """Return the shortest edge, or height and width."""
-    if type(fields.values.get(name)) is int:  # before transformers 4.26
-        edge = fields.integer(name)
-        return (edge, None) if name == "size" else (None, (edge, edge))
-    size = fields.object(name)
-    if size is None:
-        raise fields.error(name, "must be given")
-    if size.has("shortest_edge"):
-        return size.integer("shortest_edge"), None
-    return None, (size.integer("height"), size.integer("width"))
-
-
-def _three(fields: ConfigFields, name: str, *, least: float) -> tuple[float, float, float]:
-    value = fields.values.get(name)
-    fields.has(name)
-    numbers = value if isinstance(value, list) else []
-    if len(numbers) != 3 or not all(
-        type(n) in (int, float) and least < n < math.inf for n in numbers
-    ):
-        raise fields.error(name, "must be three numbers")
-    red, green, blue = map(float, numbers)
-    return red, green, blue

@@ -17,6 +17,8 @@ from quire.core.vision_config import PictureShape, VisionConfig
 from quire.kernels.backend import Array, Backend, Linear
 from quire.layers.norm import Norm
 from quire.models.vision.attention import SpanAttention, SpanPart
+from quire.models.vision.layout import PatchLayout, lay_out
+from quire.models.vision.projectors import Projector
 from quire.models.vision.slices import Slices, cut_rows
 
 FloatArray = npt.NDArray[np.float32]
@@ -25,7 +27,7 @@ Pixels = npt.NDArray[np.uint8]
 
 @dataclass(frozen=True, slots=True)
 class EncoderLayer:
-    """One layer; ``qkv`` is W to 3 W."""
+    """One layer; ``qkv`` is W to 3 W, and ``up`` to gate and up where the MLP is gated."""
 
     attention_norm: Norm
     qkv: Linear
@@ -34,6 +36,7 @@ class EncoderLayer:
     up: Linear
     down: Linear
     activation: str
+    gated: bool = False
 
     def run(
         self,
@@ -54,10 +57,15 @@ class EncoderLayer:
         for rows in cut_rows(num_rows, (width + 2 * self.up.out_features) * width):
             part = residual[rows]
             backend.add_residual(self.output(attended[rows]), part)
-            inner = self.up(self.mlp_norm(part, attended[rows]))
-            backend.activation(inner, self.activation, inner)
+            inner = self._activated(backend, self.up(self.mlp_norm(part, attended[rows])))
             backend.add_residual(self.down(inner), part)
             yield
+
+    def _activated(self, backend: Backend, inner: Array) -> Array:
+        if not self.gated:
+            return backend.activation(inner, self.activation, inner)
+        out = backend.empty((inner.shape[0], inner.shape[1] // 2), backend.activation_dtype)
+        return backend.gated_activation(inner, self.activation, out)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,26 +75,30 @@ class EncoderParts:
     Attributes:
         patches: 3 P P to W.
         class_token: (1, W) float32 on the host, or None.
-        positions: (S, W) float32 on the host.
+        positions: (S, W) float32 on the host, or None.
         first_norm: Before the layers, or None.
         layers: Those that are computed.
-        projector: W to D and D to D.
+        last_norm: After the layers, or None.
+        projector: W to D.
+        rope: Cosines and sines of places, each (places, H / 2); None where positions are learned.
         nbytes: Memory of all of it.
     """
 
     patches: Linear
     class_token: FloatArray | None
-    positions: FloatArray
+    positions: FloatArray | None
     first_norm: Norm | None
     layers: Sequence[EncoderLayer]
-    projector: tuple[Linear, Linear]
+    last_norm: Norm | None
+    projector: Projector
+    rope: tuple[Array, Array] | None
     nbytes: int
 
 
 class PictureEncoder:
-    """CLIP or SigLIP with LLaVA's projector.
+    """CLIP, SigLIP or Qwen's encoder, with a projector.
 
-    Source: Radford et al. 2021 (CLIP), Zhai et al. 2023 (SigLIP), Liu et al. 2023 (LLaVA).
+    Source: Radford et al. 2021 (CLIP), Zhai et al. 2023 (SigLIP), Wang et al. 2024 (Qwen2-VL).
     """
 
     def __init__(self, config: VisionConfig, backend: Backend, parts: EncoderParts) -> None:
@@ -94,7 +106,13 @@ class PictureEncoder:
         self._backend = backend
         self._parts = parts
         head_dim = config.hidden_size // config.num_heads
-        self._attention = SpanAttention(backend, config.num_heads, head_dim)
+        self._attention = SpanAttention(
+            backend,
+            config.num_heads,
+            head_dim,
+            parts.rope,
+            (head_dim // 4, head_dim // 4) if parts.rope else (),
+        )
 
     def encode(self, pictures: Sequence[Pixels]) -> Slices[list[Array]]:
         """Make the rows of pictures together; see :func:`~quire.models.vision.slices.finish`.
@@ -107,23 +125,34 @@ class PictureEncoder:
             For each (num_tokens, D), of the backend's ``activation_dtype``, on its device.
         """
         config, backend, parts = self.config, self._backend, self._parts
-        residual = yield from self._embed(pictures)
+        patch = config.patch_size
+        grids = [(p.shape[0] // patch, p.shape[1] // patch) for p in pictures]
+        layouts = [lay_out(*grid, config) if parts.rope else None for grid in grids]
+        residual = yield from self._embed(pictures, layouts)
         if parts.first_norm is not None:
             residual = parts.first_norm(residual, backend.empty(residual.shape, self._dtype))
-        num_rows = residual.shape[0] // len(pictures)
-        plan = self._attention.plan([num_rows] * len(pictures))
-        for layer in parts.layers:
-            yield from layer.run(backend, self._attention, plan, residual)
-        drops = config.drops_class_token and parts.class_token is not None
-        found = []
-        for start in range(0, residual.shape[0], num_rows):
-            found.append((yield from self._project(residual[start + drops : start + num_rows])))
+        lengths = [down * across + config.has_class_token for down, across in grids]
+        plans = self._plans(lengths, layouts)
+        for number, layer in enumerate(parts.layers):
+            is_windowed = config.window_size > 0 and number not in config.full_layers
+            yield from layer.run(backend, self._attention, plans[is_windowed], residual)
+        drops = int(config.drops_class_token and config.has_class_token)
+        found, start = [], drops
+        for length, grid, layout in zip(lengths, grids, layouts, strict=True):
+            features = residual[start : start + length - drops]
+            start += length
+            if parts.last_norm is not None:
+                features = parts.last_norm(features, features)
+            rows = yield from parts.projector.project(features, *grid)
+            if layout is not None:
+                rows = backend.from_numpy(np.asarray(backend.to_numpy(rows))[layout.places])
+            found.append(rows)
         return found
 
     @property
     def width(self) -> int:
         """D."""
-        return self._parts.projector[1].out_features
+        return self._parts.projector.width
 
     @property
     def nbytes(self) -> int:
@@ -134,32 +163,39 @@ class PictureEncoder:
     def _dtype(self) -> str:
         return self._backend.activation_dtype
 
-    def _embed(self, pictures: Sequence[Pixels]) -> Slices[Array]:
+    def _plans(
+        self, lengths: Sequence[int], layouts: Sequence[PatchLayout | None]
+    ) -> tuple[Sequence[SpanPart], Sequence[SpanPart]]:
+        """Return plans of layers in which rows see all of a picture, and those with windows."""
+        known = [layout for layout in layouts if layout is not None]
+        if not known:
+            plan = self._attention.plan(lengths)
+            return plan, plan
+        positions = np.concatenate([layout.positions for layout in known], axis=1)
+        windows = [length for layout in known for length in layout.windows]
+        return (
+            self._attention.plan(lengths, positions),
+            self._attention.plan(windows, positions) if self.config.window_size else (),
+        )
+
+    def _embed(
+        self, pictures: Sequence[Pixels], layouts: Sequence[PatchLayout | None]
+    ) -> Slices[Array]:
         """Return the rows before the layers, (T, W)."""
         config, parts = self.config, self._parts
         rows = []
-        for pixels in pictures:
+        for pixels, layout in zip(pictures, layouts, strict=True):
             patches = cut_patches(pixels, config.input, config.patch_size)
+            if layout is not None:
+                patches = patches[layout.order]
             embedded = np.asarray(
                 self._backend.to_numpy(parts.patches(self._backend.from_numpy(patches))), np.float32
             )
             if parts.class_token is not None:
                 embedded = np.concatenate([parts.class_token, embedded])
-            rows.append(embedded + parts.positions)
+            rows.append(embedded if parts.positions is None else embedded + parts.positions)
             yield
         return self._backend.from_numpy(np.concatenate(rows))
-
-    def _project(self, features: Array) -> Slices[Array]:
-        """Return a picture's rows, as wide as the decoder."""
-        first, second = self._parts.projector
-        width = second.out_features
-        out = self._backend.empty((features.shape[0], width), self._dtype)
-        for rows in cut_rows(features.shape[0], (features.shape[1] + width) * width):
-            inner = first(features[rows])
-            self._backend.activation(inner, self.config.projector_activation, inner)
-            second(inner, out[rows])
-            yield
-        return out
 
 
 def cut_patches(pixels: npt.NDArray[np.uint8], shape: PictureShape, patch_size: int) -> FloatArray:

@@ -10,22 +10,31 @@ from pathlib import Path
 import numpy as np
 
 from quire.core.kv_cache_spec import DTYPE_BYTES
-from quire.core.model_config import ModelConfig
-from quire.kernels.backend import Array, Backend, Linear
-from quire.kernels.host_tensor import HostTensor
-from quire.layers.norm import LayerNorm, Norm
-from quire.models.tensor_source import TensorSource, check_tensors, open_tensors
-from quire.models.vision.encoder import (
-    EncoderLayer,
-    EncoderParts,
-    FloatArray,
-    PictureEncoder,
+from quire.core.model_config import ModelConfig, RopeConfig
+from quire.core.vision_config import VisionConfig
+from quire.kernels.backend import Array, Backend
+from quire.layers.rope import rope_tables
+from quire.models.tensor_source import check_tensors, open_tensors
+from quire.models.vision.encoder import EncoderLayer, EncoderParts, PictureEncoder
+from quire.models.vision.projectors import (
+    MergingProjector,
+    MlpProjector,
+    PooledProjector,
+    Projector,
+    ShuffledProjector,
 )
-from quire.models.vision.weights import VisionWeights
-from quire.models.weight_map import LinearWeights, NormWeights
+from quire.models.vision.qwen_weights import QwenVisionWeights
+from quire.models.vision.tensor_reader import TensorReader
+from quire.models.vision.weights import VisionLayerWeights, VisionWeights
 
 #: First parts of the names of an encoder's tensors.
-PREFIXES = ("vision_tower.", "multi_modal_projector.")
+PREFIXES = (
+    "vision_tower.",
+    "multi_modal_projector.",
+    "visual.",
+    "model.vision_model.",
+    "model.connector.",
+)
 
 
 def encoder_names(names: Collection[str]) -> set[str]:
@@ -37,8 +46,17 @@ def expected_encoder_bytes(config: ModelConfig, dtype: str) -> int:
     """Return what an encoder will take, in bytes; 0 for a model that has none."""
     if config.vision is None:
         return 0
-    shapes = VisionWeights(config.vision, config.hidden_size, ()).shapes()
+    shapes = vision_weights(config.vision, config.hidden_size).shapes()
     return sum(_held_bytes(shape, dtype) for shape in shapes.values())
+
+
+def vision_weights(
+    config: VisionConfig, width: int, stored: Collection[str] = ()
+) -> VisionWeights | QwenVisionWeights:
+    """Return which tensors an encoder takes; arguments as of :class:`VisionWeights`."""
+    if config.kind == "qwen":
+        return QwenVisionWeights(config, width)
+    return VisionWeights(config, width, stored)
 
 
 def load_encoder(
@@ -59,10 +77,15 @@ def load_encoder(
         return None
     tensors = open_tensors(path, config)
     own = encoder_names(tensors.names)
-    weights = VisionWeights(config.vision, config.hidden_size, own)
+    weights = vision_weights(config.vision, config.hidden_size, own)
     check_tensors(tensors, weights.shapes(), weights.harmless(), tensors.names - own)
-    parts = _Reader(tensors, weights, backend, dtype).parts()
-    return PictureEncoder(config.vision, backend, parts)
+    reader = TensorReader(tensors, backend, dtype, config.vision.norm_eps)
+    if isinstance(weights, QwenVisionWeights):
+        parts = _qwen_parts(weights, reader, backend)
+    else:
+        parts = _parts(weights, reader, backend)
+    nbytes = expected_encoder_bytes(config, dtype)
+    return PictureEncoder(config.vision, backend, replace(parts, nbytes=nbytes))
 
 
 def _held_bytes(shape: Sequence[int], dtype: str) -> int:
@@ -70,81 +93,82 @@ def _held_bytes(shape: Sequence[int], dtype: str) -> int:
     return math.prod(shape) * (DTYPE_BYTES[dtype] if len(shape) > 1 else 4)
 
 
-class _Reader:
-    """Takes tensors and gives their pages back."""
+def _parts(weights: VisionWeights, reader: TensorReader, backend: Backend) -> EncoderParts:
+    """Read a CLIP or SigLIP."""
+    config = weights.config
+    first, last = weights.first_norm(), weights.last_norm()
+    # The convolution's steps are as wide as its patches: it is a linear.
+    values = reader.floats(weights.patches).reshape(config.hidden_size, -1)
+    return EncoderParts(
+        patches=reader.matrix(weights.patches, values, weights.patch_bias),
+        class_token=reader.floats(weights.class_token)[None] if config.has_class_token else None,
+        positions=reader.floats(weights.positions),
+        first_norm=None if first is None else reader.norm(first),
+        layers=_layers(weights, reader),
+        last_norm=None if last is None else reader.norm(last),
+        projector=_projector(weights, reader, backend),
+        rope=None,
+        nbytes=0,
+    )
 
-    def __init__(
-        self, tensors: TensorSource, weights: VisionWeights, backend: Backend, dtype: str
-    ) -> None:
-        self._tensors, self._weights = tensors, weights
-        self._backend, self._dtype = backend, dtype
 
-    def parts(self) -> EncoderParts:
-        """Read all of it."""
-        weights, config = self._weights, self._weights.config
-        first, layers = weights.first_norm(), []
-        for number in range(config.num_layers):
-            layer = weights.layer(number)
-            layers.append(
-                EncoderLayer(
-                    self._norm(layer.attention_norm),
-                    self._linear(layer.qkv),
-                    self._linear(layer.output),
-                    self._norm(layer.mlp_norm),
-                    self._linear(layer.up),
-                    self._linear(layer.down),
-                    config.activation,
-                )
-            )
-        up, down = weights.projector()
-        return EncoderParts(
-            patches=self._patches(),
-            class_token=self._floats(weights.class_token)[None] if config.has_class_token else None,
-            positions=self._floats(weights.positions),
-            first_norm=None if first is None else self._norm(first),
-            layers=layers,
-            projector=(self._linear(up), self._linear(down)),
-            nbytes=sum(_held_bytes(shape, self._dtype) for shape in weights.shapes().values()),
+def _qwen_parts(weights: QwenVisionWeights, reader: TensorReader, backend: Backend) -> EncoderParts:
+    config = weights.config
+    # Both frames show the same picture: their weights are added.
+    values = reader.floats(weights.patches).sum(2).reshape(config.hidden_size, -1)
+    norm, first, second = weights.projector()
+    return EncoderParts(
+        patches=reader.matrix(weights.patches, values),
+        class_token=None,
+        positions=None,
+        first_norm=None,
+        layers=_layers(weights, reader),
+        last_norm=None,
+        projector=MergingProjector(
+            backend, reader.norm(norm), reader.linear(first), reader.linear(second), "gelu"
+        ),
+        rope=_places(config, backend),
+        nbytes=0,
+    )
+
+
+def _layers(weights: VisionWeights | QwenVisionWeights, reader: TensorReader) -> list[EncoderLayer]:
+    config = weights.config
+
+    def read(layer: VisionLayerWeights) -> EncoderLayer:
+        return EncoderLayer(
+            attention_norm=reader.norm(layer.attention_norm),
+            qkv=reader.linear(layer.qkv),
+            output=reader.linear(layer.output),
+            mlp_norm=reader.norm(layer.mlp_norm),
+            up=reader.linear(layer.up),
+            down=reader.linear(layer.down),
+            activation=config.activation,
+            gated=config.gated_mlp,
         )
 
-    def _patches(self) -> Linear:
-        """Make the convolution, whose steps are as wide as its patches, a linear."""
-        weights = self._weights
-        tensor = self._tensors.tensor(weights.patches)
-        assert isinstance(tensor, HostTensor), "only two dimensions are ever quantized"
-        matrix = replace(tensor, array=tensor.array.reshape(tensor.shape[0], -1))
-        biases = []
-        if weights.patch_bias is not None:
-            biases = [self._copied(weights.patch_bias)]
-        made = self._backend.linear([matrix], biases, dtype=self._dtype)
-        self._tensors.release(weights.patches)
-        return made
+    return [read(weights.layer(number)) for number in range(config.num_layers)]
 
-    def _linear(self, weights: LinearWeights) -> Linear:
-        matrices = []
-        for module in weights.modules:
-            tensor = self._tensors.tensor(f"{module}.weight")
-            floats = isinstance(tensor, HostTensor)
-            matrices.append(tensor if floats else self._copied(f"{module}.weight"))
-        names = [f"{module}.bias" for module in weights.modules if weights.bias]
-        biases = [self._copied(name) for name in names]
-        made = self._backend.linear(matrices, biases, dtype=self._dtype)
-        for module in weights.modules:
-            self._tensors.release(f"{module}.weight")
-        return made
 
-    def _norm(self, weights: NormWeights) -> Norm:
-        weight, bias = (self._parameter(name) for name, _ in weights.shapes())
-        return LayerNorm(self._backend, weight, bias, self._weights.config.norm_eps)
+def _projector(weights: VisionWeights, reader: TensorReader, backend: Backend) -> Projector:
+    config = weights.config
+    if config.projector == "mlp":
+        first, second = map(reader.linear, weights.mlp_projector())
+        return MlpProjector(backend, first, second, config.projector_activation)
+    if config.projector == "shuffled":
+        linear = reader.linear(weights.shuffled_projector())
+        return ShuffledProjector(backend, linear, config.merge)
+    norm, name = weights.pooled_projector()
+    linear = reader.matrix(name, reader.floats(name).T)
+    return PooledProjector(backend, reader.norm(norm, 1.0), linear, config.merge)
 
-    def _parameter(self, name: str) -> Array:
-        return self._backend.parameter(self._copied(name))
 
-    def _copied(self, name: str) -> HostTensor:
-        return HostTensor(name, "float32", self._floats(name))
-
-    def _floats(self, name: str) -> FloatArray:
-        """Return a tensor's values, a copy of our own, so that the file need not stay mapped."""
-        values: FloatArray = np.array(self._tensors.tensor(name).float32(), np.float32)
-        self._tensors.release(name)
-        return values
+def _places(config: VisionConfig, backend: Backend) -> tuple[Array, Array]:
+    """Return cosines and sines of the longest edge: half of the pairs turn by rows, half by
+    columns, at the same speeds."""
+    edge = config.patch_size * config.merge
+    longest = config.merge * (config.input.max_pixels // edge**2 + 1)
+    half = config.hidden_size // config.num_heads // 2
+    tables = rope_tables(RopeConfig(theta=10_000.0, rotary_dim=half), longest)
+    cosines, sines = (np.concatenate([table, table], axis=1) for table in tables)
+    return backend.from_numpy(cosines), backend.from_numpy(sines)

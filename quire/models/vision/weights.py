@@ -18,6 +18,8 @@ HARMLESS = (
     r"vision_tower\.(vision_model\.)?embeddings\.position_ids",
 )
 PREFIX = "vision_tower."
+IDEFICS3_PREFIX = "model.vision_model."
+_PROJECTOR = "multi_modal_projector."
 #: Checkpoints of transformers 4 have it in all names of the encoder.
 OPTIONAL = "vision_model."
 
@@ -49,6 +51,8 @@ class VisionWeights:
         longer = f"{PREFIX}{OPTIONAL}"
         has_longer = any(name.startswith(longer) for name in stored)
         self._prefix = longer if has_longer else PREFIX
+        if config.projector == "shuffled":
+            self._prefix = IDEFICS3_PREFIX
 
     @property
     def class_token(self) -> str:
@@ -93,14 +97,37 @@ class VisionWeights:
             self._linear((f"{start}mlp.fc2",), width, inner),
         )
 
-    def projector(self) -> tuple[LinearWeights, LinearWeights]:
+    def last_norm(self) -> NormWeights | None:
+        """(W,), after the layers, or None."""
+        return self._norm("post_layernorm") if self.config.last_norm else None
+
+    def mlp_projector(self) -> tuple[LinearWeights, LinearWeights]:
         """(D, W) and (D, D)."""
         width, bias = self._width, self.config.projector_bias
-        first, second = (f"multi_modal_projector.linear_{number}" for number in (1, 2))
+        first, second = (f"{_PROJECTOR}linear_{number}" for number in (1, 2))
         return (
             LinearWeights((first,), (width,), self.config.hidden_size, bias),
             LinearWeights((second,), (width,), width, bias),
         )
+
+    def pooled_projector(self) -> tuple[NormWeights, str]:
+        """(W,), whose values are less 1, and the name of a matrix (W, D)."""
+        norm = NormWeights(f"{_PROJECTOR}mm_soft_emb_norm", (self.config.hidden_size,), False)
+        return norm, f"{_PROJECTOR}mm_input_projection_weight"
+
+    def shuffled_projector(self) -> LinearWeights:
+        """(D, M W), M patches of a square."""
+        merged = self.config.merge**2 * self.config.hidden_size
+        name = "model.connector.modality_projection.proj"
+        return LinearWeights((name,), (self._width,), merged)
+
+    def _projector_shapes(self) -> dict[str, tuple[int, ...]]:
+        if self.config.projector == "pooled":
+            norm, matrix = self.pooled_projector()
+            return {**dict(norm.shapes()), matrix: (self.config.hidden_size, self._width)}
+        if self.config.projector == "shuffled":
+            return dict(self.shuffled_projector().shapes())
+        return dict(pair for part in self.mlp_projector() for pair in part.shapes())
 
     def shapes(self) -> dict[str, tuple[int, ...]]:
         """Return every tensor that is taken."""
@@ -115,14 +142,14 @@ class VisionWeights:
             shapes[self.class_token] = (width,)
         if self.patch_bias is not None:
             shapes[self.patch_bias] = (width,)
-        parts: list[LinearWeights | NormWeights] = [*self.projector()]
-        first = self.first_norm()
-        parts += [] if first is None else [first]
+        parts: list[LinearWeights | NormWeights] = []
+        parts += [norm for norm in (self.first_norm(), self.last_norm()) if norm is not None]
         for number in range(config.num_layers):
             layer = self.layer(number)
             parts += [layer.attention_norm, layer.qkv, layer.output]
             parts += [layer.mlp_norm, layer.up, layer.down]
-        return shapes | dict(pair for part in parts for pair in part.shapes())
+        shapes |= dict(pair for part in parts for pair in part.shapes())
+        return shapes | self._projector_shapes()
 
     def harmless(self) -> tuple[str, ...]:
         """Return regular expressions of tensors that may be there and are not needed."""

@@ -16,7 +16,7 @@ from quire.protocol.anthropic import (
     TokenCount,
 )
 from quire.server.compat.anthropic_answer import AnthropicAnswer
-from quire.server.generation.chat_prompt import encode_chat, prepare_chat
+from quire.server.generation.chat_prompt import encode_chat, prepare_chat, written_out
 from quire.server.generation.endpoint import GenerationEndpoint, errors_in_sent_names
 from quire.server.generation.model_routes import ByModel, post_route
 from quire.server.generation.models import Models
@@ -102,7 +102,8 @@ def routes(models: Models) -> list[Route]:
         service.resolve_model(body.model)
         with errors_in_sent_names(body), errors_in_this_shape(service):
             prompt = await encode_chat(service, body.chat_request(service.pictures is not None))
-        return json_response(TokenCount(len(prompt.token_ids)), headers)
+            token_ids = await written_out(service, prompt.token_ids, prompt.sources)
+        return json_response(TokenCount(len(token_ids)), headers)
 
     return [
         Route("/v1/messages", ByModel(models, AnthropicMessages), methods=["POST"]),

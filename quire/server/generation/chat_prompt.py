@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from quire.core.request import Picture
-from quire.llm.pictures.placing import make_room
 from quire.llm.pictures.sources import PictureSource, picture_sources
 from quire.protocol.chat_completion import ChatCompletionRequest, Message
 from quire.server.generation.prompts import Conversation, PromptLimit, encode_prompt
@@ -21,18 +20,16 @@ class ChatPrompt:
     """A rendered conversation.
 
     Attributes:
-        token_ids: What the model reads.
+        token_ids: What the model reads, with a mark for each picture.
         tool_use: What it may call.
         role: Of the answer.
         sources: The pictures in it.
-        starts: Where each of them begins.
     """
 
     token_ids: list[int]
     tool_use: ToolUse
     role: str
     sources: list[PictureSource]
-    starts: list[int]
 
 
 def read_conversation(
@@ -71,49 +68,68 @@ async def encode_chat(
     conversation, tool_use = read_conversation(service, body)
     tokenizer, special = service.engine.tokenizer, bool(body.add_special_tokens)
     token_ids = await encode_prompt(tokenizer, conversation, special, longest)
-    token_ids, sources, starts = room_for_pictures(service, body.messages, token_ids)
-    return ChatPrompt(token_ids, tool_use, conversation.role, sources, starts)
+    sources = pictures_of(service, body.messages)
+    return ChatPrompt(token_ids, tool_use, conversation.role, sources)
 
 
-def room_for_pictures(
-    service: Service, messages: Sequence[Message], token_ids: list[int]
-) -> tuple[list[int], list[PictureSource], list[int]]:
-    """Return a conversation's tokens with as many for a picture as it has rows.
-
-    Args:
-        service: The served model.
-        messages: The conversation.
-        token_ids: It, rendered, with one token for a picture.
-
-    Returns:
-        The tokens, the pictures and where each begins.
+def pictures_of(service: Service, messages: Sequence[Message]) -> list[PictureSource]:
+    """Return the pictures of a conversation.
 
     Raises:
-        RequestError: There are too many pictures, or the prompt does not show them.
+        RequestError: There are too many.
     """
-    pictures = service.pictures
-    if pictures is None:
-        return token_ids, [], []  # a template of text has refused them
+    if service.pictures is None:
+        return []  # a template of text has refused them
     sources = picture_sources(
         (f"messages[{index}].content", message.content) for index, message in enumerate(messages)
     )
-    if not sources:
-        return token_ids, [], []
-    pictures.check_count(sources)
-    made, starts = make_room(token_ids, len(sources), pictures.vision)
-    return made, sources, starts
+    service.pictures.check_count(sources)
+    return sources
 
 
-async def _read_pictures(
-    service: Service, request: ApiRequest[ChatCompletionRequest], prompt: ChatPrompt
-) -> list[Picture]:
-    """Return the pictures of a prompt; those of one that is too long anyway are not read."""
+async def read_pictures(
+    service: Service,
+    token_ids: list[int],
+    sources: Sequence[PictureSource],
+    client_id: str = "",
+    deadline: float | None = None,
+) -> tuple[list[int], list[Picture]]:
+    """Return a prompt with its pictures written out, and these.
+
+    Those of a prompt that is too long anyway are not read.
+
+    Args:
+        service: The served model.
+        token_ids: With one mark for each picture.
+        sources: Of the pictures.
+        client_id, deadline: As of :meth:`~quire.llm.pictures.reader.PictureReader.read`.
+
+    Raises:
+        RequestError: The prompt does not show that many, or one cannot be read.
+        CapacityError: There is too much to read.
+    """
     pictures = service.pictures
-    too_long = len(prompt.token_ids) > service.engine.max_model_len
-    if pictures is None or not prompt.sources or too_long:
-        return []
-    client_id = request.client.client_id
-    return await pictures.read(prompt.sources, prompt.starts, client_id, request.deadline)
+    if pictures is None or not sources:
+        return token_ids, []
+    least = pictures.least_prompt(token_ids, len(sources))
+    if len(least) > service.engine.max_model_len:
+        return least, []
+    return pictures.place(token_ids, await pictures.read(sources, client_id, deadline))
+
+
+async def written_out(
+    service: Service, token_ids: list[int], sources: Sequence[PictureSource]
+) -> list[int]:
+    """Return a prompt with its pictures written out; they are read only where sizes tell.
+
+    Raises:
+        RequestError, CapacityError: As of :func:`read_pictures`.
+    """
+    if service.pictures is None or not sources:
+        return token_ids
+    if service.pictures.vision.input.is_fixed:
+        return service.pictures.least_prompt(token_ids, len(sources))
+    return (await read_pictures(service, token_ids, sources))[0]
 
 
 async def prepare_chat(
@@ -140,12 +156,13 @@ async def prepare_chat(
     body = request.body
     longest = PromptLimit(service.engine.max_model_len, param)
     prompt = await encode_chat(service, body, longest)
-    token_ids = prompt.token_ids
+    token_ids, pictures = await read_pictures(
+        service, prompt.token_ids, prompt.sources, request.client.client_id, request.deadline
+    )
     reading = AnswerReading.create(body, service, prompt.tool_use, token_ids)
     settings = reading.sampling_settings(body.constraint())
     limit = service.output_limit(body.output_limit, len(token_ids), clamped)
     defaults = service.engine.default_sampling_params
     params = body.sampling_params(defaults, limit, body.num_logprobs, **settings)
-    pictures = await _read_pictures(service, request, prompt)
     submission = Submission.create(request, param, [(token_ids, params)], pictures)
     return submission, reading, prompt.role

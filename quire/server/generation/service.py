@@ -127,7 +127,9 @@ class Service:
             rejections=shared.rejections,
         )
         vision = engine.model_config.vision
-        self.pictures = None if vision is None else PictureReader(vision, config.model)
+        self.pictures = (
+            None if vision is None else PictureReader(vision, config.model, engine.tokenizer)
+        )
         self.metrics = ModelMetrics(engine, config, self.model_names[0])
         shared.metrics.add(self.metrics)
         self.residence: Residence | None = None

@@ -15,7 +15,7 @@ from quire.protocol.tokenization import (
     TokenizeRequest,
     TokenizeResponse,
 )
-from quire.server.generation.chat_prompt import room_for_pictures
+from quire.server.generation.chat_prompt import pictures_of, written_out
 from quire.server.generation.model_routes import post_route
 from quire.server.generation.models import Models
 from quire.server.generation.prompts import Conversation, encode_prompt
@@ -94,4 +94,4 @@ async def _encode(service: Service, body: TokenizeRequest) -> list[int]:
         body.tools,
     )
     token_ids = await encode_prompt(tokenizer, conversation, bool(body.add_special_tokens))
-    return room_for_pictures(service, conversation.messages, token_ids)[0]
+    return await written_out(service, token_ids, pictures_of(service, conversation.messages))

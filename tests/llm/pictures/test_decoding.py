@@ -43,7 +43,8 @@ FILES = {
 
 
 def pixels(data, shape):
-    return np.frombuffer(decode(data, shape), np.uint8).reshape(shape.height, shape.width, 3)
+    (found,) = decode(data, shape).parts
+    return np.frombuffer(found.data, np.uint8).reshape(found.height, found.width, 3)
 
 
 def processed(data, shape):
@@ -71,6 +72,47 @@ def test_pixels_are_those_of_transformers(name, shape):
     np.testing.assert_array_equal(pixels(FILES[name], shape), want)
 
 
+SIZES = {
+    "any": PictureShape(0, 0, multiple=14, min_pixels=28 * 28, max_pixels=56 * 56),
+    "small": PictureShape(0, 0, multiple=28, min_pixels=200 * 200, max_pixels=10**6),
+}
+
+
+@pytest.mark.parametrize("shape", SIZES.values(), ids=SIZES)
+@pytest.mark.parametrize("name", FILES)
+def test_pictures_of_any_size_are_those_of_transformers(name, shape):
+    path = "transformers.models.qwen2_vl.image_processing_pil_qwen2_vl"
+    module = pytest.importorskip(path)
+    processor = module.Qwen2VLImageProcessorPil()
+    image = ImageOps.exif_transpose(Image.open(io.BytesIO(FILES[name])))
+    (image,) = processor._prepare_image_like_inputs([image], do_convert_rgb=True)
+    edges = {"shortest_edge": shape.min_pixels, "longest_edge": shape.max_pixels}
+    size = processor._standardize_kwargs(size=edges)["size"]
+    want = processor.resize(image, size, shape.resample, shape.multiple).transpose(1, 2, 0)
+    np.testing.assert_array_equal(pixels(FILES[name], shape), want)
+
+
+@pytest.mark.parametrize("longest", [EDGE, 3 * EDGE, 5 * EDGE + 3])
+@pytest.mark.parametrize("name", FILES)
+def test_tiles_are_those_of_transformers(name, longest):
+    module = pytest.importorskip("transformers.models.idefics3.image_processing_pil_idefics3")
+    processor = module.Idefics3ImageProcessorPil(
+        size={"longest_edge": longest},
+        max_image_size={"longest_edge": EDGE},
+        do_rescale=False,
+        do_normalize=False,
+        return_row_col_info=True,
+    )
+    image = ImageOps.exif_transpose(Image.open(io.BytesIO(FILES[name])))
+    want = processor([[image]], return_tensors="np")
+    shape = PictureShape(EDGE, EDGE, longest_edge=longest, resample=1)
+    got = decode(FILES[name], shape)
+    assert (got.rows, got.columns) == (want["rows"][0][0], want["cols"][0][0])
+    parts = [np.frombuffer(one.data, np.uint8).reshape(EDGE, EDGE, 3) for one in got.parts]
+    np.testing.assert_array_equal(parts, want["pixel_values"][0].transpose(0, 2, 3, 1))
+    assert 3 * EDGE**2 * len(parts) <= shape.most_bytes
+
+
 def test_a_picture_is_turned_upright():
     exif = Image.Exif()
     exif[274] = 6  # to be turned by a quarter
@@ -90,7 +132,7 @@ def test_the_largest_pictures_are_taken():
 def test_hostile_files_are_refused_with_their_reason(name):
     data, reason = HOSTILE[name]
     if reason is None:
-        assert len(decode(data, SHORTEST)) == 3 * EDGE * EDGE
+        assert len(decode(data, SHORTEST).parts[0].data) == 3 * EDGE * EDGE
         return
     with pytest.raises(PictureError, match=reason) as caught:
         decode(data, SHORTEST)

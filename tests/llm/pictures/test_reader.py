@@ -12,7 +12,7 @@ pytest.importorskip("PIL")
 
 from quire.core.config import ModelOptions
 from quire.core.errors import CapacityError, RequestError
-from quire.core.vision_config import PictureShape, VisionConfig
+from quire.core.vision_config import PictureShape, VisionConfig, Writing
 from quire.llm.pictures import reader as reading
 from quire.llm.pictures.decoding import decode
 from quire.llm.pictures.reader import PictureReader
@@ -33,16 +33,20 @@ VISION = VisionConfig(
     activation="gelu",
     norm_eps=1e-5,
     num_stored_layers=1,
-    drops_class_token=True,
-    projector_activation="gelu",
-    projector_bias=True,
-    token_id=5,
+    writing=Writing(5, 5),
     input=SHAPE,
+    drops_class_token=True,
 )
 
 
 def source(data, where="x"):
     return PictureSource(where, f"data:image/png;base64,{base64.b64encode(data).decode()}")
+
+
+def _only(made):
+    """Return the pixels of a picture that was read or decoded."""
+    (part,) = made.parts
+    return getattr(part, "pixels", part)
 
 
 @pytest.fixture(scope="module")
@@ -53,30 +57,30 @@ def reader():
 
 def test_a_picture_is_read(reader):
     data = picture()
-    first, again, other = (
-        reader.read_now(source(one), start)
-        for one, start in [(data, 0), (data, 20), (picture(seed=1), 40)]
-    )
-    assert first.pixels == decode(data, SHAPE)
-    assert (first.height, first.width, first.num_tokens, again.start) == (EDGE, EDGE, 16, 20)
+    read = [reader.read_now(source(one)) for one in (data, data, picture(seed=1))]
+    token_ids, placed = reader.place([1, 5, 2, 5, 5], read)
+    first, again, other = placed
+    assert token_ids == [1, *[5] * 16, 2, *[5] * 32]
+    assert first.pixels == decode(data, SHAPE).parts[0].data
+    assert (first.height, first.width, first.num_tokens, again.start) == (EDGE, EDGE, 16, 18)
     assert first.key == again.key != other.key
     assert first.range_key.key == again.range_key.key
-    assert (again.range_key.start, again.range_key.stop) == (20, 36)
+    assert (again.range_key.start, again.range_key.stop) == (18, 34)
 
 
 def test_hostile_pictures_are_refused_and_memory_stays(reader):
     """All in one process: it is there after them, and not larger than a picture may make it."""
     with pytest.raises(RequestError):
-        reader.read_now(source(b""), 0)
+        reader.read_now(source(b""))
     sandbox = reader._sandboxes._take()
     reader._sandboxes._give_back(sandbox)
     for _ in range(3):
         for name, (data, reason) in HOSTILE.items():
             if reason is None:
-                reader.read_now(source(data, name), 0)
+                reader.read_now(source(data, name))
                 continue
             with pytest.raises(RequestError, match=reason) as caught:
-                reader.read_now(source(data, name), 0)
+                reader.read_now(source(data, name))
             assert caught.value.param == name
     assert sandbox.is_alive
     with open(f"/proc/{sandbox.pid}/status") as file:
@@ -95,13 +99,13 @@ def test_a_decoder_that_dies_costs_nobody_a_refusal(reader, monkeypatch):
 
     monkeypatch.setattr(Sandbox, "ask", dying)
     times = 1
-    assert reader.read_now(source(picture()), 0).pixels == decode(picture(), SHAPE)
+    assert _only(reader.read_now(source(picture()))) == _only(decode(picture(), SHAPE))
     killed.clear()
     times = 2
     with pytest.raises(RequestError, match=r"decoder ended \(killed by SIGKILL\)"):
-        reader.read_now(source(picture()), 0)
+        reader.read_now(source(picture()))
     assert len(set(killed)) == 2
-    assert reader.read_now(source(picture()), 0).pixels == decode(picture(), SHAPE)
+    assert _only(reader.read_now(source(picture()))) == _only(decode(picture(), SHAPE))
 
 
 def test_a_decoder_that_takes_too_long_is_ended(reader, monkeypatch):
@@ -114,21 +118,21 @@ def test_a_decoder_that_takes_too_long_is_ended(reader, monkeypatch):
     with monkeypatch.context() as patched:
         patched.setattr(Sandbox, "ask", stopped)
         with pytest.raises(RequestError, match="be decoded within"):
-            reader.read_now(source(picture()), 0)
-    assert reader.read_now(source(picture()), 0).pixels
+            reader.read_now(source(picture()))
+    assert reader.read_now(source(picture())).parts
 
 
 def test_the_pixels_of_all_requests_have_room_together(reader, monkeypatch):
     gc.collect()
     assert reader._num_bytes == 0
     monkeypatch.setattr(reading, "MAX_LIVE_BYTES", 3 * EDGE * EDGE)
-    kept = reader.read_now(source(picture()), 0)
+    kept = reader.read_now(source(picture()))
     with pytest.raises(CapacityError, match="Try again"):
-        reader.read_now(source(picture()), 0)
+        reader.read_now(source(picture()))
     del kept
     with pytest.raises(RequestError):
-        reader.read_now(source(b""), 0)  # has given back what it took
-    assert reader.read_now(source(picture()), 0).pixels
+        reader.read_now(source(b""))  # has given back what it took
+    assert reader.read_now(source(picture())).parts
 
 
 def test_a_prompt_has_at_most_so_many_pictures():
@@ -142,13 +146,12 @@ def test_a_prompt_has_at_most_so_many_pictures():
 
 async def test_pictures_of_a_prompt_are_read_in_order(reader):
     files = [picture(seed=number) for number in range(6)]
-    found = await reader.read([source(data) for data in files], range(6))
-    assert [one.pixels for one in found] == [decode(data, SHAPE) for data in files]
-    assert [one.start for one in found] == list(range(6))
+    found = await reader.read([source(data) for data in files])
+    assert list(map(_only, found)) == [_only(decode(data, SHAPE)) for data in files]
     with pytest.raises(RequestError, match=r"\[b\]"):
-        await reader.read([source(files[0], "a"), source(b"", "b"), source(b"", "c")], range(3))
+        await reader.read([source(files[0], "a"), source(b"", "b"), source(b"", "c")])
 
 
 async def test_a_request_does_not_wait_beyond_its_deadline(reader):
     with pytest.raises(RequestError, match="within the request's time"):
-        await reader.read([source(picture())], [0], deadline=0.0)
+        await reader.read([source(picture())], deadline=0.0)

@@ -1,0 +1,177 @@
+"""From an encoder's features to rows as wide as the decoder, one picture at a time.
+
+S features of a picture, W their width, D model dim, R rows that the picture has in a prompt.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from quire.kernels.backend import Array, Backend, Linear
+from quire.layers.norm import Norm
+from quire.models.vision.slices import Slices, cut_rows
+
+FloatArray = npt.NDArray[np.float32]
+
+
+class Projector(Protocol):
+    """Makes the rows of a picture."""
+
+    @property
+    def width(self) -> int:
+        """D."""
+        ...
+
+    def project(self, features: Array, down: int, across: int) -> Slices[Array]:
+        """Return (R, D).
+
+        Args:
+            features: (S, W), row by row of the picture.
+            down, across: How many there are in a column and in a row; a class token comes first.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class MlpProjector:
+    """Two matrices, for each feature by itself.
+
+    Attributes:
+        backend: Computes.
+        first, second: W to D, and D to D.
+        activation: Between them.
+    """
+
+    backend: Backend
+    first: Linear
+    second: Linear
+    activation: str
+
+    @property
+    def width(self) -> int:
+        """D."""
+        return self.second.out_features
+
+    def project(self, features: Array, down: int, across: int) -> Slices[Array]:
+        """Return (S, D)."""
+        num_rows, width = features.shape[0], self.second.out_features
+        out = self.backend.empty((num_rows, width), self.backend.activation_dtype)
+        for rows in cut_rows(num_rows, (features.shape[1] + width) * width):
+            inner = self.first(features[rows])
+            self.backend.activation(inner, self.activation, inner)
+            self.second(inner, out[rows])
+            yield
+        return out
+
+
+@dataclass(frozen=True, slots=True)
+class PooledProjector:
+    """Means of squares of features, normed and multiplied (Gemma 3).
+
+    Attributes:
+        backend: Computes.
+        norm: Of the means.
+        linear: W to D.
+        merge: Edge of the squares.
+    """
+
+    backend: Backend
+    norm: Norm
+    linear: Linear
+    merge: int
+
+    @property
+    def width(self) -> int:
+        """D."""
+        return self.linear.out_features
+
+    def project(self, features: Array, down: int, across: int) -> Slices[Array]:
+        """Return (S / merge ** 2, D)."""
+        found = squares(np.asarray(self.backend.to_numpy(features)), down, across, self.merge)
+        means = self.backend.from_numpy(found.mean(1, dtype=np.float32))
+        out = self.linear(self.norm(means, means))
+        yield
+        return out
+
+
+@dataclass(frozen=True, slots=True)
+class MergingProjector:
+    """A norm of each feature, then two matrices for ``merged`` neighbours together (Qwen2-VL).
+
+    Attributes:
+        backend: Computes.
+        norm: Of features.
+        first, second: ``merged * W`` to the same, and to D.
+        activation: Between them.
+    """
+
+    backend: Backend
+    norm: Norm
+    first: Linear
+    second: Linear
+    activation: str
+
+    @property
+    def width(self) -> int:
+        """D."""
+        return self.second.out_features
+
+    def project(self, features: Array, down: int, across: int) -> Slices[Array]:
+        """Return (S / merged, D), of features whose neighbours are the squares."""
+        inputs = self.first.in_features
+        normed = self.norm(features, features).reshape(-1, inputs)
+        num_rows = normed.shape[0]
+        out = self.backend.empty((num_rows, self.width), self.backend.activation_dtype)
+        for rows in cut_rows(num_rows, inputs * (inputs + self.width)):
+            inner = self.first(normed[rows])
+            self.backend.activation(inner, self.activation, inner)
+            self.second(inner, out[rows])
+            yield
+        return out
+
+
+@dataclass(frozen=True, slots=True)
+class ShuffledProjector:
+    """A matrix of the features of squares (Idefics3, SmolVLM).
+
+    Attributes:
+        backend: Computes.
+        linear: ``merge ** 2 * W`` to D.
+        merge: Edge of the squares.
+    """
+
+    backend: Backend
+    linear: Linear
+    merge: int
+
+    @property
+    def width(self) -> int:
+        """D."""
+        return self.linear.out_features
+
+    def project(self, features: Array, down: int, across: int) -> Slices[Array]:
+        """Return (S / merge ** 2, D)."""
+        found = squares(np.asarray(self.backend.to_numpy(features)), down, across, self.merge)
+        merged = self.backend.from_numpy(found.reshape(len(found), -1))
+        out = self.backend.empty((len(found), self.width), self.backend.activation_dtype)
+        for rows in cut_rows(len(found), self.linear.in_features * self.width):
+            self.linear(merged[rows], out[rows])
+            yield
+        return out
+
+
+def squares(features: FloatArray, down: int, across: int, edge: int) -> FloatArray:
+    """Return the features of each square, (squares, edge ** 2, W), row by row both.
+
+    Args:
+        features: (down * across, W).
+        down, across: Multiples of ``edge``.
+        edge: Of a square.
+    """
+    width = features.shape[-1]
+    cut = features.reshape(down // edge, edge, across // edge, edge, width)
+    return np.ascontiguousarray(cut.swapaxes(1, 2)).reshape(-1, edge * edge, width)

@@ -1,0 +1,182 @@
+"""Encoders of the families that read pictures, against transformers on its own processors."""
+
+import io
+import json
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from quire import LLM
+from quire.core.errors import ConfigError, ModelLoadError
+from quire.llm.pictures.decoding import decode
+from quire.models.config_reader import read_model_config
+from quire.models.vision import slices
+from quire.models.vision.loader import expected_encoder_bytes, load_encoder
+from tests.llm.pictures.files import picture
+from tests.picture_families import FAMILIES
+
+torch = pytest.importorskip("torch")
+
+SIZES = [(40, 30), (90, 31), (33, 170), (200, 200)]
+FILES = [picture(size=size, seed=seed) for seed, size in enumerate(SIZES)]
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory):
+    """Return a function that gives a family's model and folder, made once."""
+    made = {}
+
+    def get(name):
+        if name not in made:
+            folder = tmp_path_factory.mktemp(name)
+            made[name] = FAMILIES[name].write(folder), folder
+        return made[name]
+
+    return get
+
+
+def prepared(config, files=FILES):
+    """Return the pixels of all parts of files."""
+    parts = [part for data in files for part in decode(data, config.vision.input).parts]
+    return [np.frombuffer(p.data, np.uint8).reshape(p.height, p.width, 3) for p in parts]
+
+
+def encoded(encoder, backend, pixels):
+    return [np.array(backend.to_numpy(rows)) for rows in slices.finish(encoder.encode(pixels))]
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_rows_match_transformers(name, checkpoint, backend):
+    model, folder = checkpoint(name)
+    images = [Image.open(io.BytesIO(data)) for data in FILES]
+    inputs = FAMILIES[name].create_processor(folder).image_processor(images, return_tensors="pt")
+    kinds = ("pixel_values", "image_grid_thw", "pixel_attention_mask")
+    with torch.no_grad():
+        found = model.get_image_features(**{k: v for k, v in inputs.items() if k in kinds})
+    want = found.pooler_output
+    want = torch.cat([rows.reshape(-1, rows.shape[-1]) for rows in want]).numpy()
+    config = read_model_config(folder)
+    encoder = load_encoder(folder, config, backend, "float32")
+    got = np.concatenate(encoded(encoder, backend, prepared(config)))
+    assert got.shape == want.shape
+    assert np.abs(got - want).max() / np.abs(want).max() < 1e-4
+    assert encoder.nbytes == expected_encoder_bytes(config, "float32")
+
+
+@pytest.mark.parametrize("work", [1, slices.SLICE_WORK])
+@pytest.mark.parametrize("name", FAMILIES)
+def test_rows_do_not_depend_on_company_or_slices(name, checkpoint, backend, monkeypatch, work):
+    config = read_model_config(checkpoint(name)[1])
+    encoder = load_encoder(checkpoint(name)[1], config, backend, "bfloat16")
+    pixels = prepared(config)
+    alone = [encoded(encoder, backend, [one])[0] for one in pixels]
+    monkeypatch.setattr(slices, "SLICE_WORK", work)
+    for got, want in zip(encoded(encoder, backend, pixels), alone, strict=True):
+        np.testing.assert_array_equal(got, want)
+
+
+def test_steps_must_hold_a_picture_whose_rows_see_later_ones(checkpoint, device):
+    folder = str(checkpoint("gemma3")[1])
+    settings = {"device": device, "threads": 1, "memory": 2**26, "max_num_seqs": 20}
+    with pytest.raises(ConfigError, match=r"a token of each other request, 16 \+ 20; got 35"):
+        LLM(folder, max_num_batched_tokens=35, **settings)
+    LLM(folder, max_num_batched_tokens=36, **settings).shutdown()
+
+
+def changed(folder, target, file, values):
+    """Copy the configuration with other values in one of its files; dots lead into objects."""
+    for name in ("config.json", "preprocessor_config.json"):
+        settings = json.loads((folder / name).read_text())
+        for path, value in values.items() if name == file else ():
+            *outer, last = path.split(".")
+            place = settings
+            for part in outer:
+                place = place[part]
+            place[last] = value
+        (target / name).write_text(json.dumps(settings))
+    return target
+
+
+CONFIG, PROCESSOR = "config.json", "preprocessor_config.json"
+
+
+@pytest.mark.parametrize(
+    ("name", "file", "values", "reason"),
+    [
+        ("gemma3", CONFIG, {"mm_tokens_per_image": 9}, "must be a square whose edge divides the 8"),
+        ("gemma3", CONFIG, {"text_config.sliding_window": 15}, r"at most sliding_window \(15\)"),
+        ("gemma3", CONFIG, {"boi_token_index": 999}, "boi_token_index must be below the vocab"),
+        ("gemma3", PROCESSOR, {"do_pan_and_scan": True}, "does not implement this option"),
+        ("idefics3", CONFIG, {"scale_factor": 3}, "must divide the 8 patches"),
+        ("idefics3", PROCESSOR, {"do_image_splitting": False}, "must be true"),
+        ("idefics3", PROCESSOR, {"max_image_size": {"longest_edge": 64}}, "longest_edge of 56"),
+        ("qwen2_vl", CONFIG, {"vision_config.num_heads": 3}, "must divide a fourth of the width"),
+        (
+            "qwen2_vl",
+            CONFIG,
+            {"text_config.rope_parameters.mrope_section": [2, 3]},
+            "3 numbers in mrope_section, 8 in all",
+        ),
+        ("qwen2_vl", PROCESSOR, {"size.shortest_edge": 10**6}, "must allow a picture of 14 x 14"),
+        ("qwen2_vl", PROCESSOR, {"merge_size": 4}, "does not implement this option"),
+        ("qwen2_5_vl", CONFIG, {"vision_config.window_size": 7}, "must be 14 to 4096"),
+    ],
+)
+def test_what_would_change_a_picture_is_refused(checkpoint, tmp_path, name, file, values, reason):
+    with pytest.raises(ModelLoadError, match=reason):
+        read_model_config(changed(checkpoint(name)[1], tmp_path, file, values))
+
+
+def test_a_qwen_of_older_files_is_read(checkpoint, tmp_path, caplog):
+    """The decoder's fields lay among the model's, and sizes in fields of their own."""
+    folder = checkpoint("qwen2_vl")[1]
+    config = json.loads((folder / CONFIG).read_text())
+    text = config.pop("text_config")
+    sections = text.pop("rope_parameters")["mrope_section"]
+    text |= {"rope_theta": 10000.0, "rope_scaling": {"type": "mrope", "mrope_section": sections}}
+    config |= {name: value for name, value in text.items() if name != "model_type"}
+    (tmp_path / CONFIG).write_text(json.dumps(config))
+    processor = json.loads((folder / PROCESSOR).read_text())
+    size = processor.pop("size")
+    processor |= {"min_pixels": size["shortest_edge"], "max_pixels": size["longest_edge"]}
+    (tmp_path / PROCESSOR).write_text(json.dumps(processor))
+    assert read_model_config(tmp_path) == read_model_config(folder)
+    assert "not known" not in caplog.text
+
+
+def test_gemma_3_as_it_is_published(tmp_path):
+    """Its files leave out what transformers has as defaults."""
+    text = {
+        "hidden_size": 2560, "intermediate_size": 10240, "model_type": "gemma3_text",
+        "num_hidden_layers": 34, "sliding_window": 1024,
+        "rope_scaling": {"factor": 8.0, "rope_type": "linear"},
+    }  # fmt: skip
+    vision = {
+        "hidden_size": 1152, "image_size": 896, "intermediate_size": 4304, "patch_size": 14,
+        "model_type": "siglip_vision_model", "num_attention_heads": 16, "num_hidden_layers": 27,
+        "vision_use_head": False,
+    }  # fmt: skip
+    config = {
+        "architectures": ["Gemma3ForConditionalGeneration"], "boi_token_index": 255999,
+        "eoi_token_index": 256000, "eos_token_id": [1, 106], "image_token_index": 262144,
+        "initializer_range": 0.02, "mm_tokens_per_image": 256, "model_type": "gemma3",
+        "text_config": text, "torch_dtype": "bfloat16", "vision_config": vision,
+    }  # fmt: skip
+    processor = {
+        "do_convert_rgb": None, "do_normalize": True, "do_pan_and_scan": None, "do_rescale": True,
+        "do_resize": True, "image_mean": [0.5] * 3, "image_std": [0.5] * 3, "resample": 2,
+        "rescale_factor": 1 / 255, "size": {"height": 896, "width": 896},
+    }  # fmt: skip
+    (tmp_path / CONFIG).write_text(json.dumps(config))
+    (tmp_path / PROCESSOR).write_text(json.dumps(processor))
+    made = read_model_config(tmp_path)
+    assert (made.num_heads, made.num_kv_heads, made.head_dim, made.vocab_size) == (
+        8,
+        4,
+        256,
+        262208,
+    )
+    assert made.vision.least_tokens == 256
+    assert (made.vision.merge, made.vision.input.resample) == (4, 2)
+    assert made.rope.scaling["factor"] == 8.0
