@@ -14,8 +14,6 @@ import pytest
 
 pytest.importorskip("PIL")
 
-from tests.llm.pictures.files import HOSTILE, picture
-
 from quire.core.config import ModelOptions
 from quire.core.errors import CapacityError, RequestError
 from quire.core.vision_config import PictureShape, VisionConfig
@@ -24,6 +22,7 @@ from quire.llm.pictures.decoding import decode
 from quire.llm.pictures.reader import PictureReader
 from quire.llm.pictures.sources import PictureSource
 from quire.llm.process.sandboxes import Sandbox
+from tools.hostile_pictures import HOSTILE, picture
 
 EDGE = 28
 SHAPE = PictureShape(EDGE, EDGE, shortest_edge=EDGE)
