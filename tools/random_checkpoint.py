@@ -79,18 +79,19 @@ def _gpt2(vocab_size: int, hidden_size: int, layers: int, heads: int) -> dict[st
     }
 
 
-def _llava(image_size: int, patch_size: int) -> dict[str, Any]:
+def _llava(text: dict[str, Any], sizes: tuple[int, ...]) -> dict[str, Any]:
+    image_size, patch_size, hidden_size, layers, heads, intermediate_size = sizes
     return {
         "architectures": ["LlavaForConditionalGeneration"],
         "model_type": "llava",
         "image_token_index": PICTURE,
-        "text_config": _dense("LlamaForCausalLM", (320, 64, 3, 4, 2, 16, 128)),
+        "text_config": text,
         "vision_config": {
             "model_type": "clip_vision_model",
-            "hidden_size": 32,
-            "intermediate_size": 64,
-            "num_hidden_layers": 3,
-            "num_attention_heads": 2,
+            "hidden_size": hidden_size,
+            "intermediate_size": intermediate_size,
+            "num_hidden_layers": layers,
+            "num_attention_heads": heads,
             "image_size": image_size,
             "patch_size": patch_size,
         },
@@ -99,16 +100,18 @@ def _llava(image_size: int, patch_size: int) -> dict[str, Any]:
 
 #: vocabulary, hidden, layers, heads, KV heads, head dim, MLP width
 TINY = (320, 64, 3, 4, 2, 16, 128)
+LLAMA_1B = _dense(
+    "LlamaForCausalLM",
+    (128256, 2048, 16, 32, 8, 64, 8192),
+    max_position_embeddings=131072,
+    rms_norm_eps=1e-5,
+    rope_theta=500000.0,
+    rope_scaling=LLAMA3_ROPE,
+    tie_word_embeddings=True,
+)
 PRESETS: dict[str, dict[str, Any]] = {
-    "llama-3.2-1b": _dense(
-        "LlamaForCausalLM",
-        (128256, 2048, 16, 32, 8, 64, 8192),
-        max_position_embeddings=131072,
-        rms_norm_eps=1e-5,
-        rope_theta=500000.0,
-        rope_scaling=LLAMA3_ROPE,
-        tie_word_embeddings=True,
-    ),
+    "llama-3.2-1b": LLAMA_1B,
+    "llava-1b": _llava(LLAMA_1B, (336, 14, 1024, 24, 16, 4096)),
     "qwen2.5-0.5b": _dense(
         "Qwen2ForCausalLM",
         (151936, 896, 24, 14, 2, 64, 4864),
@@ -160,7 +163,7 @@ PRESETS: dict[str, dict[str, Any]] = {
     "tiny-qwen2": _dense("Qwen2ForCausalLM", TINY, tie_word_embeddings=True),
     "tiny-qwen3": _dense("Qwen3ForCausalLM", TINY, tie_word_embeddings=True),
     "tiny-gpt2": _gpt2(320, 64, 3, 4),
-    "tiny-llava": _llava(28, 7),
+    "tiny-llava": _llava(_dense("LlamaForCausalLM", TINY), (28, 7, 32, 3, 2, 64)),
 }
 
 

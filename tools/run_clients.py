@@ -1,4 +1,4 @@
-"""Start a server of quire-tiny and run ``tests/clients`` against it with another Python.
+"""Start servers of quire-tiny and of a tiny LLaVA; run ``tests/clients`` with another Python.
 
 The clients' packages pin versions that the rest of this project does not have, so they live in an
 environment of their own; see ``scripts/test_clients``.
@@ -11,7 +11,9 @@ import secrets
 import subprocess
 import sys
 import tempfile
+from pathlib import Path
 
+from tools.random_checkpoint import PRESETS, random_checkpoint
 from tools.serve_process import ROOT, ServeProcess
 
 
@@ -27,15 +29,27 @@ def main() -> None:
     with (
         tempfile.TemporaryDirectory() as cache,
         ServeProcess(limits, QUIRE_API_KEY=key, QUIRE_CACHE=cache) as server,
+        ServeProcess(
+            [*_make_llava(Path(cache) / "llava"), "--memory", "64MiB", "--threads", "1"],
+            QUIRE_API_KEY=key,
+        ) as pictures,
     ):
         environment = {"QUIRE_CLIENTS_URL": server.wait_ready(), "QUIRE_CLIENTS_KEY": key}
+        environment["QUIRE_CLIENTS_PICTURES_URL"] = pictures.wait_ready()
         environment["QUIRE_REQUIRE_ALL"] = "1"
         code = subprocess.run(
             [*command, *arguments], cwd=ROOT, env={**os.environ, **environment}
         ).returncode
-        if server.end() != 0 or "Traceback" in server.stderr:
-            sys.exit(server.stderr)
+        for each in (server, pictures):
+            if each.end() != 0 or "Traceback" in each.stderr:
+                sys.exit(each.stderr)
     sys.exit(code)
+
+
+def _make_llava(folder: Path) -> list[str]:
+    """Write a checkpoint that reads pictures; return how it is served."""
+    random_checkpoint(folder, PRESETS["tiny-llava"])
+    return [str(folder), "--served-model-name", "llava"]
 
 
 if __name__ == "__main__":

@@ -31,7 +31,8 @@ class LatentAttention {
     layer.attention = {};
     layer.attention.num_heads = layer.num_heads, layer.attention.num_kv_heads = 1;
     layer.attention.head_dim = rank + 2 * half, layer.attention.value_dim = rank;
-    layer.attention.scale = scale, layer.attention.window = everything;
+    layer.attention.scale = scale;
+    layer.attention.window = layer.attention.chunk = everything;
     layer.attention.cosines = cosines_, layer.attention.sines = sines_;
     layer.attention.half = half, layer.attention.max_positions = max_positions;
     layer.attention.sections = &half_, layer.attention.num_sections = 1;

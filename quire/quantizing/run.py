@@ -21,6 +21,7 @@ from quire.models.checkpoint import Checkpoint
 from quire.models.loader import open_generating
 from quire.models.opened_checkpoint import OpenedCheckpoint
 from quire.models.safetensors_writer import TensorData, tensor_data
+from quire.models.vision.loader import encoder_names
 from quire.models.weight_map import LinearWeights, WeightMap
 from quire.quantizing.input_scales import input_scales
 from quire.quantizing.input_sums import InputSums
@@ -138,7 +139,7 @@ class Run:
             )
         self._check_stages()
         floats = [module for module in shapes if module not in self.schemes]
-        floats += self._routers()
+        floats += [*self._routers(), *self._encoder_matrices()]
         self.config = {**job.format.config(self.schemes, floats), **job.stated}
         self._unties = opened.config.tie_word_embeddings and self._head in self.schemes
         if self._unties:
@@ -146,7 +147,7 @@ class Run:
                 f"{self._head} is a quantized copy of the embedding, which stays floats: "
                 "tie_word_embeddings becomes false"
             )
-        left_out = sorted(self._stored.names - set(opened.weights.shapes()))
+        left_out = sorted(self._stored.names - set(self._names()))
         if left_out:
             self.notices.append(f"tensors that the model does without are left out: {left_out[0]}")
 
@@ -281,11 +282,25 @@ class Run:
         linears = [linear for layer in layers for linear in weights.unrounded(layer)]
         return [module for linear in linears for module in linear.modules]
 
+    def _names(self) -> list[str]:
+        """Return the decoder's tensors, and those of a picture encoder, which stay floats."""
+        return [*self._opened.weights.shapes(), *self._encoder_tensors()]
+
+    def _encoder_tensors(self) -> list[str]:
+        reads_pictures = self._opened.config.vision is not None
+        return sorted(encoder_names(self._stored.names)) if reads_pictures else []
+
+    def _encoder_matrices(self) -> list[str]:
+        """Return modules of a picture encoder that other programs would take for quantized ones."""
+        shapes = {name: self._stored.tensor(name).shape for name in self._encoder_tensors()}
+        matrices = [name for name, shape in shapes.items() if len(shape) == 2]
+        return [name.removesuffix(".weight") for name in matrices if name.endswith(".weight")]
+
     def _tensors(self, unfinished: Unfinished) -> dict[str, TensorData]:
         made: dict[str, TensorData] = {}
         for layer in range(len(self._linears)):
             made |= unfinished.tensors(layer)
-        for name in self._opened.weights.shapes():
+        for name in self._names():
             module = name.removesuffix(".weight")
             if name not in made and not (module in self.schemes and name.endswith(".weight")):
                 made[name] = stored_data(self._stored, name)
@@ -348,6 +363,11 @@ def check_head(format_name: str, weights: WeightMap) -> None:
         raise ConfigError(
             f"[quantize] --quantize-head must come with --format {' or '.join(HEAD_FORMATS)}: "
             f"readers of others take a head of floats; got {format_name}."
+        )
+    if weights.config.vision is not None:
+        raise ConfigError(
+            "[quantize] --quantize-head must come with a model of text: formats name a head that "
+            f"is the model's own; got {weights.names.head}. Leave it out."
         )
     if weights.names.embedding == weights.names.head:
         raise ConfigError(

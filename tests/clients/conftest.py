@@ -29,6 +29,12 @@ def base_url(server_url) -> str:
 
 
 @pytest.fixture(scope="session")
+def pictures_url(server_url) -> str:
+    """``http://.../v1`` of a server whose model ``llava`` takes pictures."""
+    return f"{os.environ['QUIRE_CLIENTS_PICTURES_URL']}/v1"
+
+
+@pytest.fixture(scope="session")
 def key() -> str:
     """Of that server."""
     return os.environ["QUIRE_CLIENTS_KEY"]

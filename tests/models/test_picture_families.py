@@ -13,8 +13,8 @@ from quire.llm.pictures.decoding import decode
 from quire.models.config_reader import read_model_config
 from quire.models.vision import slices
 from quire.models.vision.loader import expected_encoder_bytes, load_encoder
-from tests.llm.pictures.files import picture
 from tests.picture_families import FAMILIES
+from tools.hostile_pictures import picture
 
 torch = pytest.importorskip("torch")
 

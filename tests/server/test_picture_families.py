@@ -14,9 +14,9 @@ from quire.llm.async_llm import AsyncLLM
 from quire.server.generation.service import Service
 from quire.server.generation.shared import Shared
 from quire.server.options import ServerOptions
-from tests.llm.pictures.files import picture
 from tests.picture_families import FAMILIES, greedy
 from tests.server.conftest import Live, run_in_thread
+from tools.hostile_pictures import picture
 
 NUM_TOKENS = 24
 SIZES = [(40, 30), (90, 31), (33, 170), (200, 200), (300, 90)]

@@ -17,9 +17,9 @@ from quire.llm.async_llm import AsyncLLM
 from quire.server.generation.service import Service
 from quire.server.generation.shared import Shared
 from quire.server.options import ServerOptions
-from tests.llm.pictures.files import HOSTILE, picture, plain
 from tests.llm.pictures.test_fetch import page, redirect, web
 from tests.server.conftest import Live, run_in_thread
+from tools.hostile_pictures import HOSTILE, picture, plain
 from tools.random_checkpoint import PICTURE, PRESETS, random_checkpoint
 from tools.serve_process import ServeProcess
 

@@ -188,7 +188,12 @@ class PictureReader:
         loop = asyncio.get_running_loop()
         reading = loop.run_in_executor(self._readers, self.read_now, source)
         reading.add_done_callback(partial(self._has_read, client_id))
-        return await asyncio.shield(reading)  # a place is free when its thread is
+        try:
+            return await asyncio.shield(reading)  # a place is free when its thread is
+        finally:
+            # A refusal's traceback holds this frame, and all of the request through it: were the
+            # refusal in it, they would stay until the collector of cycles comes.
+            del reading
 
     def _has_read(self, client_id: str, reading: asyncio.Future[ReadPicture]) -> None:
         if not reading.cancelled():

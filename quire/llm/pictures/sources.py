@@ -16,6 +16,8 @@ from quire.core.errors import ConfigError, RequestError
 from quire.llm.pictures.addresses import AllowedHosts
 from quire.llm.pictures.fetch import MAX_BYTES, fetch
 
+#: Most characters of a URL that is not the picture itself.
+MAX_URL = 8192
 #: The kinds of content parts that are pictures.
 PART_TYPES = ("image_url", "input_image")
 
@@ -62,6 +64,12 @@ class SourceRules:
         scheme = url[:8].partition(":")[0].lower()
         if scheme == "data":
             return _read_data(url, where)
+        if len(url) > MAX_URL:
+            raise RequestError(
+                f"[{where}] a picture's URL must have at most {MAX_URL} characters unless it is a "
+                f"data: URL; got {len(url)}.",
+                where,
+            )
         if scheme in ("http", "https"):
             if not self._hosts:
                 raise RequestError(
@@ -85,30 +93,34 @@ class SourceRules:
                 "folder with --allowed-local-media-path.",
                 where,
             )
-        # The same for a file that does not exist and one elsewhere: nobody learns which it is.
-        refusal = RequestError(
-            f"[{where}] a file must be one of the folder of --allowed-local-media-path, of at most "
-            f"{MAX_BYTES} bytes.",
-            where,
-        )
         try:
-            parts = urlsplit(url)
-            if parts.netloc not in ("", "localhost"):
-                raise refusal
-            path = Path(unquote(parts.path)).resolve(strict=True)
-            if not path.is_relative_to(self._folder):
-                raise refusal
-            # No links: the path has none. Not blocking: a pipe is no picture.
-            descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
-            with open(descriptor, "rb") as file:
-                if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-                    raise refusal
-                data = file.read(MAX_BYTES + 1)
+            data = _read_below(self._folder, url)
         except (OSError, ValueError, RuntimeError):  # RuntimeError: links in a circle
-            raise refusal from None
-        if len(data) > MAX_BYTES:
-            raise refusal
+            data = None
+        if data is None or len(data) > MAX_BYTES:
+            # The same for a file that does not exist and one elsewhere: nobody learns which it is.
+            raise RequestError(
+                f"[{where}] a file must be one of the folder of --allowed-local-media-path, of at "
+                f"most {MAX_BYTES} bytes.",
+                where,
+            )
         return data
+
+
+def _read_below(folder: Path, url: str) -> bytes | None:
+    """Return the first bytes of a file, one more than are taken; None when it is not below."""
+    parts = urlsplit(url)
+    if parts.netloc not in ("", "localhost"):
+        return None
+    path = Path(unquote(parts.path)).resolve(strict=True)
+    if not path.is_relative_to(folder):
+        return None
+    # No links: the path has none. Not blocking: a pipe is no picture.
+    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    with open(descriptor, "rb") as file:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            return None
+        return file.read(MAX_BYTES + 1)
 
 
 def picture_sources(messages: Iterable[tuple[str, Any]]) -> list[PictureSource]:

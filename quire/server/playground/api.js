@@ -83,11 +83,11 @@ async function* parts(body, end) {
 export function requestBody(settings, messages, goesOn) {
   // A question that got no answer is not repeated to the model.
   const said = messages.filter(
-    (message, i) => message.content && !(messages[i + 1]?.role === "assistant"
+    (message, i) => (message.content || message.pictures?.length) && !(messages[i + 1]?.role === "assistant"
       && !messages[i + 1].content && i + 2 < messages.length));
   const body = {
     model: settings.model || undefined,
-    messages: said.map(({ role, content }) => ({ role, content })),
+    messages: said.map(({ role, content, pictures }) => ({ role, content: partsOf(content, pictures) })),
     stream: true,
     stream_options: { include_usage: true, continuous_usage_stats: true },
     return_token_origins: true,
@@ -108,6 +108,13 @@ export function requestBody(settings, messages, goesOn) {
     body.response_format = { type: "json_schema", json_schema };
   }
   return body;
+}
+
+/** Return a content: a text or, with pictures, a list of these and the text. */
+function partsOf(text, pictures = []) {
+  if (!pictures.length) return text;
+  const shown = pictures.map((url) => ({ type: "image_url", image_url: { url } }));
+  return text ? [...shown, { type: "text", text }] : shown;
 }
 
 /** Parse a schema or say in a Failure why that fails. */

@@ -4,7 +4,7 @@
 const PREFIX = "quire.chat.";
 const MAX_TITLE = 60;
 
-// A message is {parent, role, content} and, for an answer, {reasoning, reasoningMs, tokens, usage,
+// A message is {parent, role, content}, for a question {pictures}, data URLs, and, for an answer, {reasoning, reasoningMs, tokens, usage,
 // finish, firstMs, rate, json, model, error, edited}. `parent` and `leaf` are indices of `messages`, -1 is
 // none. A token is [text, probability, [[text, probability], ...], name].
 
@@ -24,7 +24,7 @@ export function shownMessages({ messages, leaf }) {
 export function addMessage(chat, message) {
   const added = { parent: chat.leaf, ...message };
   chat.leaf = chat.messages.push(added) - 1;
-  chat.title ||= message.content.trim().replace(/\s+/g, " ").slice(0, MAX_TITLE);
+  chat.title ||= message.content.trim().replace(/\s+/g, " ").slice(0, MAX_TITLE) || "Picture";
   return added;
 }
 
@@ -62,6 +62,7 @@ export function readConversation(data) {
   const list = data?.messages;
   const isMessage = (message, i) =>
     ["user", "assistant"].includes(message?.role) && typeof message.content === "string"
+    && (message.pictures ?? []).every((url) => url.startsWith("data:image/"))
     && (message.parent === undefined
       || (Number.isInteger(message.parent) && message.parent >= -1 && message.parent < i));
   if (!Array.isArray(list) || !list.every(isMessage))

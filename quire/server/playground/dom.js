@@ -21,6 +21,7 @@ const ICONS = {
   bin: "M4 6h12M8 6V4h4v2M6 6l.7 10h6.6L14 6",
   back: "M12 5l-5 5 5 5",
   on: "M8 5l5 5-5 5",
+  cross: "M6 6l8 8M14 6l-8 8",
 };
 
 /** Return a button that shows an icon and says what it does. */

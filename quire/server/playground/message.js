@@ -4,6 +4,7 @@ import { useKey } from "./api.js";
 import { copyButton, element, iconButton } from "./dom.js";
 import { MarkdownView } from "./markdown.js";
 import { knownModels } from "./models.js";
+import { pictureList } from "./pictures.js";
 import { tokenSpans } from "./probabilities.js";
 
 const ENDINGS = {
@@ -24,6 +25,7 @@ export class MessageView {
     this.article = element("article", { className: message.role, "aria-label": name });
     this.body = element("div", { className: "body" });
     this.text = new MarkdownView(this.body);
+    if (message.pictures?.length) this.article.append(pictureList(message.pictures));
     this.article.append(this.body);
     this.update(false, false);
   }

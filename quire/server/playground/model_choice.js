@@ -39,6 +39,7 @@ function showState() {
   const text = !model || model.state === "ready" ? "" : stateText(model);
   if ($("model-state").textContent !== text) $("model-state").textContent = text;
   $("model-state").dataset.state = model?.state ?? "";
+  $("attach").hidden = !model?.seesPictures;
 }
 
 /** Read the models; where that fails, say why, and try again when the server names a time. */

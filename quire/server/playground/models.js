@@ -8,8 +8,8 @@ const SOON_MS = 1000; // While something is under way.
 const LATER_MS = 10000; // While the list is looked at.
 const MOVING = new Set(["downloading", "loading", "draining", "unloading"]);
 
-/** Each is {id, aliases, state, error, part, bytes, context, requests, waiting}: `part` is loaded or
- *  downloaded, 0 to 1, or null while that is not known; `bytes` are of its files, `context` is in tokens, 0 or null where
+/** Each is {id, aliases, seesPictures, state, error, part, bytes, context, requests, waiting}: `part` is
+ *  loaded or downloaded, 0 to 1, or null while that is not known; `bytes` are of its files, `context` is in tokens, 0 or null where
  *  unknown; `requests` are being answered, and as many are `waiting` for it to be loaded;
  *  a download that `goesOn` ends with no page. */
 let models = [];
@@ -50,8 +50,9 @@ export async function readModels() {
   const { data } = await (await call("models")).json();
   if (read !== reads) return; // A later answer came first, or is about to.
   failure = null;
-  models = data.map(({ id, aliases, status, bytes, max_model_len, meta }) => ({
+  models = data.map(({ id, aliases, capabilities = [], status, bytes, max_model_len, meta }) => ({
     id, aliases, bytes,
+    seesPictures: capabilities.includes("vision"),
     goesOn: status.goes_on ?? false,
     state: status.value,
     error: status.error ?? "",

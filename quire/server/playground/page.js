@@ -11,6 +11,7 @@ import { MessageView } from "./message.js";
 import { loadModels, showChosen, startModelChoice } from "./model_choice.js";
 import { findModel, lookSoon } from "./models.js";
 import { lookAtModels, startModelsView } from "./models_view.js";
+import { setPictures, startPictures, takePictures } from "./pictures.js";
 import { listenToTokens, showTip } from "./probabilities.js";
 import { adoptSettings, panelIsOpen, saveSettings, settings, showPanel, showSettings, startSettings }
   from "./settings.js";
@@ -66,7 +67,7 @@ const actions = {
     const at = chat.messages.indexOf(message);
     const done = await change(message, (found) => {
       chat.leaf = found.parent;
-      if (found.role === "user") return say(content);
+      if (found.role === "user") return say(content, found.pictures);
       addMessage(chat, { role: "assistant", content, edited: true });
       render();
       save();
@@ -108,10 +109,10 @@ async function change(message, run) {
   return false;
 }
 
-function say(text) {
+function say(text, pictures = []) {
   // A missing key is another matter.
   if (!$("notice").classList.contains("bad")) $("notice").hidden = true;
-  addMessage(chat, { role: "user", content: text.trim() });
+  addMessage(chat, { role: "user", content: text.trim(), pictures });
   sessionStorage.setItem(CURRENT, chat.id);
   save();
   return answer();
@@ -243,10 +244,24 @@ function editLast() {
 }
 
 async function submit() {
-  if (isRunning() || !$("prompt").value.trim()) return;
+  if (isRunning()) return;
+  const pictures = await takePictures();
   const text = $("prompt").value;
+  if (!text.trim() && !pictures.length) return;
   $("prompt").value = "";
-  if (!(await change(null, () => say(text)))) $("prompt").value ||= text;
+  const done = (!pictures.length || acceptPictures()) && (await change(null, () => say(text, pictures)));
+  if (done) return;
+  $("prompt").value ||= text;
+  setPictures(pictures);
+}
+
+/** Return whether the model takes pictures; where it does not, say so. */
+function acceptPictures() {
+  showView("chat");
+  const model = findModel(chat.model || settings.model);
+  if (!model || model.seesPictures) return true; // What is not known yet the server decides.
+  notify(`${model.id} takes text only. Choose a model that takes pictures.`);
+  return false;
 }
 
 function listen() {
@@ -305,6 +320,7 @@ function chooseModel(id) {
 startSettings();
 listen();
 listenToTokens();
+startPictures(acceptPictures);
 startModelChoice(chooseModel);
 startCompare();
 startModelsView((id) => {

@@ -13,7 +13,7 @@ pytest.importorskip("PIL")
 from PIL import Image, ImageOps
 
 from quire.llm.pictures.decoding import PictureError, decode
-from tests.llm.pictures.files import HOSTILE, picture, plain
+from tools.hostile_pictures import HOSTILE, picture, plain
 
 EDGE = 28
 SHORTEST = PictureShape(EDGE, EDGE, shortest_edge=EDGE)

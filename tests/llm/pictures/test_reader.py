@@ -1,10 +1,14 @@
 """Pictures read for a model: in a process of its own, within memory and time, in turn."""
 
+import asyncio
 import base64
 import gc
 import os
 import signal
+import time
+import weakref
 from contextlib import closing
+from urllib.parse import urlsplit
 
 import pytest
 
@@ -18,7 +22,7 @@ from quire.llm.pictures.decoding import decode
 from quire.llm.pictures.reader import PictureReader
 from quire.llm.pictures.sources import PictureSource
 from quire.llm.process.sandboxes import Sandbox
-from tests.llm.pictures.files import HOSTILE, picture
+from tools.hostile_pictures import HOSTILE, picture
 
 EDGE = 28
 SHAPE = PictureShape(EDGE, EDGE, shortest_edge=EDGE)
@@ -155,3 +159,34 @@ async def test_pictures_of_a_prompt_are_read_in_order(reader):
 async def test_a_request_does_not_wait_beyond_its_deadline(reader):
     with pytest.raises(RequestError, match="within the request's time"):
         await reader.read([source(picture())], deadline=0.0)
+
+
+class Url(str):
+    """A text that may be watched."""
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["data:image/png;base64,AAAA", "data:image/png;base64,A", "file:///etc/passwd", "a" * 9000],
+)
+def test_what_was_refused_is_let_go_at_once(tmp_path, url):
+    """The refusal held its traceback's frames, these the request, and one of them the refusal:
+    megabytes of each stayed until the collector of cycles came."""
+    options = ModelOptions(allowed_local_media_path=str(tmp_path))
+
+    async def ask():
+        sent = Url(url)
+        with pytest.raises(RequestError):
+            await made.read([PictureSource("x", sent)])
+        return weakref.ref(sent)
+
+    gc.disable()
+    try:
+        with closing(PictureReader(VISION, options)) as made:
+            sent, end = asyncio.run(ask()), time.monotonic() + 20
+            urlsplit.cache_clear()
+            while sent() is not None:  # its thread may hold it a moment longer
+                assert time.monotonic() < end
+                time.sleep(0.01)
+    finally:
+        gc.enable()
