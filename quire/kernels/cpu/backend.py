@@ -19,7 +19,7 @@ from quire.kernels.cpu.attention import CpuAttention, CpuKVCache
 from quire.kernels.cpu.draft_chain import CpuDraftChain, record_chain
 from quire.kernels.cpu.kernel_names import kernel_names
 from quire.kernels.cpu.linear import CpuLinear
-from quire.kernels.cpu.low_rank import CpuLowRank, add_low_rank
+from quire.kernels.cpu.low_rank import CpuLowRank, add_low_rank, adjust_rows
 from quire.kernels.cpu.matrix_rows import choose_matrix_rows
 from quire.kernels.cpu.moe import CpuExperts, route
 from quire.kernels.cpu.native import isa_choice, native
@@ -45,6 +45,7 @@ class CpuBackend:
     linear = CpuLinear
     low_rank = CpuLowRank
     add_low_rank = staticmethod(add_low_rank)
+    adjust_rows = staticmethod(adjust_rows)
     attention = CpuAttention
     experts = CpuExperts
 

@@ -24,7 +24,7 @@ from quire.kernels.reference.activation import activate, gated
 from quire.kernels.reference.attention import ReferenceAttention
 from quire.kernels.reference.kv_cache import ReferenceKVCache
 from quire.kernels.reference.linear import ReferenceLinear
-from quire.kernels.reference.low_rank import ReferenceLowRank, add_low_rank
+from quire.kernels.reference.low_rank import ReferenceLowRank, add_low_rank, adjust_rows
 from quire.kernels.sampling_batch import SamplingBatch
 
 Tensor = torch.Tensor
@@ -42,6 +42,7 @@ class ReferenceBackend:
     linear = ReferenceLinear
     low_rank = ReferenceLowRank
     add_low_rank = staticmethod(add_low_rank)
+    adjust_rows = staticmethod(adjust_rows)
     attention = ReferenceAttention
     experts = moe.ReferenceExperts
 
