@@ -79,7 +79,7 @@ def main(words: Sequence[str] | None = None) -> int:
         ]
         loras = [LoRARequest(folder.name, i, str(folder)) for i, folder in enumerate(folders, 1)]
         settings = {
-            "max_model_len": 2048, "max_num_seqs": batch, "kv_cache_memory_bytes": 2**26,
+            "max_model_len": 2048, "max_num_seqs": batch, "kv_cache_memory_bytes": 2**28,
             "threads": options.threads, "enable_prefix_caching": False,
             "enable_lora": True, "max_loras": batch, "max_lora_rank": options.rank,
         }  # fmt: skip
