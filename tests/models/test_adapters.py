@@ -10,6 +10,7 @@ import pytest
 torch = pytest.importorskip("torch")
 peft = pytest.importorskip("peft")
 
+from quire.cli.main import run  # noqa: E402
 from quire.core.errors import ModelLoadError  # noqa: E402
 from quire.models.adapters.base_weights import BaseWeights  # noqa: E402
 from quire.models.adapters.matching import check_adapter  # noqa: E402
@@ -22,6 +23,7 @@ from quire.models.adapters.peft_folder import (  # noqa: E402
 )
 from quire.models.adapters.placement import largest_adapter_bytes, place_adapter  # noqa: E402
 from quire.models.adapters.places import read_places  # noqa: E402
+from quire.models.checkpoint import Checkpoint  # noqa: E402
 
 LLAMA = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
 #: Matrices of their own, fused ones, transposed ones, and rows that kernels want in another order.
@@ -162,6 +164,26 @@ def test_kinds_of_adapters_are_those_of_peft(
     np.testing.assert_array_equal(together[1], got[-1])
     without = create_driver(oracle(name)[1], backend).step([prompt], "last")
     np.testing.assert_array_equal(together[2], without[0])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_merged_weights_are_those_of_peft(kind, oracle, adapted, tmp_path, capsys):
+    name, targets, settings = KINDS[kind]
+    model, folder = adapted(name, targets=targets, **settings)
+    tied = oracle(name)[0].config.tie_word_embeddings
+    code = run(["merge", str(oracle(name)[1]), str(folder), str(tmp_path / "out")])
+    if tied and {"lm_head", "embed_tokens"} & {*targets, *settings.get("modules_to_save", ())}:
+        assert code == 1 and "must be matrices of their own" in capsys.readouterr().err
+        return
+    assert code == 0
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        merged = copy.deepcopy(model).merge_and_unload()
+    checkpoint = Checkpoint(tmp_path / "out")
+    for parameter_name, parameter in merged.state_dict().items():
+        if parameter_name in checkpoint.names:
+            got, want = checkpoint.tensor(parameter_name).float32(), parameter.numpy()
+            np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("name", ["llama", "phi3", "mixtral"])

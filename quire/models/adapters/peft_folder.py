@@ -17,8 +17,14 @@ from typing import Any
 from quire.core.adapters import AdapterReference
 from quire.core.errors import ModelLoadError
 from quire.kernels.host_tensor import HostTensor
+from quire.models.hub import ASSETS, EMBEDDED
 from quire.models.safetensors_file import DTYPES, SafetensorsFile
 
+#: Those of quire-tiny that are in the package.
+EMBEDDED_ADAPTERS = {
+    f"{EMBEDDED}-{name}": ASSETS / f"{EMBEDDED}-adapters" / name
+    for name in ("sql", "code", "pirate")
+}
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 MAX_CONFIG_BYTES = 1 << 20
 _TENSOR = re.compile(
@@ -163,11 +169,13 @@ def _tensor(path: Path, file: SafetensorsFile, name: str, num_axes: int) -> Host
 
 
 def adapter_folder(folder: str | Path) -> Path:
-    """Return the absolute path of a folder that somebody names.
+    """Return the absolute path of a folder that somebody names, or of an embedded adapter.
 
     Raises:
         ModelLoadError: It cannot be one's name.
     """
+    if str(folder) in EMBEDDED_ADAPTERS:
+        return EMBEDDED_ADAPTERS[str(folder)]
     try:
         path = Path(folder).expanduser().absolute()
         path.lstat()
