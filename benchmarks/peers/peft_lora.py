@@ -89,8 +89,7 @@ def main(words: Sequence[str] | None = None) -> int:
         }
         peer = load_peft(root / "model", folders)
         cases: dict[str, Callable[[], list[float]]] = {
-            name: lambda llm=llm: decode(llm, loras, options.steps)
-            for name, llm in engines.items()
+            name: lambda llm=llm: decode(llm, loras, options.steps) for name, llm in engines.items()
         }
         cases["peft, float32"] = lambda: peft_steps(peer, [f.name for f in folders], options.steps)
         times: dict[str, list[float]] = {name: [] for name in cases}
@@ -102,7 +101,8 @@ def main(words: Sequence[str] | None = None) -> int:
     base = summaries["peft, float32"]["median"]
     for name, row in summaries.items():
         row["relative_rate"] = base / row["median"]
-        print(f"{name:26} {1000 * row['median']:9.2f} ms  {row['relative_rate']:.2f} of PEFT's rate")
+        milliseconds, part = 1000 * row["median"], row["relative_rate"]
+        print(f"{name:26} {milliseconds:9.2f} ms  {part:.2f} of PEFT's rate")
     path = results.write(
         results.per_processor(f"peft_lora_{options.preset}"), summaries, settings=vars(options)
     )

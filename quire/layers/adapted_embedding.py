@@ -65,9 +65,7 @@ class AdaptedEmbedding:
                 self._change(self._changes[slot], tokens[own], own, y)
         return y
 
-    def _change(
-        self, change: EmbeddingChange, ids: np.ndarray, rows: np.ndarray, y: Array
-    ) -> None:
+    def _change(self, change: EmbeddingChange, ids: np.ndarray, rows: np.ndarray, y: Array) -> None:
         backend = self._backend
         if change.whole is not None:
             found = change.whole.lookup(backend.from_numpy(ids))

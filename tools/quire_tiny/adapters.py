@@ -1,7 +1,7 @@
 """Train quire-tiny's adapters: LoRA on all linears of its layers, written as PEFT writes it.
 
-Usage: ``python -m tools.quire_tiny.adapters --topic sql --out quire/assets/quire-tiny-adapters/sql``.
-One thread and steps for a budget: the same machine makes the same weights again.
+Usage: ``python -m tools.quire_tiny.adapters --topic sql --out DIR``. One thread and steps for a
+budget: the same machine makes the same weights again.
 """
 
 from __future__ import annotations

@@ -80,7 +80,7 @@ def _replaced(tensor: HostTensor | None) -> Change | None:
 
 def _merged(own: AdapterMatrices, turned: bool, values: np.ndarray) -> np.ndarray:
     added = np.float32(own.scale) * (own.up.float32() @ own.down.float32())
-    matrix = (values.T if turned else values) + added
+    matrix: np.ndarray = (values.T if turned else values) + added
     if own.magnitudes is not None:
         norms = np.sqrt(np.einsum("oi,oi->o", matrix, matrix))
         matrix *= (own.magnitudes.float32() / norms)[:, None]

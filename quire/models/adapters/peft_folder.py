@@ -280,10 +280,10 @@ def _join(
     alpha = _setting(path, config, "lora_alpha", "alpha_pattern", name)
     is_whole = magnitudes is None or magnitudes.shape == (up.shape[0],)
     if (magnitudes is None) is (config.get("use_dora") is True) or not is_whole:
-        got = None if magnitudes is None else magnitudes.shape
+        shape = None if magnitudes is None else magnitudes.shape
         raise ModelLoadError(
             f"[adapter] {path}: {name:.120} must have magnitudes ({up.shape[0]},) with use_dora, "
-            f"and none without; got {got}."
+            f"and none without; got {shape}."
         )
     scale = alpha / (math.sqrt(rank) if _is_rs(config) else rank)
     return AdapterMatrices(down, up, scale, magnitudes)

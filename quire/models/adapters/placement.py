@@ -139,8 +139,8 @@ def _factors_and_shifts(
             is_scaled[first : first + rows] = True
         first += rows
     if is_scaled.any():
-        added = [
-            (part.first_output, part.scale * part.up.float32(), part.down.float32())
+        added: list[tuple[int, Floats, Floats]] = [
+            (part.first_output, np.float32(part.scale) * part.up.float32(), part.down.float32())
             for part in parts
         ]
         norms = base.norms(place, added)
@@ -148,9 +148,7 @@ def _factors_and_shifts(
     return factors, own_biases - factors * biases
 
 
-def _embedding_change(
-    own: AdapterParts, place: AdapterPlace, backend: Backend
-) -> EmbeddingChange:
+def _embedding_change(own: AdapterParts, place: AdapterPlace, backend: Backend) -> EmbeddingChange:
     whole = _whole(own, backend) if own.whole else None
     table = low_rank = None
     nbytes = 0 if whole is None else whole.nbytes

@@ -100,7 +100,7 @@ def test_an_adapter_answers_by_its_name(served: Live, complete: Callable[..., st
 
 
 def test_every_api_finds_it_by_name(served: Live) -> None:
-    """Responses, Ollama and Anthropic: what each answers is what its chat endpoint's adapter does."""
+    """Responses, Ollama and Anthropic answer as chat completions do."""
     message = {"role": "user", "content": "Hi"}
 
     def of_chat(model: str) -> str | None:
