@@ -405,11 +405,7 @@ def _quantized_models(root: Path) -> list[tuple[str, Path, dict[str, Any]]]:
 
 
 def adapter_conditions(conditions: Sequence[Condition]) -> list[Condition]:
-    """Return those that requests with different adapters can be in.
-
-    They share no blocks, and streamed ones start apart: with few blocks nothing would be left to be
-    found, with a stream nobody need make room.
-    """
+    """Return those that requests of different adapters, which share no blocks, can be in."""
     return [c for c in conditions if not (c.preempted and (c.warm or c.streamed))]
 
 
