@@ -404,6 +404,23 @@ def _quantized_models(root: Path) -> list[tuple[str, Path, dict[str, Any]]]:
     return models
 
 
+def adapter_conditions(conditions: Sequence[Condition]) -> list[Condition]:
+    """Return those that requests of different adapters, which share no blocks, can be in."""
+    return [c for c in conditions if not (c.preempted and (c.warm or c.streamed))]
+
+
+def _random_adapters(model: Path, out: Path) -> list[Path]:
+    """Write two adapters of the linears of a model's layers."""
+    from quire.models.adapters.places import read_places
+    from tools.random_adapter import random_adapter
+
+    layers = [place for place in read_places(model) if place.whole is None]
+    targets = {module.rpartition(".")[2] for place in layers for module in place.modules}
+    return [
+        random_adapter(model, out / str(i), rank=4, seed=i, targets=sorted(targets)) for i in (1, 2)
+    ]
+
+
 def main(words: Sequence[str] | None = None) -> int:
     """Print the table; return 1 when a cell fails."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -418,6 +435,11 @@ def main(words: Sequence[str] | None = None) -> int:
         action="store_true",
         help="only with proposed tokens, whatever else is on or off",
     )
+    parser.add_argument(
+        "--adapters",
+        action="store_true",
+        help="requests have one of two random adapters or none; of models of safetensors",
+    )
     arguments = parser.parse_args(words)
     if arguments.quantized and arguments.models:
         parser.error("--quantized names its models itself")
@@ -430,6 +452,8 @@ def main(words: Sequence[str] | None = None) -> int:
 
     logging.getLogger("quire").setLevel(logging.WARNING)  # hundreds of engines are started
     console, conditions = Console(), all_conditions()
+    if arguments.adapters:
+        conditions = adapter_conditions(conditions)
     if arguments.speculative:
         conditions = [condition for condition in conditions if condition.speculative]
     with tempfile.TemporaryDirectory() as temporary:
@@ -444,7 +468,9 @@ def main(words: Sequence[str] | None = None) -> int:
         columns = {}
         progress = Console(stderr=True)
         for name, folder, settings in track(models, "running", console=progress, transient=True):
-            columns[name] = check_lattice(folder, conditions, **settings)
+            made = Path(temporary) / f"adapters of {name}"
+            adapters = _random_adapters(folder, made) if arguments.adapters else ()
+            columns[name] = check_lattice(folder, conditions, adapters=adapters, **settings)
     legend = ", ".join(f"{f.name[0].upper()} {f.name}" for f in fields(Condition))
     console.print(f"Same request, same tokens. {legend.replace('_', ' ')}.")
     names, fitting = list(columns), max(1, (console.width - 13) // 11)

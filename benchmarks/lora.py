@@ -2,7 +2,8 @@
 
 One model is loaded twice, without and with ``enable_lora``. All cases take turns, a few steps each,
 so that a noisy moment hits all of them. Stated is each case's rate next to that of the model
-without adapters, and what a prompt with an adapter takes next to one without.
+without adapters, and what a prompt with an adapter takes next to one without; then what decoding
+requests notice when one arrives whose adapter must be read first.
 """
 
 from __future__ import annotations
@@ -24,6 +25,8 @@ from tools.random_checkpoint import PRESETS, random_checkpoint
 
 _names, _sequences = map(str, count()), count(1000)
 PREFILL_TOKENS = 256
+#: Without anything to read, to compare with; most reads take fewer.
+COLD_STEPS = 24
 Adapters = Sequence[LoRARequest | None]
 
 
@@ -54,6 +57,47 @@ def prefill(llm: LLM, adapter: LoRARequest | None) -> float:
     while llm.engine.has_unfinished_requests():
         llm.engine.step()
     return time.perf_counter() - start
+
+
+def cold_steps(llm: LLM, adapters: Adapters, cold: LoRARequest) -> tuple[list[float], list[float]]:
+    """Return the seconds of decode steps, and of those while another request's adapter is read."""
+    params = SamplingParams(temperature=0, max_tokens=1000, ignore_eos=True, detokenize=False)
+    for number, adapter in enumerate(adapters):
+        ids = prompt(16, number)
+        llm.engine.add_request(f"lora-{next(_names)}", ids, params, lora_request=adapter)
+    while len(llm.engine.step()) < len(adapters):
+        pass
+    before, meanwhile = list[float](), list[float]()
+    for _ in range(COLD_STEPS):
+        start = time.perf_counter()
+        llm.engine.step()
+        before.append(time.perf_counter() - start)
+    llm.engine.add_request(f"lora-{next(_names)}", prompt(16, 99), params, lora_request=cold)
+    while True:
+        start = time.perf_counter()
+        outputs = llm.engine.step()
+        if len(outputs) > len(adapters):
+            break
+        meanwhile.append(time.perf_counter() - start)
+    stop_decoding(llm)
+    return before, meanwhile
+
+
+def measure_cold(
+    llm: LLM, loras: Sequence[LoRARequest], root: Path, rounds: int, rank: int
+) -> dict[str, dict[str, float]]:
+    """Return the longest steps of each round over the median one: without, and with a cold one."""
+    ratios: dict[str, list[float]] = {"nothing is read": [], "an adapter is read": []}
+    for number in range(rounds):
+        folder = random_adapter(
+            root / "model", root / f"cold{number}", rank=rank, seed=100 + number, dtype="bfloat16"
+        )
+        cold = LoRARequest(folder.name, 100 + number, str(folder))
+        before, meanwhile = cold_steps(llm, loras, cold)
+        usual = results.summary(before)["median"]
+        ratios["nothing is read"].append(max(before[: len(meanwhile)], default=usual) / usual)
+        ratios["an adapter is read"].append(max(meanwhile, default=usual) / usual)
+    return {name: results.summary(values) for name, values in ratios.items()}
 
 
 def main(words: Sequence[str] | None = None) -> int:
@@ -117,6 +161,9 @@ def main(words: Sequence[str] | None = None) -> int:
                 prompts[name] += [took] if number else []
         summaries = {name: results.summary(seconds) for name, seconds in times.items()}
         prefills = {name: results.summary(seconds) for name, seconds in prompts.items()}
+        longest = measure_cold(adapted, loras[:-1], root, options.rounds, options.rank)
+    for name, row in longest.items():
+        print(f"longest step of the others, {name}: {row['median']:.2f} of their median")
     for kind, table in (("decode", summaries), (f"prefill {PREFILL_TOKENS}", prefills)):
         base = table["without adapters"]["median"]
         for name, row in table.items():
@@ -125,7 +172,7 @@ def main(words: Sequence[str] | None = None) -> int:
             print(f"{kind:12} {name:26} {milliseconds:8.2f} ms  {part:.3f} of the rate without")
     path = results.write(
         results.per_processor(f"lora_{options.preset}"),
-        {"decode": summaries, "prefill": prefills},
+        {"decode": summaries, "prefill": prefills, "longest_step": longest},
         settings=vars(options),
     )
     print(path)

@@ -14,7 +14,8 @@ class AdapterReference:
         path: Its folder.
         content_hash: Of its files, in hex: equal content, equal KV.
         rank: The largest of its matrices'.
-        nbytes: Of its matrices as they are stored.
+        nbytes: Of its tensors as they are stored.
+        whole_bytes: Of them, those of matrices that it brings in place of the model's.
     """
 
     name: str
@@ -22,6 +23,7 @@ class AdapterReference:
     content_hash: str
     rank: int
     nbytes: int
+    whole_bytes: int = 0
 
     @property
     def cache_keys(self) -> tuple[str, ...]:

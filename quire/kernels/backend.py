@@ -256,6 +256,12 @@ class Backend(Protocol):
         """Add what each adapter makes of its rows, ``rows[begin:end]``, of ``x`` to ``out``."""
         ...
 
+    def adjust_rows(
+        self, x: Array, rows: npt.NDArray[np.int32], factors: Array, shifts: Array
+    ) -> Array:
+        """``x[rows[i]] = x[rows[i]] * factors + shifts``, rounded twice; each row is there once."""
+        ...
+
     def rms_norm(
         self, x: Array, weight: Array, eps: float, out: Array, residual: Array | None = None
     ) -> Array:

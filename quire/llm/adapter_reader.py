@@ -66,6 +66,7 @@ class AdapterReader:
                 "model",
             )
         # Imported where it is needed: a server without adapters loads nothing of it.
+        from quire.models.adapters.matching import check_adapter
         from quire.models.adapters.peft_folder import (
             CONFIG,
             WEIGHTS,
@@ -73,7 +74,6 @@ class AdapterReader:
             describe_adapter,
             read_adapter,
         )
-        from quire.models.adapters.placement import check_adapter
 
         path = adapter_folder(folder)
         key = str(path), file_states((path / CONFIG, path / WEIGHTS))

@@ -106,8 +106,11 @@ def row_orders(stored: TensorSource, weights: WeightMap) -> dict[str, np.ndarray
 
     Modules whose rows stay where they are are left out.
     """
-    if stored.is_arranged:
-        return {}
+    return {} if stored.is_arranged else kernel_orders(weights)
+
+
+def kernel_orders(weights: WeightMap) -> dict[str, np.ndarray]:
+    """As :func:`row_orders`, of rows in a family's own order."""
     latent = weights.config.latent is not None
     orders = (_latent_orders if latent else _qkv_orders)(weights.config, weights.names)
     found: dict[str, np.ndarray | None] = {}

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from quire.core.model_config import ModelConfig
 from quire.kernels.backend import Array, Backend, KVCache, Linear
 from quire.kernels.forward_batch import BatchRows, ForwardBatch
+from quire.layers.adapted_embedding import AdaptedEmbedding
 from quire.layers.adapted_linear import AdaptedLinear
 from quire.layers.decoder_layer import Layer
 from quire.layers.norm import Norm
@@ -49,7 +50,7 @@ class DecoderParts:
     held: HeldWeights
     weight_bytes: int
     shared_bytes: int
-    adapted: Sequence[AdaptedLinear] = ()
+    adapted: Sequence[AdaptedLinear | AdaptedEmbedding] = ()
 
 
 @dataclass(slots=True)
@@ -103,8 +104,8 @@ class Decoder:
         return self._parts.embedding
 
     @property
-    def adapted(self) -> Sequence[AdaptedLinear]:
-        """Its linears that adapters may be added to; empty where it takes none."""
+    def adapted(self) -> Sequence[AdaptedLinear | AdaptedEmbedding]:
+        """Its linears and embedding, as far as it takes adapters."""
         return self._parts.adapted
 
     @property

@@ -21,6 +21,7 @@ from quire.kernels.block_matrix import BlockMatrix
 from quire.kernels.host_tensor import HostTensor
 from quire.kernels.packed_weights import PackedWeights
 from quire.kernels.quantized_tensor import QuantizedForm, QuantizedTensor
+from quire.layers.adapted_embedding import AdaptedEmbedding
 from quire.layers.adapted_linear import AdaptedLinear
 from quire.layers.attention import HeadsMixing, LatentMixing, QueryRank
 from quire.layers.decoder_layer import DecoderLayer, End, Layer, ParallelLayer
@@ -30,8 +31,8 @@ from quire.layers.moe import MixtureOfExperts, SharedExperts
 from quire.layers.norm import CarriedNorm, LayerNorm, Norm, RMSNorm, Unnormed
 from quire.layers.rope import query_scales, rope_table_bytes, rope_tables
 from quire.layers.state_head import StateHead
-from quire.models.adapters.places import adapter_place
-from quire.models.arranged_tensors import arrange, row_orders
+from quire.models.adapters.places import adaptable_head, find_places
+from quire.models.arranged_tensors import arrange
 from quire.models.decoder import DecoderParts
 from quire.models.held_weights import HeldWeights, LinearKey, RopeTables
 from quire.models.opened_checkpoint import OpenedCheckpoint
@@ -65,9 +66,8 @@ class ModelBuilder:
         self.weight_bytes = 0
         self.made = HeldWeights()
         self._shared = shared
-        self._adapted: list[AdaptedLinear] = []
-        self._takes_adapters = takes_adapters
-        self._orders = row_orders(opened.tensors, opened.weights) if takes_adapters else {}
+        self._adapted: list[AdaptedLinear | AdaptedEmbedding] = []
+        self._places = find_places(opened.tensors, opened.weights) if takes_adapters else {}
         self._dtype = None if opened.keeps_types else opened.config.dtype
         self._plan = plan
         self._exact = plan.exact_activations
@@ -97,9 +97,9 @@ class ModelBuilder:
         layers = [self.layer(config, layer, ropes) for layer in range(config.num_layers)]
         self.made.embedding = embedding
         is_own = any(own is head for own in self.made.linears.values())
-        adapted_head = self._adapt(weights.own_head() if tied else weights.head(), head)
+        adapted_head = self._adapt(adaptable_head(weights), head)
         return DecoderParts(
-            embedding=embedding,
+            embedding=self._adapt(weights.embedding(), embedding),
             positions=positions,
             token_types=token_types,
             first_norm=first_norm,
@@ -165,9 +165,11 @@ class ModelBuilder:
 
     def _adapt(self, weights: LinearWeights, linear: Linear) -> Linear:
         """Return a linear that takes adapters, where the model does."""
-        if not self._takes_adapters:
+        place = self._places.get(weights.modules)
+        if place is None:
             return linear
-        made = AdaptedLinear(self.backend, linear, adapter_place(weights, self._orders))
+        make = AdaptedEmbedding if place.embeds else AdaptedLinear
+        made = make(self.backend, linear, place)
         self._adapted.append(made)
         return made
 

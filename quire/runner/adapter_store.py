@@ -13,6 +13,7 @@ from collections.abc import Set
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 
 from quire.core.adapter_options import AdapterOptions
 from quire.core.adapters import AdapterReference
@@ -20,10 +21,11 @@ from quire.core.errors import ModelLoadError, QuireError
 from quire.core.log import get_logger
 from quire.core.metrics import Samples
 from quire.kernels.backend import Backend
+from quire.models.adapters.base_weights import BaseWeights
+from quire.models.adapters.matching import check_adapter
 from quire.models.adapters.peft_folder import hash_adapter, read_adapter
 from quire.models.adapters.placement import (
     PlacedAdapter,
-    check_adapter,
     largest_adapter_bytes,
     place_adapter,
 )
@@ -36,12 +38,20 @@ NICENESS = 5
 
 
 def create_adapter_store(
-    decoder: Decoder, backend: Backend, options: AdapterOptions
+    decoder: Decoder, backend: Backend, options: AdapterOptions, path: Path
 ) -> AdapterStore | None:
-    """Return what holds a decoder's adapters; None where it takes none."""
+    """Return what holds a decoder's adapters; None where it takes none.
+
+    Args:
+        decoder: Takes them.
+        backend: Holds them.
+        options: How many, and how large.
+        path: The decoder's checkpoint.
+    """
     if not options.enable_lora:
         return None
-    return AdapterStore(decoder, backend, options.max_lora_rank, options.num_held)
+    base = BaseWeights(path)
+    return AdapterStore(decoder, backend, options.max_lora_rank, options.num_held, base)
 
 
 @dataclass(slots=True)
@@ -65,14 +75,17 @@ class AdapterStore:
         backend: Holds them.
         max_rank: Largest rank.
         num_held: The budget, in adapters of the largest rank for all linears.
+        base: The decoder's checkpoint.
 
     Attributes:
         budget_bytes: Most memory of all adapters.
         largest_bytes: Of one.
     """
 
-    def __init__(self, decoder: Decoder, backend: Backend, max_rank: int, num_held: int) -> None:
-        self._linears, self._backend = decoder.adapted, backend
+    def __init__(
+        self, decoder: Decoder, backend: Backend, max_rank: int, num_held: int, base: BaseWeights
+    ) -> None:
+        self._linears, self._backend, self._base = decoder.adapted, backend, base
         self._places = [linear.place for linear in decoder.adapted]
         self._max_rank = max_rank
         self.largest_bytes = largest_adapter_bytes(self._places, max_rank)
@@ -108,9 +121,19 @@ class AdapterStore:
         """
         if self._loading is not None:
             return
-        while self.nbytes + self.largest_bytes > self.budget_bytes:
-            name = next(name for name in self._held if name not in kept)
-            self._evict(name)
+        needed = self.largest_bytes + adapter.whole_bytes
+        names = [name for name in self._held if name not in kept]
+        while self.nbytes + needed > self.budget_bytes and names:
+            self._evict(names.pop(0))
+        if self.nbytes + needed > self.budget_bytes:
+            # Others in use may end, if they are why.
+            if not self._held:
+                self._failures[adapter.content_hash] = (
+                    f"[adapter] {adapter.path} must fit in the memory of adapters "
+                    f"({self.budget_bytes} bytes); it needs up to {needed}, for modules_to_save. "
+                    "Raise --max-cpu-loras."
+                )
+            return
         self._loading = adapter, self._thread.submit(self._read, adapter)
 
     def collect(self) -> dict[str, str]:
@@ -161,23 +184,21 @@ class AdapterStore:
             )
         read = read_adapter(adapter.path)
         check_adapter(read, self._places, self._max_rank)
-        return place_adapter(read, self._linears, self._backend)
+        return place_adapter(read, self._linears, self._backend, self._base)
 
     def _hold(self, adapter: AdapterReference, placed: PlacedAdapter) -> None:
         if not self._free_slots:
             self._num_slots += 1
             self._free_slots.append(self._num_slots)
         slot = self._free_slots.pop()
-        for linear, matrices in placed.parts:
-            linear.set(slot, matrices)
+        placed.set(slot)
         self._held[adapter.content_hash] = HeldAdapter(placed, slot)
         self._num_loads += 1
         log.debug("adapter %s is in memory: %d bytes", adapter.name, placed.nbytes)
 
     def _evict(self, content_hash: str) -> None:
         held = self._held.pop(content_hash)
-        for linear, _ in held.placed.parts:
-            linear.clear(held.slot)
+        held.placed.clear(held.slot)
         self._free_slots.append(held.slot)
         self._num_evictions += 1
 

@@ -181,7 +181,7 @@ def load_executor(
     drafts = {d: load_draft(d, decoder, part) for d, part in zip(found, parts[1:], strict=True)}
     demands = {draft: loaded.demand for draft, loaded in drafts.items()}
     loaded_heads = [load_head(head, decoder) for head in heads]
-    adapters = create_adapter_store(decoder, backend, config.adapters)
+    adapters = create_adapter_store(decoder, backend, config.adapters, folder)
     demand = with_heads(model.demand, loaded_heads)
     if adapters is not None:
         demand = replace(demand, scratch_bytes=demand.scratch_bytes + adapters.budget_bytes)

@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from quire.core.errors import ConfigError
 from quire.core.log import get_logger
 from quire.core.memory_budget import MemoryDemand
 from quire.core.model_config import ModelConfig
@@ -77,16 +76,9 @@ def load(
 
     Raises:
         ModelLoadError: The checkpoint cannot be used.
-        ConfigError: It takes no adapters.
     """
     options = resolved.config.model
     takes_adapters = resolved.config.adapters.enable_lora
-    if takes_adapters and folder.is_file():
-        raise ConfigError(
-            f"[load] --enable-lora needs a checkpoint of safetensors; got {folder}, a GGUF file, "
-            "whose matrices have other names and orders than adapters. Load the checkpoint it was "
-            "made of, with --quantization."
-        )
     make = load_adaptable_model if takes_adapters else load_model
     decoder = make(
         folder,

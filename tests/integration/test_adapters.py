@@ -15,7 +15,6 @@ from quire import LLM, BeamSearchParams, LoRARequest, SamplingParams
 from quire.core.errors import ConfigError, ModelLoadError, RequestError
 from quire.models.adapters.peft_folder import WEIGHTS
 from tools.random_adapter import random_adapter
-from tools.random_gguf import random_gguf
 
 GREEDY = SamplingParams(temperature=0.0, max_tokens=12, ignore_eos=True)
 
@@ -164,7 +163,7 @@ def test_an_adapter_that_changed_on_disk_ends_its_request_alone(
 
 
 def test_what_cannot_be_served_is_refused(
-    create_llm: Callable[..., LLM], adapter: Callable[..., Path], tmp_path: Path
+    create_llm: Callable[..., LLM], adapter: Callable[..., Path]
 ) -> None:
     large = lora(adapter(1, rank=17))
     with pytest.raises(ModelLoadError, match=r"at most --max-lora-rank \(16\); got 17"):
@@ -173,9 +172,6 @@ def test_what_cannot_be_served_is_refused(
         create_llm().generate([[1, 2]], GREEDY, False, large)
     with pytest.raises(RequestError, match="must be one, or one per prompt"):
         create_llm(enable_lora=True).generate([[1, 2]], GREEDY, False, [large, None])
-    random_gguf(tmp_path / "tiny.gguf", "Q8_0")
-    with pytest.raises(ConfigError, match="--enable-lora needs a checkpoint of safetensors"):
-        create_llm(tmp_path / "tiny.gguf", enable_lora=True)
     with pytest.raises(ConfigError, match="--max-loras must be at least 1; got 0"):
         create_llm(enable_lora=True, max_loras=0)
     with pytest.raises(ConfigError, match=r"--max-lora-rank must be in 1..512; got 513"):

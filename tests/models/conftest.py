@@ -330,7 +330,7 @@ class Driver:
     """Runs a decoder without scheduler or runner: block tables by hand, one per sequence."""
 
     def __init__(self, folder, backend, block_size=16, takes_adapters=False, **options):
-        self.backend = backend
+        self.backend, self.folder = backend, folder
         load = load_adaptable_model if takes_adapters else load_model
         self.decoder = load(folder, backend, **options)
         self.block_size = block_size

@@ -20,7 +20,7 @@ from quire.kernels.cpu.draft_chain import CpuDraftChain, record_chain
 from quire.kernels.cpu.kernel_names import kernel_names
 from quire.kernels.cpu.latent_attention import CpuLatentAttention
 from quire.kernels.cpu.linear import CpuLinear
-from quire.kernels.cpu.low_rank import CpuLowRank, add_low_rank
+from quire.kernels.cpu.low_rank import CpuLowRank, add_low_rank, adjust_rows
 from quire.kernels.cpu.matrix_rows import choose_matrix_rows
 from quire.kernels.cpu.moe import CpuExperts, route
 from quire.kernels.cpu.native import isa_choice, native
@@ -46,6 +46,7 @@ class CpuBackend:
     linear = CpuLinear
     low_rank = CpuLowRank
     add_low_rank = staticmethod(add_low_rank)
+    adjust_rows = staticmethod(adjust_rows)
     attention = CpuAttention
     latent_attention = CpuLatentAttention
     experts = CpuExperts

@@ -44,3 +44,11 @@ def add_low_rank(
     if not native.add_low_rank(matrices, rows, begins, ends, x, out, len(x)):
         raise UnsupportedInputError(f"[low_rank] rows must be in [0, {len(x)}); got others.")
     return out
+
+
+def adjust_rows(
+    x: np.ndarray, rows: np.ndarray, factors: np.ndarray, shifts: np.ndarray
+) -> np.ndarray:
+    """Change rows of ``x``; see :meth:`quire.kernels.backend.Backend.adjust_rows`."""
+    x[rows] = x[rows] * factors + shifts
+    return x

@@ -25,7 +25,7 @@ from quire.kernels.reference.attention import ReferenceAttention
 from quire.kernels.reference.kv_cache import ReferenceKVCache
 from quire.kernels.reference.latent_attention import ReferenceLatentAttention
 from quire.kernels.reference.linear import ReferenceLinear
-from quire.kernels.reference.low_rank import ReferenceLowRank, add_low_rank
+from quire.kernels.reference.low_rank import ReferenceLowRank, add_low_rank, adjust_rows
 from quire.kernels.sampling_batch import SamplingBatch
 
 Tensor = torch.Tensor
@@ -43,6 +43,7 @@ class ReferenceBackend:
     linear = ReferenceLinear
     low_rank = ReferenceLowRank
     add_low_rank = staticmethod(add_low_rank)
+    adjust_rows = staticmethod(adjust_rows)
     attention = ReferenceAttention
     latent_attention = ReferenceLatentAttention
     experts = moe.ReferenceExperts

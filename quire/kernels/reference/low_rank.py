@@ -39,3 +39,12 @@ def add_low_rank(
             for first, down, up, scale in held.parts:
                 out[row, first : first + len(up)] += up @ (scale * (down @ x[row]))
     return out
+
+
+def adjust_rows(
+    x: torch.Tensor, rows: np.ndarray, factors: torch.Tensor, shifts: torch.Tensor
+) -> torch.Tensor:
+    """Change rows of ``x``; see :meth:`quire.kernels.backend.Backend.adjust_rows`."""
+    own = torch.from_numpy(rows.astype(np.int64))
+    x[own] = x[own] * factors + shifts
+    return x

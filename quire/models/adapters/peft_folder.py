@@ -1,7 +1,7 @@
 """A PEFT folder: ``adapter_config.json`` and ``adapter_model.safetensors``, checked and mapped.
 
-LoRA and rsLoRA on linears are read. What would give other answers when it is left out is refused by
-name; pickled files are never opened. R rank.
+LoRA, rsLoRA and DoRA are read, trained biases, and matrices that are saved whole. What would give
+other answers when it is left out is refused by name; pickled files are never opened. R rank.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any
@@ -17,22 +17,31 @@ from typing import Any
 from quire.core.adapters import AdapterReference
 from quire.core.errors import ModelLoadError
 from quire.kernels.host_tensor import HostTensor
+from quire.models.hub import ASSETS, EMBEDDED
 from quire.models.safetensors_file import DTYPES, SafetensorsFile
 
+#: Those of quire-tiny that are in the package.
+EMBEDDED_ADAPTERS = {
+    f"{EMBEDDED}-{name}": ASSETS / f"{EMBEDDED}-adapters" / name
+    for name in ("sql", "code", "pirate")
+}
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 MAX_CONFIG_BYTES = 1 << 20
-_TENSOR = re.compile(r"base_model\.model\.(.+)\.lora_([AB])(?:\.default)?\.weight")
+_TENSOR = re.compile(
+    r"base_model\.model\.(.+)\.lora_(?:embedding_)?([AB]|magnitude_vector)"
+    r"(?:\.default)?(?:\.weight)?"
+)
+_BIAS = re.compile(r"base_model\.model\.(.+?)(?:\.base_layer)?\.bias")
+_WHOLE = re.compile(r"base_model\.model\.(.+?)(?:\.modules_to_save)?(?:\.default)?\.weight")
 #: A key of ``rank_pattern`` or ``alpha_pattern``: PEFT takes any regular expression.
 _PATTERN = re.compile(r"\^?[\w.]+")
 #: Options that change what is computed, and what asks for nothing.
 _NEUTRAL: dict[str, tuple[Any, ...]] = {
-    "bias": ("none",),
-    "use_dora": (False, None),
     "lora_bias": (False, None),
-    "modules_to_save": (None, []),
     "trainable_token_indices": (None, [], {}),
     "target_parameters": (None, []),
     "layer_replication": (None, []),
+    "ensure_weight_tying": (False, None),
     "alora_invocation_tokens": (None, []),
     "use_qalora": (False, None),
     "use_bdlora": (False, None),
@@ -49,14 +58,16 @@ class AdapterMatrices:
     """What an adapter adds to one matrix: ``scale * up @ down``.
 
     Attributes:
-        down: (R, inputs).
-        up: (outputs, R).
+        down: (R, inputs); of an embedding (R, vocabulary).
+        up: (outputs, R); of an embedding (model dim, R).
         scale: ``alpha / R``, or ``alpha / sqrt(R)`` of rsLoRA.
+        magnitudes: (outputs,), to which DoRA scales the rows of the sum, or None.
     """
 
     down: HostTensor
     up: HostTensor
     scale: float
+    magnitudes: HostTensor | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,20 +77,32 @@ class PeftAdapter:
     Attributes:
         path: Its folder.
         matrices: By the name of the module, as PEFT has it without ``base_model.model.``.
+        biases: By the same names, (outputs,), in place of the model's.
+        whole: By the same names, (vocabulary, model dim), in place of the model's.
     """
 
     path: Path
     matrices: dict[str, AdapterMatrices]
+    biases: dict[str, HostTensor] = field(default_factory=dict)
+    whole: dict[str, HostTensor] = field(default_factory=dict)
 
     @property
     def rank(self) -> int:
-        """The largest of its matrices'."""
-        return max(part.down.shape[0] for part in self.matrices.values())
+        """The largest of its matrices'; 0 without any."""
+        return max((part.down.shape[0] for part in self.matrices.values()), default=0)
+
+    @property
+    def whole_bytes(self) -> int:
+        """Of matrices in place of the model's."""
+        return sum(tensor.array.nbytes for tensor in self.whole.values())
 
     @property
     def nbytes(self) -> int:
-        """Of its matrices as they are stored."""
-        return sum(part.down.array.nbytes + part.up.array.nbytes for part in self.matrices.values())
+        """Of all tensors as they are stored."""
+        halves = [half for part in self.matrices.values() for half in (part.down, part.up)]
+        vectors = [part.magnitudes for part in self.matrices.values() if part.magnitudes]
+        others = (*halves, *vectors, *self.biases.values())
+        return self.whole_bytes + sum(tensor.array.nbytes for tensor in others)
 
 
 def read_adapter(folder: str | Path) -> PeftAdapter:
@@ -104,35 +127,55 @@ def read_adapter(folder: str | Path) -> PeftAdapter:
         )
     file = SafetensorsFile(path / WEIGHTS)
     halves: dict[str, dict[str, HostTensor]] = {}
-    for name, entry in file.entries.items():
-        found = _TENSOR.fullmatch(name)
-        if found is None:
+    biases, whole = dict[str, HostTensor](), dict[str, HostTensor]()
+    for name in file.entries:
+        if (found := _TENSOR.fullmatch(name)) is not None:
+            half = found[2]
+            num_axes = 1 if half == "magnitude_vector" else 2
+            halves.setdefault(found[1], {})[half] = _tensor(path, file, name, num_axes)
+        elif config.get("bias", "none") != "none" and (found := _BIAS.fullmatch(name)) is not None:
+            biases[found[1]] = _tensor(path, file, name, 1)
+        elif (found := _WHOLE.fullmatch(name)) is not None and _is_saved(config, found[1]):
+            whole[found[1]] = _tensor(path, file, name, 2)
+        else:
             raise ModelLoadError(
-                f"[adapter] {path}: tensors must be lora_A and lora_B of linears; got {name:.120}. "
+                f"[adapter] {path}: tensors must be lora_A and lora_B of linears, or what bias and "
+                f"modules_to_save in {CONFIG} name; got {name:.120}. "
                 + (
                     "Save the adapter again with save_embedding_layers=False."
                     if name.endswith(".base_layer.weight")
                     else "Merge the adapter into its model with PEFT, and serve that."
                 )
             )
-        if entry.dtype not in DTYPES or len(entry.shape) != 2 or 0 in entry.shape:
-            raise ModelLoadError(
-                f"[adapter] {path}: {name:.120} must be a matrix of {', '.join(DTYPES)}; got "
-                f"{entry.dtype} {entry.shape}."
-            )
-        halves.setdefault(found[1], {})[found[2]] = file.tensor(name)
-    if not halves:
+    if not halves and not whole:
         raise ModelLoadError(f"[adapter] {path}: {WEIGHTS} must hold matrices; got none.")
     matrices = {name: _join(path, name, pair, config) for name, pair in halves.items()}
-    return PeftAdapter(path, matrices)
+    return PeftAdapter(path, matrices, biases, whole)
+
+
+def _is_saved(config: dict[str, Any], module: str) -> bool:
+    return module.rpartition(".")[2] in (config.get("modules_to_save") or ())
+
+
+def _tensor(path: Path, file: SafetensorsFile, name: str, num_axes: int) -> HostTensor:
+    entry = file.entries[name]
+    if entry.dtype not in DTYPES or len(entry.shape) != num_axes or 0 in entry.shape:
+        kind = "matrix" if num_axes == 2 else "vector"
+        raise ModelLoadError(
+            f"[adapter] {path}: {name:.120} must be a {kind} of {', '.join(DTYPES)}; got "
+            f"{entry.dtype} {entry.shape}."
+        )
+    return file.tensor(name)
 
 
 def adapter_folder(folder: str | Path) -> Path:
-    """Return the absolute path of a folder that somebody names.
+    """Return the absolute path of a folder that somebody names, or of an embedded adapter.
 
     Raises:
         ModelLoadError: It cannot be one's name.
     """
+    if str(folder) in EMBEDDED_ADAPTERS:
+        return EMBEDDED_ADAPTERS[str(folder)]
     try:
         path = Path(folder).expanduser().absolute()
         path.lstat()
@@ -156,7 +199,8 @@ def describe_adapter(name: str, folder: str | Path) -> AdapterReference:
     """
     adapter = read_adapter(folder)
     path = str(adapter.path)
-    return AdapterReference(name, path, hash_adapter(path), adapter.rank, adapter.nbytes)
+    hashed = hash_adapter(path)
+    return AdapterReference(name, path, hashed, adapter.rank, adapter.nbytes, adapter.whole_bytes)
 
 
 def hash_adapter(folder: str | Path) -> str:
@@ -199,6 +243,15 @@ def _read_config(path: Path) -> dict[str, Any]:
     for name, neutral in _NEUTRAL.items():
         if config.get(name, neutral[0]) not in neutral:
             raise _refused(path, name, json.dumps(neutral[0]), config[name])
+    if config.get("bias", "none") not in ("none", "all", "lora_only"):
+        raise _refused(path, "bias", "none, all or lora_only", config["bias"])
+    if config.get("use_dora") not in (True, False, None):
+        raise _refused(path, "use_dora", "true or false", config["use_dora"])
+    saved = config.get("modules_to_save")
+    if saved is not None and not (
+        isinstance(saved, list) and all(isinstance(name, str) for name in saved)
+    ):
+        raise _refused(path, "modules_to_save", "a list of names", saved)
     initial = config.get("init_lora_weights")
     if isinstance(initial, str) and initial.lower().startswith(_CHANGES_BASE):
         raise _refused(path, "init_lora_weights", "of a kind that keeps the base", initial)
@@ -208,8 +261,8 @@ def _read_config(path: Path) -> dict[str, Any]:
 def _join(
     path: Path, name: str, halves: dict[str, HostTensor], config: dict[str, Any]
 ) -> AdapterMatrices:
-    """Return the two matrices of a module, of one type."""
-    down, up = halves.get("A"), halves.get("B")
+    """Return the two matrices of a module, of one type, and its magnitudes."""
+    down, up, magnitudes = halves.get("A"), halves.get("B"), halves.get("magnitude_vector")
     if down is None or up is None or down.shape[0] != up.shape[1]:
         got = {half: tensor.shape for half, tensor in sorted(halves.items())}
         raise ModelLoadError(
@@ -225,7 +278,15 @@ def _join(
             f"[adapter] {path}: {name:.120} must have the rank of {CONFIG}, {stated:g}; got {rank}."
         )
     alpha = _setting(path, config, "lora_alpha", "alpha_pattern", name)
-    return AdapterMatrices(down, up, alpha / (math.sqrt(rank) if _is_rs(config) else rank))
+    is_whole = magnitudes is None or magnitudes.shape == (up.shape[0],)
+    if (magnitudes is None) is (config.get("use_dora") is True) or not is_whole:
+        shape = None if magnitudes is None else magnitudes.shape
+        raise ModelLoadError(
+            f"[adapter] {path}: {name:.120} must have magnitudes ({up.shape[0]},) with use_dora, "
+            f"and none without; got {shape}."
+        )
+    scale = alpha / (math.sqrt(rank) if _is_rs(config) else rank)
+    return AdapterMatrices(down, up, scale, magnitudes)
 
 
 def _is_rs(config: dict[str, Any]) -> bool:

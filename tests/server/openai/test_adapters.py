@@ -99,6 +99,45 @@ def test_an_adapter_answers_by_its_name(served: Live, complete: Callable[..., st
     assert {chunk.model for chunk in chunks} == {"sql"}
 
 
+def test_every_api_finds_it_by_name(served: Live) -> None:
+    """Responses, Ollama and Anthropic answer as chat completions do."""
+    message = {"role": "user", "content": "Hi"}
+
+    def of_chat(model: str) -> str | None:
+        answer = served.openai.chat.completions.create(
+            model=model, messages=[message], max_tokens=12, temperature=0
+        )
+        return answer.choices[0].message.content
+
+    def of_responses(model: str) -> str:
+        answer = served.openai.responses.create(
+            model=model, input="Hi", max_output_tokens=16, temperature=0
+        )
+        assert answer.model == model
+        return answer.output_text
+
+    def of_ollama(model: str) -> str:
+        options = {"num_predict": 12, "temperature": 0}
+        body = {"model": model, "messages": [message], "stream": False, "options": options}
+        answer = served.http.post("/api/chat", json=body).json()
+        assert answer["model"] == model, answer
+        return str(answer["message"]["content"])
+
+    def of_anthropic(model: str) -> str:
+        body = {"model": model, "messages": [message], "max_tokens": 12, "temperature": 0}
+        answer = served.http.post("/v1/messages", json=body).json()
+        assert answer["model"] == model, answer
+        return str(answer["content"][0]["text"])
+
+    wanted = {model: of_chat(model) for model in ("tiny", "sql")}
+    assert wanted["tiny"] != wanted["sql"]
+    for ask in (of_ollama, of_anthropic):
+        assert {model: ask(model) for model in wanted} == wanted
+    assert of_responses("tiny") != of_responses("sql")
+    for model, text in wanted.items():
+        assert text and of_responses(model).startswith(text)
+
+
 def test_models_list_it_with_its_parent(served: Live, adapters: list[Path]) -> None:
     found = {model.id: model for model in served.openai.models.list()}
     assert found["sql"].parent == "tiny" and found["tiny"].parent is None
