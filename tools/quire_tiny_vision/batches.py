@@ -19,7 +19,9 @@ from tools.quire_tiny_vision.questions import questions
 from tools.quire_tiny_vision.scenes import cell_labels, draw_scene
 
 #: Questions about each picture.
-NUM_QUESTIONS = 5
+NUM_QUESTIONS = 4
+#: The first batches show one thing a picture, which is learnt sooner.
+ALONE_BATCHES = 250
 #: Of the pictures, whose questions are turns of one chat; those of others do not see each other.
 CHATS = 0.25
 #: What is asked without a picture.
@@ -76,7 +78,7 @@ def make_batch(seed: int, number: int, size: int, chat: ChatTokens | None) -> Ba
     pixels, labels, rows = [], [], []
     for index in range(size):
         random = Random(f"{seed} {number} {index}")
-        scene = draw_scene(random)
+        scene = draw_scene(random, alone=number < ALONE_BATCHES)
         pixels.append(prepared(scene.picture))
         labels.append(cell_labels(scene, CELLS))
         if chat is None:

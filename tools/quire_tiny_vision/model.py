@@ -26,7 +26,7 @@ def model_config() -> LlavaConfig:
         hidden_size=128,
         intermediate_size=384,
         num_hidden_layers=4,
-        num_attention_heads=4,
+        num_attention_heads=8,
         image_size=EDGE,
         patch_size=PATCH,
         vision_use_head=False,

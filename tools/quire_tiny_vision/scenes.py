@@ -48,11 +48,17 @@ class Scene:
     masks: tuple[Image.Image, ...]
 
 
-def draw_scene(random: Random, *, edges: tuple[int, int] = (56, 240)) -> Scene:
-    """Return a scene that follows from ``random``; ``edges`` bound the longer edge in pixels."""
+def draw_scene(random: Random, *, edges: tuple[int, int] = (56, 240), alone: bool = False) -> Scene:
+    """Return a scene that follows from ``random``.
+
+    Args:
+        random: Draws all of it.
+        edges: Bounds of the longer edge, in pixels.
+        alone: Show one thing.
+    """
     width, height = _size(random, edges)
     ground = random.choice(list(COLOURS)) if random.random() < 0.6 else "white"
-    things = _things(random, ground, width / height)
+    things = _things(random, ground, width / height, alone)
     picture, shade, named = _ground(random, ground, width, height)
     masks = []
     for thing in things:
@@ -70,9 +76,9 @@ def _size(random: Random, edges: tuple[int, int]) -> tuple[int, int]:
     return sizes[0], sizes[1]
 
 
-def _things(random: Random, ground: str, aspect: float) -> tuple[Thing, ...]:
+def _things(random: Random, ground: str, aspect: float, alone: bool) -> tuple[Thing, ...]:
     """Return one or several that do not touch each other."""
-    kind = random.random()
+    kind = random.random() * (0.5 if alone else 1.0)
     colours = [name for name in COLOURS if name != ground]
     if kind < 0.18:
         wanted = [(random.choice(DIGITS), random.choice(colours))]
