@@ -19,7 +19,7 @@ from tools.quire_tiny_vision.questions import questions
 from tools.quire_tiny_vision.scenes import cell_labels, draw_scene
 
 #: Questions about each picture.
-NUM_QUESTIONS = 4
+NUM_QUESTIONS = 5
 #: The first batches show one thing a picture, which is learnt sooner.
 ALONE_BATCHES = 250
 #: Of the pictures, whose questions are turns of one chat; those of others do not see each other.

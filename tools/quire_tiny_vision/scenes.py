@@ -15,7 +15,7 @@ from tools.quire_tiny_vision.shapes import COLOURS, DIGITS, SHAPES, mask
 
 Colour = tuple[int, int, int]
 #: Distance in RGB of a thing from its ground, at least.
-CONTRAST = 90.0
+CONTRAST = 110.0
 #: Share of a cell that a thing must cover to be what the cell shows, and of one that shows nothing.
 COVERED, BARE = 0.25, 0.02
 
@@ -48,7 +48,7 @@ class Scene:
     masks: tuple[Image.Image, ...]
 
 
-def draw_scene(random: Random, *, edges: tuple[int, int] = (56, 240), alone: bool = False) -> Scene:
+def draw_scene(random: Random, *, edges: tuple[int, int] = (48, 170), alone: bool = False) -> Scene:
     """Return a scene that follows from ``random``.
 
     Args:
@@ -70,7 +70,7 @@ def draw_scene(random: Random, *, edges: tuple[int, int] = (56, 240), alone: boo
 
 def _size(random: Random, edges: tuple[int, int]) -> tuple[int, int]:
     longer = math.exp(random.uniform(math.log(edges[0]), math.log(edges[1])))
-    aspect = 1.0 if random.random() < 0.5 else random.uniform(0.62, 1.0)
+    aspect = 1.0 if random.random() < 0.5 else random.uniform(0.7, 1.0)
     sizes = [round(longer), round(longer * aspect)]
     random.shuffle(sizes)
     return sizes[0], sizes[1]
@@ -78,24 +78,24 @@ def _size(random: Random, edges: tuple[int, int]) -> tuple[int, int]:
 
 def _things(random: Random, ground: str, aspect: float, alone: bool) -> tuple[Thing, ...]:
     """Return one or several that do not touch each other."""
-    kind = random.random() * (0.5 if alone else 1.0)
+    kind = random.random() * (0.54 if alone else 1.0)
     colours = [name for name in COLOURS if name != ground]
-    if kind < 0.18:
+    if kind < 0.16:
         wanted = [(random.choice(DIGITS), random.choice(colours))]
-        radii = (0.14, 0.46)
-    elif kind < 0.5:
+        radii = (0.2, 0.46)
+    elif kind < 0.54:
         wanted = [(random.choice(SHAPES), random.choice(colours))]
-        radii = (0.1, 0.48)
+        radii = (0.15, 0.48)
     elif kind < 0.75:
         number = random.randint(2, 3)
         wanted = [(random.choice(SHAPES), random.choice(colours)) for _ in range(number)]
-        radii = (0.09, 0.22)
+        radii = (0.13, 0.24)
     else:  # to be counted: few shapes and colours, in many pictures only one
         shapes = random.sample(SHAPES, random.randint(1, 2))
         some = random.sample(colours, random.randint(1, 2))
         number = random.randint(1, 6)
         wanted = [(random.choice(shapes), random.choice(some)) for _ in range(number)]
-        radii = (0.08, 0.15)
+        radii = (0.1, 0.16)
     return _placed(random, wanted, radii, aspect)
 
 
@@ -154,7 +154,7 @@ def _ground(random: Random, name: str, width: int, height: int) -> tuple[Image.I
         first, second = (Image.new("RGB", (width, height), c) for c in (shade, other))
         return Image.composite(first, second, slope), shade, False
     cells = random.randint(3, 12)
-    patches = _noise(random, (cells, cells, 3), 1.0) * 14 + np.array(shade)
+    patches = _noise(random, (cells, cells, 3), 1.0) * 9 + np.array(shade)
     small = Image.fromarray(np.clip(patches, 0, 255).astype(np.uint8))
     filters = (Image.Resampling.NEAREST, Image.Resampling.BICUBIC)
     return small.resize((width, height), random.choice(filters)), shade, False
@@ -174,7 +174,7 @@ def _put(picture: Image.Image, thing: Thing, colour: Colour, random: Random) -> 
     covered = Image.new("L", picture.size, 0)
     covered.paste(outline, (left, top))
     picture.paste(colour, (0, 0), covered)
-    if thing.shape in SHAPES and outline.width > 24 and random.random() < 0.12:
+    if thing.shape in SHAPES and outline.width > 20 and random.random() < 0.12:
         inner = covered.filter(ImageFilter.MinFilter(3))
         edge = ImageChops.subtract(covered, inner)
         picture.paste((0, 0, 0) if sum(colour) > 200 else (255, 255, 255), (0, 0), edge)

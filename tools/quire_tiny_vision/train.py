@@ -26,8 +26,8 @@ from tools.quire_tiny_vision.scenes import CELL_COLOURS, KINDS
 from tools.quire_tiny_vision.start import start
 
 MUON_LR, ADAM_LR, WARMUP_STEPS = 0.015, 2e-3, 30
-#: The encoder's own training ends with this share of the learning rates, the other begins with it.
-CELL_LR_LEAST = 0.3
+#: The encoder's own training ends with this share of its learning rates, and then goes on with it.
+LEAST_LR = 0.3
 #: Of the loss of cells while answers are trained.
 CELL_WEIGHT = 0.3
 BLIND_EVERY, BLIND_WEIGHT = 40, 0.1
@@ -79,29 +79,34 @@ def _cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
     return functional.cross_entropy(logits.float(), labels, ignore_index=-100)
 
 
-def optimizers_of(model: Trained) -> list[torch.optim.Optimizer]:
-    """Return Muon for the matrices of layers and AdamW for the rest."""
-    named = list(model.named_parameters())
-    matrices = [p for name, p in named if ".layers." in name and p.ndim == 2]
-    rest = [p for name, p in named if not (".layers." in name and p.ndim == 2)]
-    made: list[torch.optim.Optimizer] = [
-        Muon(matrices, MUON_LR),
-        torch.optim.AdamW(rest, ADAM_LR, betas=(0.9, 0.95), weight_decay=0.0),
-    ]
-    for optimizer in made:
+def optimizers_of(model: Trained, encoder_share: float) -> list[torch.optim.Optimizer]:
+    """Return Muon for the matrices of layers and AdamW for the rest.
+
+    Args:
+        model: Whose parameters they change.
+        encoder_share: Factor of the encoder's learning rates.
+    """
+    kinds: list[tuple[list, list]] = [([], []), ([], [])]
+    for name, parameter in model.named_parameters():
+        is_matrix = ".layers." in name and parameter.ndim == 2
+        kinds[is_matrix]["vision_tower" in name].append(parameter)
+    (rest, of_encoder), matrices = kinds
+    adam = torch.optim.AdamW(rest, ADAM_LR, betas=(0.9, 0.95), weight_decay=0.0)
+    adam.add_param_group({"params": of_encoder, "lr": ADAM_LR * encoder_share})
+    muon = Muon(matrices[0], MUON_LR)
+    muon.add_param_group({"params": matrices[1], "lr": MUON_LR * encoder_share})
+    for optimizer in (muon, adam):
         for group in optimizer.param_groups:
             group["base_lr"] = group["lr"]
-    return made
+    return [muon, adam]
 
 
 def scale_at(step: int, cell_steps: int, steps: int) -> float:
     """Return the factor of the learning rates: a cosine for each of the two parts."""
-    if step < cell_steps:
-        fall = 0.5 + 0.5 * math.cos(math.pi * step / cell_steps)
-        return min(1.0, (step + 1) / WARMUP_STEPS) * (CELL_LR_LEAST + (1 - CELL_LR_LEAST) * fall)
-    done = (step - cell_steps) / steps
-    rise = min(1.0, CELL_LR_LEAST + (step - cell_steps) / WARMUP_STEPS)
-    return rise * (0.5 + 0.5 * math.cos(math.pi * done))
+    first, number = (0, cell_steps) if step < cell_steps else (cell_steps, steps)
+    least = LEAST_LR if step < cell_steps else 0.0
+    fall = 0.5 + 0.5 * math.cos(math.pi * (step - first) / number)
+    return min(1.0, (step - first + 1) / WARMUP_STEPS) * (least + (1 - least) * fall)
 
 
 def gradients(model: Trained, with_blind: ChatTokens | None, batch: Batch) -> tuple[Tensor, list]:
@@ -159,18 +164,20 @@ def train(args: argparse.Namespace) -> None:
     torch.set_num_threads(1)
     pool = ThreadPoolExecutor(PARTS, initializer=torch.set_num_threads, initargs=(1,))
     model, chat, path = Trained(), ChatTokens(), args.work / "vision.pt"
-    optimizers, step = optimizers_of(model), 0
+    step = 0
     if args.resume:
         state = torch.load(path)
         step = state["step"]
         model.load_state_dict(state["model"])
-        for optimizer, saved in zip(optimizers, state["optimizers"], strict=True):
-            optimizer.load_state_dict(saved)
     last = args.cell_steps + args.steps
     seen, started = torch.zeros(2), time.monotonic()
     for with_chats, end in ((False, args.cell_steps), (True, last)):
         size = args.batch if with_chats else 2 * args.batch
         numbers = range(step, max(step, end))
+        optimizers = optimizers_of(model, LEAST_LR if with_chats else 1.0)
+        if args.resume and state["step"] == step != args.cell_steps:
+            for optimizer, saved in zip(optimizers, state["optimizers"], strict=True):
+                optimizer.load_state_dict(saved)
         for batch in batches(args.seed, numbers, size, with_chats=with_chats):
             blind = chat if with_chats and step % BLIND_EVERY == 0 else None
             losses = train_step(pool, model, batch.split(PARTS), blind)
