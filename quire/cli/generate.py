@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import sys
+from contextlib import closing
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -14,6 +16,7 @@ from quire.core.config import EngineConfig
 
 if TYPE_CHECKING:
     from quire.cli.answers import Answer
+    from quire.llm.text_engine import TextEngine
 
 #: Without --max-tokens; enough to read, and it ends with models that never stop.
 MAX_TOKENS = 256
@@ -23,36 +26,40 @@ MAX_TOKENS = 256
 @engine_flags
 @click.option("--prompt", "-p", "prompts", multiple=True, help="text, - for stdin; may be repeated")
 @click.option("--chat", is_flag=True, help="ask in the model's chat template")
+@click.option(
+    "--image",
+    "images",
+    multiple=True,
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="picture to ask about, as with --chat; may be repeated",
+)
 @click.option("--json", "as_json", is_flag=True, help="one JSON object per prompt, in order")
 @sampling_flags
 def generate(
     config: EngineConfig,
     prompts: tuple[str, ...],
     chat: bool,
+    images: tuple[Path, ...],
     as_json: bool,
     sampling: dict[str, Any],
 ) -> None:
     """Complete prompts with MODEL (default: quire-tiny) and print the text.
 
-    Prompts run together; their texts come in the order given. Speed is reported on stderr.
+    Prompts run together, each with all pictures; their texts come in the order given. Speed is
+    reported on stderr.
     """
     if not prompts:
         raise click.UsageError("Give at least one --prompt (- reads it from stdin).")
     from quire.cli.answers import follow, load_engine
     from quire.core.sampling_params import SamplingParams
     from quire.llm.interrupts import collect_interrupts
-    from quire.llm.prompts import chat_prompt
 
     # `echo question |` ends its text with a newline that nobody means to ask.
     texts = [sys.stdin.read().removesuffix("\n") if text == "-" else text for text in prompts]
     engine = load_engine(config)
     defaults = {"max_tokens": MAX_TOKENS, **engine.default_sampling_params}
     params = SamplingParams(**{**defaults, **sampling})
-    items: list[Any] = list(texts)
-    if chat:
-        items = [
-            chat_prompt([{"role": "user", "content": text}], engine.tokenizer) for text in texts
-        ]
+    items = _chats(engine, texts, images) if chat or images else list(texts)
     writer = _Writer(as_json)
     with collect_interrupts() as interrupted:
         for answers in follow(engine, items, params, fit_output="max_tokens" not in sampling):
@@ -60,6 +67,22 @@ def generate(
             if interrupted:
                 raise click.Abort
     click.echo("; ".join(answer.summary() for answer in answers), err=True)
+
+
+def _chats(engine: TextEngine, texts: list[str], images: tuple[Path, ...]) -> list[Any]:
+    """Return the prompts that ask each text in a chat, with all pictures in front of it."""
+    from quire.llm.pictures.conversations import ConversationPictures, picture_part
+    from quire.llm.prompts import chat_prompt
+
+    shown = [picture_part(path) for path in images]
+    prompts = []
+    made = ConversationPictures(engine.model_config.vision, engine.config.model, engine.tokenizer)
+    with closing(made) as pictures:
+        for text in texts:
+            content = [*shown, {"type": "text", "text": text}] if shown else text
+            messages = [{"role": "user", "content": content}]
+            prompts.append(pictures.add_to(chat_prompt(messages, engine.tokenizer), messages))
+    return prompts
 
 
 class _Writer:

@@ -23,8 +23,7 @@ from quire.llm.beam_search import BeamSearch, BeamSearchOutput, width_errors
 from quire.llm.engine_args import EngineArgs
 from quire.llm.engine_client import Prompt
 from quire.llm.interrupts import collect_interrupts
-from quire.llm.pictures.reader import PictureReader
-from quire.llm.pictures.sources import picture_sources
+from quire.llm.pictures.conversations import ConversationPictures
 from quire.llm.pooling_outputs import (
     ClassificationOutput,
     EmbeddingOutput,
@@ -74,7 +73,9 @@ class LLM:
             self.engine = TextEngine(config, on_progress=on_progress, takes_more=False)
         self._request_ids = map(str, count())
         self._turn = threading.RLock()
-        self._pictures: PictureReader | None = None
+        self._pictures = ConversationPictures(
+            self.engine.model_config.vision, config.model, self.engine.tokenizer
+        )
 
     def generate(
         self,
@@ -243,8 +244,7 @@ class LLM:
         """
         conversations: Any = [messages] if _is_conversation(messages) else messages
         prompts = [
-            self._with_pictures(
-                conversation,
+            self._pictures.add_to(
                 chat_prompt(
                     conversation,
                     self.get_tokenizer(),
@@ -253,6 +253,7 @@ class LLM:
                     tools=tools,
                     **(chat_template_kwargs or {}),
                 ),
+                conversation,
             )
             for conversation in conversations
         ]
@@ -386,8 +387,7 @@ class LLM:
         """Release the model, after the call that runs; no call follows but this one."""
         with self._turn:
             self.engine.shutdown()
-        if self._pictures is not None:
-            self._pictures.close()
+        self._pictures.close()
 
     def __enter__(self) -> LLM:
         return self
@@ -399,26 +399,6 @@ class LLM:
         traceback: TracebackType | None,
     ) -> None:
         self.shutdown()
-
-    def _with_pictures(self, messages: Sequence[Message], prompt: Prompt) -> Prompt:
-        """Return a conversation's prompt with the pictures that are in it."""
-        vision = self.engine.model_config.vision
-        if vision is None:
-            return prompt  # a template of text has refused them
-        sources = picture_sources(
-            (f"messages[{index}].content", message.get("content"))
-            for index, message in enumerate(messages)
-        )
-        if not sources:
-            return prompt
-        assert isinstance(prompt, dict)
-        if self._pictures is None:
-            tokenizer = self.get_tokenizer()
-            self._pictures = PictureReader(vision, self.engine.config.model, tokenizer)
-        self._pictures.check_count(sources)
-        read = [self._pictures.read_now(source) for source in sources]
-        token_ids, pictures = self._pictures.place(prompt["prompt_token_ids"], read)
-        return {**prompt, "prompt_token_ids": token_ids, "pictures": pictures}
 
     def _as_params(self, given: Params, num_prompts: int) -> list[SamplingParams]:
         if given is None:

@@ -9,6 +9,8 @@ import subprocess
 import pytest
 
 from tests.cli.conftest import COMMAND, ENVIRONMENT
+from tools.hostile_pictures import picture
+from tools.random_checkpoint import PRESETS, random_checkpoint
 
 GREEDY = ("--temperature", "0", "--max-tokens", "8")
 PROMPTS = ("--prompt", "one", "--prompt", "number two")
@@ -101,3 +103,38 @@ def test_reader_that_goes_away_is_no_traceback(model):
         errors = process.stderr.read()
         process.wait(timeout=60)
     assert (process.returncode, errors) == (1, b"")
+
+
+@pytest.fixture(scope="module")
+def llava(tmp_path_factory):
+    """A checkpoint of random weights that reads pictures."""
+    pytest.importorskip("PIL")
+    path = tmp_path_factory.mktemp("llava") / "tiny-llava"
+    random_checkpoint(path, PRESETS["tiny-llava"])
+    return path
+
+
+def test_pictures_stand_before_each_prompt(quire, llava, tmp_path):
+    files = [tmp_path / "one.png", tmp_path / "two"]
+    for seed, file in enumerate(files):
+        file.write_bytes(picture(seed=seed))
+    asked = [quire("generate", str(llava), *GREEDY, *PROMPTS, "--json", "--chat")]
+    for given in (files[:1], files):
+        shown = [word for file in given for word in ("--image", str(file))]
+        asked.append(quire("generate", str(llava), *GREEDY, *PROMPTS, "--json", *shown))
+    numbers = [[line["num_prompt_tokens"] for line in lines(answer.stdout)] for answer in asked]
+    assert len(numbers[0]) == 2, asked[0].stderr
+    for none, one, two in zip(*numbers, strict=True):
+        assert 16 <= one - none < 20 and 16 <= two - one < 20
+
+
+def test_a_picture_needs_a_model_that_reads_it_and_a_file(quire, model, llava, tmp_path):
+    file = tmp_path / "words.png"
+    file.write_text("no picture")
+    asked = ("--image", str(file), "--prompt", "What colour is it?")
+    result = quire("generate", str(model), *asked)
+    assert result.returncode == 1 and "This model takes text only" in result.stderr
+    result = quire("generate", str(llava), *asked)
+    assert result.returncode == 1 and "must be one of PNG, JPEG" in result.stderr
+    result = quire("generate", str(llava), "--image", "none.png", "--prompt", "What?")
+    assert result.returncode == 2 and "none.png" in result.stderr
