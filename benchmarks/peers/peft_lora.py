@@ -1,8 +1,7 @@
 """Decode steps of 8 sequences with an adapter each: Quire and transformers with PEFT, in turn.
 
 One random checkpoint, the same adapters. PEFT mixes adapters in a batch by ``adapter_names``; it
-computes in float32, since its 16 bits were slower on every machine so far. Quire's first token
-follows a prompt as long as PEFT's.
+computes in float32. Quire's first token follows a prompt as long as PEFT's.
 
     scripts/bench peft_lora
 """
