@@ -306,8 +306,10 @@ def test_sections_must_fit() -> None:
     tables = Tables(SECTIONED, [3])
     cache = CpuKVCache(SECTIONED.cache_spec, tables.num_blocks)
     attention = CpuAttention(SECTIONED.spec, **SECTIONED.parameters())
+    batch = tables.step([(0, 0, 3)])
+    batch.positions = np.stack([batch.positions, batch.positions])
     with pytest.raises(UnsupportedInputError, match=r"positions \(3, 3\)"):
-        attention.plan(tables.step([(0, 0, 3)]), cache)
+        attention.plan(batch, cache)
     for sections in ((4, 7), (20, -4), (16, 1)):
         with pytest.raises(UnsupportedInputError, match="sum to the 16 rotary pairs"):
             CpuAttention(replace(SECTIONED, sections=sections).spec, **SECTIONED.parameters())
