@@ -31,7 +31,6 @@ from quire.core.outputs import RequestOutput
 from quire.core.request import Picture
 from quire.core.vision_config import VisionConfig
 from quire.llm.engine_client import Prompt
-from quire.llm.pictures.placing import make_room
 from quire.llm.text_engine import TextEngine
 
 NUM_OUTPUT_TOKENS = 20
@@ -125,12 +124,13 @@ def requests(config: ModelConfig) -> list[tuple[Prompt, SamplingParams]]:
 
 def _illustrated(prompt: list[int], number: int, vision: VisionConfig) -> Prompt:
     """Return a prompt with a picture in it, which two prompts in turn have."""
-    texts = [3 if token_id == vision.token_id else token_id for token_id in prompt]
-    token_ids, (start,) = make_room([*texts[:1], vision.token_id, *texts[1:]], 1, vision)
-    shape, key = vision.input, number // 2
+    shape, key, mark = vision.input, number // 2, vision.writing.row_id
+    count = vision.num_tokens(shape.height, shape.width)
+    texts = [3 if token_id == mark else token_id for token_id in prompt]
+    token_ids = [*texts[:1], *[mark] * count, *texts[1:]]
     size = 3 * shape.height * shape.width
     pixels = np.random.default_rng(key).integers(0, 256, size, dtype=np.uint8).tobytes()
-    picture = Picture(start, vision.num_tokens, str(key), pixels, shape.height, shape.width)
+    picture = Picture(1, count, str(key), pixels, shape.height, shape.width)
     return {"prompt_token_ids": token_ids, "pictures": [picture]}
 
 

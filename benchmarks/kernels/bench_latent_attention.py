@@ -2,7 +2,7 @@
 
 Each query head multiplies a position's row twice, r + R elements for a score and r for a sum: at 16
 heads and bfloat16 a byte read is 30 operations, at 128 heads 240, so that arithmetic bounds most of
-it; see :mod:`benchmarks.kernels.roofline`. Decode cases own so many caches that rows come from
+it; see :mod:`benchmarks.kernels.roofline`. Decode cases own that many caches that rows come from
 memory.
 """
 

@@ -11,7 +11,7 @@ from quire.models.registry import FAMILIES
 
 PLAINEST = "LlamaForCausalLM"
 #: What a reader says of a field without which it does not go on.
-REQUIRED = " is required"
+REQUIRED = (" is required", " must be given")
 #: Differences that are named.
 MAX_NAMED = 8
 
@@ -28,7 +28,7 @@ def refuse_architecture(name: str, fields: ConfigFields) -> UnsupportedArchitect
     log.removeFilter(_nothing)
     # Where several are as near, the plainest is meant, or the one of the likest name; of another
     # kind of model, which lacks what all have, nothing else can be said.
-    lacking = {family for family, named in found.items() if named and REQUIRED in named[0]}
+    lacking = {family for family, named in found.items() if named and named[0].endswith(REQUIRED)}
     nearest = min(
         found.keys() - lacking or {PLAINEST},
         key=lambda each: (len(found[each]), each != PLAINEST, -_likeness(name, each), each),

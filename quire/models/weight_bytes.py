@@ -34,7 +34,7 @@ def expected_weight_bytes(
     max_model_len: int,
     target_plan: QuantizationPlan | None = None,
 ) -> int:
-    """Return what weights and RoPE tables will take.
+    """Return what weights and tables of positions will take.
 
     Weights whose scales do not fit in float16, which only reading them tells, take more.
 
@@ -59,6 +59,8 @@ def expected_weight_bytes(
     # Norms and learned positions are held in float32; a linear's own count below.
     others = sum(4 * math.prod(shape) for name, shape in shapes if name not in matrices)
     others += sum(rope_table_bytes(rope, max_model_len) for rope in config.ropes)
+    if any(config.layer_query_scaling(layer) for layer in range(config.num_layers)):
+        others += 4 * max_model_len
     schemes = _schemes(weights, plan)
     # Made anew by each decoder, a matrix for each head's keys and one for its values.
     latents = 0 if config.latent is None else _latent_bytes(config, dtype)

@@ -101,6 +101,11 @@ def simulate(case: Case, rows: np.ndarray, isa: str) -> np.ndarray:
     q, k, v = np.split(heads, [case.num_heads, case.num_heads + case.num_kv_heads], axis=1)
     distance = np.arange(len(rows))[:, None] - np.arange(len(rows))
     seen = (distance >= 0) & (distance < (case.window or len(rows)))
+    if case.chunk:
+        stretch = np.arange(len(rows)) // case.chunk
+        seen &= stretch[:, None] == stretch
+    if case.scaled:
+        q = q * case.parameters()["query_scales"][: len(rows), None, None]
     group = case.num_heads // case.num_kv_heads
     sinks = case.parameters()["sinks"] if case.sinks else [None] * case.num_heads
     out = np.empty(q.shape)

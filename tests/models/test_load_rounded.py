@@ -40,7 +40,8 @@ def linears(decoder):
     """Return the linears of a decoder that are no experts', and its norms' weights."""
     parts = decoder._parts
     layers = parts.layers
-    matrices = [parts.head, *(part for layer in layers for part in (layer.qkv, layer.output))]
+    inner = [part for layer in layers for part in (layer.mixing.inputs, layer.output)]
+    matrices = [parts.head, *inner]
     norms = [parts.first_norm, *(n for layer in layers for n in (layer.mlp_norm, layer.next_norm))]
     return matrices, [norm._weight for norm in norms]
 

@@ -20,7 +20,7 @@ TABLES = {
     "animals": ("name", "colour", "weight"),
 }
 NUMBERS = ("age", "price", "pages", "year", "weight")
-WORDS = {
+SAID = {
     "city": ("Paris", "Rome", "London", "Berlin"),
     "colour": ("red", "black", "white", "green"),
 }
@@ -44,8 +44,8 @@ def sql(rng: Random) -> Question:
         words, sign = rng.choice(COMPARISONS)
         n = rng.randint(1, 99)
         asked, where = f" with {number} {words} {n}", f" WHERE {number} {sign} {n}"
-    elif (named := [column for column in columns if column in WORDS]) and rng.random() < 0.7:
-        word = rng.choice(WORDS[named[0]])
+    elif (named := [column for column in columns if column in SAID]) and rng.random() < 0.7:
+        word = rng.choice(SAID[named[0]])
         asked, where = f" with {named[0]} {word}", f" WHERE {named[0]} = '{word}'"
     kind = rng.choices(("list", "all", "count", "delete", "average"), (5, 2, 2, 1, 1))[0]
     if kind in ("list", "all") and rng.random() < 0.4:
