@@ -74,13 +74,13 @@ def kv_spec(model: str, dtype: str) -> KVCacheSpec:
 
 
 def checkpoint(model: str) -> Path:
-    """Return the folder or GGUF file that a path or the embedded model's name means."""
-    from quire.models.hub import EMBEDDED, resolve_model
+    """Return the folder or GGUF file that a path or the name of an embedded model means."""
+    from quire.models.hub import LISTED, resolve_model
 
     path = Path(model)
-    if not path.exists() and model != EMBEDDED:
+    if not path.exists() and model not in LISTED:
         raise click.UsageError(
-            f"MODEL must be a folder, a GGUF file, {EMBEDDED} or one of "
+            f"MODEL must be a folder, a GGUF file, {', '.join(LISTED)} or one of "
             f"{', '.join(NAMED_SHAPES)}; got {model}."
         )
     # Who names the file that is read means its folder.

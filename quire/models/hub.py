@@ -28,6 +28,9 @@ from quire.models.pull_progress import OnProgress, PullProgress, terminal_progre
 log = logging.getLogger(__name__)
 
 EMBEDDED = "quire-tiny"
+EMBEDDED_VISION = "quire-tiny-vision"
+#: The models of the package that have a name as those of the catalogue have.
+LISTED = (EMBEDDED, EMBEDDED_VISION)
 #: Also in the package, for the other one to speculate with; it is listed nowhere.
 EMBEDDED_DRAFT = "quire-tiny-draft"
 ASSETS = Path(__file__).parent.parent / "assets"
@@ -80,7 +83,7 @@ def download_model(
                 model, revision, weights=weights, on_progress=shown, must_fit=must_fit
             )
     model, revision = stands_for(model, revision)
-    if model in (EMBEDDED, EMBEDDED_DRAFT):
+    if model in (*LISTED, EMBEDDED_DRAFT):
         return _embedded(model)
     named = named_model(model)
     path = None if named is not None else _local_model(model)
@@ -109,7 +112,7 @@ def find_model(model: str, revision: str | None = None, *, weights: bool = True)
         ModelLoadError: There cannot be such a model.
     """
     model, revision = stands_for(model, revision)
-    if model in (EMBEDDED, EMBEDDED_DRAFT):
+    if model in (*LISTED, EMBEDDED_DRAFT):
         return _embedded(model)
     named = named_model(model)
     if named is not None:
@@ -184,8 +187,8 @@ def stands_for(model: str, revision: str | None = None) -> tuple[str, str | None
     Raises:
         ModelLoadError: A revision is given for a name that has none.
     """
-    made = find_made(model) if model != EMBEDDED else None
-    named = made is None and model != EMBEDDED and named_model(model)
+    made = find_made(model) if model not in LISTED else None
+    named = made is None and model not in LISTED and named_model(model)
     if made is not None and revision is not None:
         raise ModelLoadError(
             f"[load] {model} is a name for {made.model} and has no revisions; got {revision!r}. "
@@ -206,12 +209,12 @@ def hub_repository(model: str) -> str | None:
     if named is not None:
         return named.repository
     reference = HubReference.parse(model, None)
-    return reference.repository if reference is not None and model != EMBEDDED else None
+    return reference.repository if reference is not None and model not in LISTED else None
 
 
 def model_preset(model: str) -> Preset:
     """Return what goes with a model of the catalogue or one made by ``quire create``."""
-    made = find_made(model) if model != EMBEDDED else None
+    made = find_made(model) if model not in LISTED else None
     named = named_model(made.model if made is not None else model)
     base = Preset(sampling=named.sampling) if named is not None else Preset()
     return made.preset.over(base) if made is not None else base
@@ -221,7 +224,7 @@ def served_name(model: str) -> str:
     """Return what clients call ``model``: the last part of a path without ``.gguf``, else all."""
     try:
         path = Path(model).expanduser()
-        is_path = path.exists() and model != EMBEDDED
+        is_path = path.exists() and model not in LISTED
     except (OSError, RuntimeError):  # no path; loading it will say why
         return model
     if not is_path or find_made(model) is not None or named_model(model) is not None:

@@ -17,7 +17,7 @@ from quire.models.config_reader import read_model_config
 from quire.models.file_state import FileState, file_state
 from quire.models.gguf_file import is_gguf
 from quire.models.hub import (
-    EMBEDDED,
+    LISTED,
     download_model,
     find_model,
     hub_repository,
@@ -120,7 +120,7 @@ class Store:
     """
 
     def list(self) -> list[StoredModel]:
-        """Return all names, the one inside the package first, then the newest.
+        """Return all names, those inside the package first, then the newest.
 
         Models of the catalogue count whose file is there without a note of a pull: an older
         version brought it, or another program.
@@ -134,7 +134,7 @@ class Store:
                 found.append(_look(manifest))
         found += _unnoted(found)
         found.sort(key=lambda model: model.manifest.modified, reverse=True)
-        return [_embedded(), *found]
+        return [*map(_embedded, LISTED), *found]
 
     def find(self, name: str) -> StoredModel | None:
         """Return a name's model, or None if there is no such name.
@@ -144,8 +144,8 @@ class Store:
         Raises:
             ModelLoadError: Its manifest is damaged.
         """
-        if name == EMBEDDED:
-            return _embedded()
+        if name in LISTED:
+            return _embedded(name)
         manifest = read_manifest(name)
         if manifest is not None:
             return _look(manifest)
@@ -273,8 +273,8 @@ class Store:
         Raises:
             ConfigError: There is no such name, or it is the model inside the package.
         """
-        if name == EMBEDDED:
-            raise ConfigError(f"[rm] {EMBEDDED} is part of the package and stays; got {name}.")
+        if name in LISTED:
+            raise ConfigError(f"[rm] {name} is part of the package and stays; got {name}.")
         try:
             model = self.find(name)
         except ModelLoadError:  # damaged: what it was of is unknown
@@ -309,12 +309,10 @@ class Store:
 _EPOCH = datetime.fromtimestamp(0, UTC)
 
 
-def _embedded() -> StoredModel:
-    path = find_model(EMBEDDED)
+def _embedded(name: str) -> StoredModel:
+    path = find_model(name)
     assert path is not None
-    manifest = Manifest(
-        name=EMBEDDED, model=EMBEDDED, details=known_details(path), modified=_changed(path)
-    )
+    manifest = Manifest(name=name, model=name, details=known_details(path), modified=_changed(path))
     return StoredModel(manifest=manifest, path=path, files=model_files(path))
 
 
@@ -391,7 +389,7 @@ def _new_name(name: str) -> str:
             "[create] a name must be of letters, digits, '_', '-' and '.', with '/' and one ':' "
             f"between its parts; got {name!r:.80}."
         )
-    if plain.lower() == EMBEDDED or named_model(plain) is not None:
+    if plain.lower() in LISTED or named_model(plain) is not None:
         raise ConfigError(f"[create] {plain} is a name of the catalogue. Choose another.")
     found = read_manifest(plain)
     if found is not None and not found.parent:
@@ -401,7 +399,7 @@ def _new_name(name: str) -> str:
 
 def _absolute(model: str, revision: str | None) -> tuple[str, str | None]:
     """Return what a model is called from any working directory."""
-    if model == EMBEDDED or named_model(model) is not None:
+    if model in LISTED or named_model(model) is not None:
         return model, revision
     path = Path(model).expanduser()
     return (str(path.absolute()) if path.exists() else model), revision

@@ -19,6 +19,7 @@ from pathlib import Path
 
 import click
 import pytest
+from PIL import Image
 
 from quire.cli.main import cli
 from quire.models.preset_file import read_preset_file
@@ -128,6 +129,7 @@ def desk(tmp_path_factory: pytest.TempPathFactory) -> Path:
     line = '{"question": "2 + 2?", "choices": ["4", "5"], "answer": 0}'
     (folder / "questions.jsonl").write_text(line)
     (folder / "chats.jsonl").write_text(20 * '{"text": "The fox jumps over the lazy dog."}\n')
+    Image.new("RGB", (64, 48), "red").save(folder / "picture.png")
     run(["quire", "convert", "./my-model", "model.gguf", "--type", "q8_0"], folder)
     return folder
 

@@ -12,7 +12,7 @@ from quire import LLM, SamplingParams
 from quire.core.errors import ConfigError, ModelLoadError
 from quire.models import manifests
 from quire.models import store as store_module
-from quire.models.hub import find_model, model_preset, resolve_model, served_name
+from quire.models.hub import LISTED, find_model, model_preset, resolve_model, served_name
 from quire.models.manifests import Manifest, Preset, canonical_name, write_manifest
 from quire.models.named_models import catalogue, named_model
 from quire.models.registry import FAMILIES
@@ -48,7 +48,7 @@ def store(tmp_path, monkeypatch):
 
 
 def names():
-    return [model.name for model in Store().list()[1:]]
+    return [model.name for model in Store().list()[len(LISTED) :]]
 
 
 def test_the_catalogue_is_whole():
@@ -96,7 +96,7 @@ def test_names_differ_by_more_than_case(store):
     assert names() == []
 
 
-@pytest.mark.parametrize("name", ["quire-tiny", "Quire-Tiny", "smollm2", "qwen3", "a b", "./x"])
+@pytest.mark.parametrize("name", [*LISTED, "Quire-Tiny", "smollm2", "qwen3", "a b", "./x"])
 def test_names_that_cannot_be_given(name, store):
     with pytest.raises(ConfigError, match=r"\[create\]"):
         store.copy("quire-tiny", name)
@@ -105,7 +105,7 @@ def test_names_that_cannot_be_given(name, store):
 
 def test_a_pulled_model_is_listed_and_removed_with_its_file(served, tmp_path):
     path = Store().pull("org/small:q8_0", on_progress=lambda step: None)
-    (model,) = Store().list()[1:]
+    (model,) = Store().list()[len(LISTED) :]
     assert (model.name, model.nbytes, model.problem) == ("org/small:q8_0", 8000, "")
     blob = path.resolve()
     assert model.files[0].digest == blob.name
@@ -189,7 +189,7 @@ def test_a_model_of_the_catalogue_is_listed_by_its_file(store, tmp_path, monkeyp
     file = tmp_path / "quire/models" / named.file
     file.parent.mkdir(parents=True)
     file.write_bytes(b"GGUF" * 2000)
-    assert names() == ["smollm2"] and store.list()[1].path == file
+    assert names() == ["smollm2"] and store.list()[len(LISTED)].path == file
     write_manifest(Manifest(name="SmolLM2", model="smollm2"))
     assert names() == ["SmolLM2"]
     store.copy("smollm2", "mine")

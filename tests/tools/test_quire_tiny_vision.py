@@ -1,7 +1,8 @@
-"""What quire-tiny-vision is trained on: scenes drawn again, true answers, chats apart."""
+"""What quire-tiny-vision is trained on: scenes drawn again, true answers, its tokens."""
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from random import Random
 
@@ -12,13 +13,16 @@ pytest.importorskip("PIL")
 pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
-from tools.quire_tiny_vision.batches import make_batch
-from tools.quire_tiny_vision.model import CELLS, ChatTokens
+from quire.models.hub import ASSETS, EMBEDDED_VISION
+from quire.text.tokenizer import load_tokenizer
+from tools.quire_tiny_vision.batches import make_batch, prepared
+from tools.quire_tiny_vision.model import CELLS, ChatTokens, model_config
 from tools.quire_tiny_vision.questions import KINDS as QUESTIONS
 from tools.quire_tiny_vision.questions import ask, questions
 from tools.quire_tiny_vision.scenes import CELL_COLOURS, KINDS, cell_labels, draw_scene
 from tools.quire_tiny_vision.shapes import COLOURS, SHAPES, mask
 
+FOLDER = ASSETS / EMBEDDED_VISION
 SCENES = [draw_scene(Random(f"test {number}")) for number in range(60)]
 
 
@@ -94,3 +98,50 @@ def test_questions_of_a_picture_see_it_and_not_each_other():
             assert batch.positions[row][own][0] == int(picture.sum())
             apart += part > 1
     assert apart, "some chats have questions that stand alone"
+
+
+def test_training_writes_a_chat_as_the_template_does():
+    template = load_tokenizer(FOLDER)
+    messages = [
+        {"role": "user", "content": [{"type": "text", "text": "What shape is it?"},
+                                     {"type": "image"}]},
+        {"role": "assistant", "content": "A star."},
+        {"role": "user", "content": "What colour is it?"},
+        {"role": "assistant", "content": "Red."},
+    ]  # fmt: skip
+    chat = ChatTokens()
+    opening = chat.opening(picture=True)
+    one = chat.turn("What shape is it?", "A star.", first=True)[0]
+    two = chat.turn("What colour is it?", "Red.", first=False)[0]
+    template.chat_template.picture_text = "<image>"
+    parts = template.render_chat(messages, add_generation_prompt=False)
+    written = template.encode_parts(parts, False)
+    (place,) = [index for index, token in enumerate(written) if token == opening[-1]]
+    rows = opening.count(opening[-1])
+    made = [*written[:place], *opening[-rows:], *written[place + 1 :]]
+    assert made == [*opening, *one, *two, *template.encode("\n")]
+
+
+def test_the_package_has_the_shape_that_is_trained():
+    stored = json.loads((FOLDER / "config.json").read_text(encoding="utf-8"))
+    made = model_config().to_diff_dict()
+    for part in ("vision_config", "text_config"):
+        same = {key: stored[part][key] for key in made[part] if key in stored[part]}
+        assert same == {key: made[part][key] for key in same}
+        assert len(same) > 5
+    assert (FOLDER / "model.safetensors").stat().st_size < 6_000_000
+
+
+def test_pictures_are_prepared_as_quire_prepares_them():
+    import io
+
+    from quire.llm.pictures.decoding import decode
+    from quire.models.config_reader import read_model_config
+
+    shape = read_model_config(FOLDER).vision.input
+    file = io.BytesIO()
+    SCENES[0].picture.save(file, "PNG")
+    (decoded,) = decode(file.getvalue(), shape).parts
+    pixels = np.frombuffer(decoded.data, np.uint8).reshape(CELLS * 8, -1, 3)
+    values = pixels.astype(np.float32) * np.float32(1 / 255) * 2 - 1
+    np.testing.assert_allclose(prepared(SCENES[0].picture), values.transpose(2, 0, 1), atol=1e-6)

@@ -8,6 +8,7 @@ import httpx2
 import pytest
 
 from quire.core.config import EngineConfig
+from quire.models.hub import LISTED
 from quire.models.manifests import Preset
 from quire.models.store import Store
 from quire.server.app import create_app
@@ -79,12 +80,12 @@ async def ask(client, model):
 
 async def test_the_store_is_listed_as_it_is_now(server, store, random_model):
     client, loads = server
-    assert await names(client) == ["first", "quire-tiny"]
+    assert await names(client) == ["first", *LISTED]
     store.create("mine", "quire-tiny", Preset(system="Be brief.", sampling={"top_k": 3}))
     store.create("other", random_model, Preset())
-    assert set(await names(client)) == {"first", "quire-tiny", "mine", "other"}
+    assert set(await names(client)) == {"first", *LISTED, "mine", "other"}
     store.remove("mine")
-    assert set(await names(client)) == {"first", "quire-tiny", "other"}
+    assert set(await names(client)) == {"first", *LISTED, "other"}
     assert loads.num_loads == 0, "a look loads nothing"
 
 
@@ -162,7 +163,7 @@ async def test_a_model_that_others_remove_goes(server, store):
     assert (await ask(client, "mine")).status_code == 200
     store.remove("mine")
     assert (await ask(client, "mine")).status_code == 404
-    assert await names(client) == ["first", "quire-tiny"]
+    assert await names(client) == ["first", *LISTED]
     while loads.alive:
         await asyncio.sleep(0.005)
 
