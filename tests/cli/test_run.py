@@ -77,7 +77,8 @@ def test_a_server_is_started_used_again_and_emptied(url):
     assert 15 < left.total_seconds() / 60 <= 17
     wrong = quire("run", "quire-tiny", "Hi", "--keep-alive", "soon", *base)
     assert wrong.returncode == 1 and "[keep_alive] must be seconds, or a" in wrong.stderr
-    (model,) = json.loads(quire("ps", "--json", *base).stdout)
+    model, other = json.loads(quire("ps", "--json", *base).stdout)
+    assert (other["id"], other["status"]["value"]) == ("quire-tiny-vision", "absent")
     assert (model["id"], model["status"]["value"]) == ("quire-tiny", "ready")
     assert quire("ps", *base).stdout.splitlines()[1].split()[:2] == ["quire-tiny", "ready"]
     assert quire("stop", "quire-tiny", *base).stdout == "quire-tiny goes\n"
@@ -117,7 +118,7 @@ def test_a_repository_is_pulled_as_it_fits_and_removed_while_it_answers(url, hub
     assert hub.fetched() == {"Tiny-q4_0.gguf"}
     assert quire("run", "org/tiny", QUESTION, *base).stderr == ""
     assert [line.split()[0] for line in quire("list").stdout.splitlines()] == [
-        "NAME", "quire-tiny", "org/tiny",
+        "NAME", "quire-tiny", "quire-tiny-vision", "org/tiny",
     ]  # fmt: skip
     body = {"model": "org/tiny", "prompt": "The", "max_tokens": 1500, "ignore_eos": True}
     options = {"stream": True, "stream_options": {"include_usage": True}}
