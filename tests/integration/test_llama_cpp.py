@@ -89,7 +89,12 @@ def test_quire_tiny_in_llama_cpp(type_name, llama_cpp, tiny, small, device, tmp_
         assert mine == theirs
 
 
-@pytest.mark.parametrize("preset", [name for name in PRESETS if name.startswith("tiny-")])
+#: Latents, a picture encoder, dense layers among experts: ``quire convert`` refuses to write these.
+UNWRITTEN = {"tiny-deepseek", "tiny-llava", "tiny-qwen2-moe"}
+WRITTEN = [name for name in PRESETS if name.startswith("tiny-") and name not in UNWRITTEN]
+
+
+@pytest.mark.parametrize("preset", WRITTEN)
 def test_random_checkpoints_in_llama_cpp(preset, llama_cpp, small, device, tmp_path):
     """Random weights spread logits widely enough that a wrong tensor changes the first tokens."""
     folder, path = tmp_path / preset, tmp_path / f"{preset}.gguf"
