@@ -90,7 +90,8 @@ def test_count_is_what_the_answer_counts(client):
 
 
 def test_models(client):
-    (model,) = list(client.models.list(limit=1))
+    model, other = list(client.models.list(limit=1))
+    assert other.id == "quire-tiny-vision"
     assert (model.id, model.type) == (MODEL, "model") and model.created_at.year > 2000
     assert client.models.retrieve(MODEL) == model
     can = model.capabilities

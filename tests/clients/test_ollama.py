@@ -103,7 +103,8 @@ def test_vectors(client):
 
 
 def test_models(client):
-    (model,) = client.list().models
+    model, other = client.list().models
+    assert other.model == "quire-tiny-vision:latest"
     assert model.model == f"{MODEL}:latest" and model.size > 0 and model.modified_at is not None
     assert len(bytes.fromhex(model.digest)) == 32 and model.details.parameter_size.endswith("M")
     (running,) = client.ps().models
@@ -132,7 +133,8 @@ def test_a_model_of_uploaded_files(client):
     assert client.generate("again", keep_alive=0).done_reason == "unload"
     for name in ("uploaded", "again"):
         assert client.delete(name).status == "success"
-    assert [model.model for model in client.list().models] == [f"{MODEL}:latest"]
+    left = [model.model for model in client.list().models]
+    assert left == [f"{MODEL}:latest", "quire-tiny-vision:latest"]
     with pytest.raises(ollama.ResponseError, match="not found"):
         client.delete("uploaded")
     with pytest.raises(ollama.ResponseError, match="no registry") as error:

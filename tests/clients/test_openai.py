@@ -82,7 +82,7 @@ def test_async_completions(base_url, key):
 
 
 def test_models_embeddings_and_errors(client):
-    assert [model.id for model in client.models.list()] == ["quire-tiny"]
+    assert [model.id for model in client.models.list()] == ["quire-tiny", "quire-tiny-vision"]
     vectors = client.embeddings.create(model="quire-tiny", input=["one", "two"])
     assert len(vectors.data) == 2 and len(vectors.data[0].embedding) > 10
     with pytest.raises(openai.NotFoundError):
