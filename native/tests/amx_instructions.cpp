@@ -225,9 +225,9 @@ void compare_attention(int64_t head_dim, int32_t queries, int32_t context) {
   quire::AttentionLayer layer{};
   layer.num_heads = heads, layer.num_kv_heads = kv_heads, layer.head_dim = head_dim;
   layer.value_dim = head_dim;
-  layer.scale = 0.3f, layer.window = 300;
-  const quire::KVBlocks blocks{data.data(), nullptr,      quire::KVType::bfloat16,
-                               size,        2 * kv_heads, 0};
+  layer.scale = 0.3f, layer.window = 300, layer.chunk = int64_t{1} << 40;
+  const quire::KVBlocks blocks{data.data(), nullptr, quire::KVType::bfloat16, size, 2 * kv_heads,
+                               0,           false};
   const int32_t starts[] = {0, queries};
   quire::AttentionBatch batch{};
   batch.num_tokens = queries, batch.num_requests = 1, batch.max_blocks = num_blocks;

@@ -78,7 +78,7 @@ def test_the_store_holds_what_was_done_to_it(steps, hub_of, tmp_path):
         hub_of(stand_in)
         for operation, name, new in steps:
             step(names, present, operation, name, new)
-            listed = {model.name: model for model in Store().list()[1:]}
+            listed = {model.name: model for model in Store().list()[2:]}
             assert {name: model.manifest.model for name, model in listed.items()} == names
             for name, model in listed.items():
                 assert (model.path is not None) == (names[name] in present), model.problem
