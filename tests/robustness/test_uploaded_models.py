@@ -17,12 +17,13 @@ import pytest
 
 from quire.core.errors import ConfigError, ModelLoadError
 from quire.models import blobs
-from quire.models.hub import ASSETS
+from quire.models.hub import ASSETS, LISTED
 from quire.models.manifests import Preset
 from quire.models.store import Store
 from tools.serve_process import ServeProcess
 
 ANSWER = "The capital of France is Paris."
+PACKAGED = {f"{name}:latest" for name in LISTED}
 QUESTION = {"messages": [{"role": "user", "content": "What is the capital of France?"}]}
 
 
@@ -121,7 +122,7 @@ def test_what_is_wrong_is_said_and_nothing_stays(server, gguf, cache):
         assert answer.status_code == 400 and reason in answer.json()["error"], answer.text
     both = {"model": "x", "from": "quire-tiny", "files": {"a.gguf": whole}}
     assert server.post("/api/create", json=both).status_code == 400
-    assert [m["name"] for m in server.get("/api/tags").json()["models"]] == ["quire-tiny:latest"]
+    assert {m["name"] for m in server.get("/api/tags").json()["models"]} == PACKAGED
 
 
 def test_a_client_that_leaves_leaves_nothing(server, gguf, cache):
@@ -154,14 +155,14 @@ def test_what_another_process_makes_and_removes_appears_and_goes(server, tmp_pat
     preset = tmp_path / "preset.toml"
     preset.write_text('base = "quire-tiny"\n[sampling]\nmax_tokens = 1\n')
     quire("create", "mine", "--file", str(preset))
-    assert names() == {"quire-tiny:latest", "mine:latest"}
+    assert names() == {*PACKAGED, "mine:latest"}
     first = text(server, "mine")
     assert 0 < len(first) < len(ANSWER) and "mine:latest" in loaded()
     preset.write_text('base = "quire-tiny"\n')
     quire("create", "mine", "--file", str(preset))
     assert text(server, "mine") == ANSWER
     quire("rm", "mine")
-    assert names() == {"quire-tiny:latest"}
+    assert names() == PACKAGED
     assert "not found" in text(server, "mine")
     end = time.monotonic() + 20
     while "mine:latest" in loaded():
