@@ -113,7 +113,7 @@ class CpuAttention:
 
 
 def create_plan(batch: ForwardBatch, kv_cache: CpuKVCache, num_sections: int) -> Any:
-    """Return a step as the native module has it, whose positions are of so many sections.
+    """Return a step as the native module has it, whose positions are of ``num_sections``.
 
     Raises:
         UnsupportedInputError: It points outside the cache.

@@ -152,7 +152,7 @@ class SpanAttention:
         return self._attention(num_heads).plan(self._backend.upload(batch), cache)
 
     def _cache(self, num_heads: int, num_blocks: int) -> KVCache:
-        """Return a cache of at least so many blocks; plans with smaller ones keep theirs."""
+        """Return a cache of at least that many blocks; plans with smaller ones keep theirs."""
         found = self._caches.get(num_heads)
         if found is None or found.num_blocks < num_blocks:
             spec = KVCacheSpec(1, num_heads, self._head_dim, _BLOCK_SIZE, "float32")

@@ -58,14 +58,8 @@ class MlpProjector:
 
     def project(self, features: Array, down: int, across: int) -> Slices[Array]:
         """Return (S, D)."""
-        num_rows, width = features.shape[0], self.second.out_features
-        out = self.backend.empty((num_rows, width), self.backend.activation_dtype)
-        for rows in cut_rows(num_rows, (features.shape[1] + width) * width):
-            inner = self.first(features[rows])
-            self.backend.activation(inner, self.activation, inner)
-            self.second(inner, out[rows])
-            yield
-        return out
+        matrices = self.first, self.second
+        return (yield from _multiply_twice(self.backend, features, matrices, self.activation))
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,16 +116,9 @@ class MergingProjector:
 
     def project(self, features: Array, down: int, across: int) -> Slices[Array]:
         """Return (S / merged, D), of features whose neighbours are the squares."""
-        inputs = self.first.in_features
-        normed = self.norm(features, features).reshape(-1, inputs)
-        num_rows = normed.shape[0]
-        out = self.backend.empty((num_rows, self.width), self.backend.activation_dtype)
-        for rows in cut_rows(num_rows, inputs * (inputs + self.width)):
-            inner = self.first(normed[rows])
-            self.backend.activation(inner, self.activation, inner)
-            self.second(inner, out[rows])
-            yield
-        return out
+        normed = self.norm(features, features).reshape(-1, self.first.in_features)
+        matrices = self.first, self.second
+        return (yield from _multiply_twice(self.backend, normed, matrices, self.activation))
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,3 +162,18 @@ def squares(features: FloatArray, down: int, across: int, edge: int) -> FloatArr
     width = features.shape[-1]
     cut = features.reshape(down // edge, edge, across // edge, edge, width)
     return np.ascontiguousarray(cut.swapaxes(1, 2)).reshape(-1, edge * edge, width)
+
+
+def _multiply_twice(
+    backend: Backend, features: Array, matrices: tuple[Linear, Linear], activation: str
+) -> Slices[Array]:
+    """Return rows multiplied by one matrix and then the other, with an activation between."""
+    first, second = matrices
+    work = first.out_features * (first.in_features + second.out_features)
+    out = backend.empty((features.shape[0], second.out_features), backend.activation_dtype)
+    for rows in cut_rows(features.shape[0], work):
+        inner = first(features[rows])
+        backend.activation(inner, activation, inner)
+        second(inner, out[rows])
+        yield
+    return out
