@@ -2,39 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-
-import httpx2
 import numpy as np
-import openai
 import pytest
 
 from quire.core.config import EngineConfig
 from quire.core.errors import ConfigError
-from quire.llm.async_llm import AsyncLLM
 from quire.server.generation.scoring import Scoring
-from quire.server.generation.service import Service
-from quire.server.generation.shared import Shared
 from quire.server.options import ServerOptions
 from tests.encoders.conftest import TEXTS
-from tests.server.conftest import Live, run_in_thread
+from tests.server.conftest import serve_live
 
 QUERY = "a cat and a dog"
 
 
-@contextmanager
-def served(folder, **options) -> Iterator[Live]:
+def served(folder, **options):
     config = EngineConfig.from_keywords(model=str(folder), served_model_name="tiny", threads=1)
-    engine = AsyncLLM.from_config(config)
-    shared = Shared(ServerOptions(port=0, uvicorn_log_level="warning", **options))
-    service = Service(engine, engine.config, shared)
-    with (
-        run_in_thread(service) as url,
-        httpx2.Client(base_url=url, timeout=60) as http,
-        openai.OpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0) as client,
-    ):
-        yield Live(url, http, client, service)
+    return serve_live(config, **options)
 
 
 @pytest.fixture(scope="module")

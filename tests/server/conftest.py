@@ -298,20 +298,27 @@ class Live:
             time.sleep(0.002)
 
 
-@pytest.fixture(scope="session")
-def live(folder: Path, device: str) -> Iterator[Live]:
-    """One server for all tests of the real engine."""
-    keywords = {"device": device, "memory": 192 * 2**20, "max_num_seqs": 16, "threads": 1}
-    config = EngineConfig.from_keywords(model=str(folder), served_model_name="tiny", **keywords)
+@contextmanager
+def serve_live(config: EngineConfig, **options: Any) -> Iterator[Live]:
+    """Serve a model on a free loopback port, with options of the server."""
     engine = AsyncLLM.from_config(config)
-    options = ServerOptions(port=0, uvicorn_log_level="warning")
-    service = Service(engine, engine.config, Shared(options))
+    shared = Shared(ServerOptions(port=0, uvicorn_log_level="warning", **options))
+    service = Service(engine, engine.config, shared)
     with (
         run_in_thread(service) as url,
         httpx2.Client(base_url=url, timeout=60) as http,
         openai.OpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0) as client,
     ):
         yield Live(url, http, client, service)
+
+
+@pytest.fixture(scope="session")
+def live(folder: Path, device: str) -> Iterator[Live]:
+    """One server for all tests of the real engine."""
+    keywords = {"device": device, "memory": 192 * 2**20, "max_num_seqs": 16, "threads": 1}
+    config = EngineConfig.from_keywords(model=str(folder), served_model_name="tiny", **keywords)
+    with serve_live(config) as made:
+        yield made
 
 
 @pytest.fixture(scope="session")

@@ -1,21 +1,14 @@
 """Families that read pictures, through a server: transformers' prompts and its greedy tokens."""
 
 import base64
-from contextlib import contextmanager
 
-import httpx2
-import openai
 import pytest
 
 pytest.importorskip("PIL")
 
 from quire.core.config import EngineConfig
-from quire.llm.async_llm import AsyncLLM
-from quire.server.generation.service import Service
-from quire.server.generation.shared import Shared
-from quire.server.options import ServerOptions
 from tests.picture_families import FAMILIES, greedy
-from tests.server.conftest import Live, run_in_thread
+from tests.server.conftest import serve_live
 from tools.hostile_pictures import picture
 
 NUM_TOKENS = 24
@@ -41,22 +34,12 @@ def checkpoint(family, tmp_path_factory):
 def create(checkpoint, device):
     """Return a function that serves the checkpoint, in a block."""
 
-    @contextmanager
     def serve(**more):
         settings = {
             "model": str(checkpoint[1]), "device": device, "memory": 128 * 2**20, "threads": 1,
             "served_model_name": "tiny", "max_num_seqs": 16,
         }  # fmt: skip
-        engine = AsyncLLM.from_config(EngineConfig.from_keywords(**settings | more))
-        service = Service(
-            engine, engine.config, Shared(ServerOptions(port=0, uvicorn_log_level="warning"))
-        )
-        with (
-            run_in_thread(service) as url,
-            httpx2.Client(base_url=url, timeout=60) as http,
-            openai.OpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0) as client,
-        ):
-            yield Live(url, http, client, service)
+        return serve_live(EngineConfig.from_keywords(**settings | more))
 
     return serve
 

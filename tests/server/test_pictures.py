@@ -4,7 +4,6 @@ import base64
 import io
 
 import httpx2
-import openai
 import pytest
 
 pytest.importorskip("PIL")
@@ -13,12 +12,8 @@ from PIL import Image
 
 from quire import LLM, SamplingParams
 from quire.core.config import EngineConfig
-from quire.llm.async_llm import AsyncLLM
-from quire.server.generation.service import Service
-from quire.server.generation.shared import Shared
-from quire.server.options import ServerOptions
 from tests.llm.pictures.test_fetch import page, redirect, web
-from tests.server.conftest import Live, run_in_thread
+from tests.server.conftest import Live, serve_live
 from tools.hostile_pictures import HOSTILE, picture, plain
 from tools.random_checkpoint import PICTURE, PRESETS, random_checkpoint
 from tools.serve_process import ServeProcess
@@ -44,21 +39,10 @@ def settings(llava, device):
 @pytest.fixture(scope="module")
 def create(settings):
     """Return a function that serves the checkpoint, in a block."""
-    from contextlib import contextmanager
 
-    @contextmanager
     def serve(**more):
         config = EngineConfig.from_keywords(**settings, served_model_name="llava", **more)
-        engine = AsyncLLM.from_config(config)
-        service = Service(
-            engine, engine.config, Shared(ServerOptions(port=0, uvicorn_log_level="warning"))
-        )
-        with (
-            run_in_thread(service) as url,
-            httpx2.Client(base_url=url, timeout=60) as http,
-            openai.OpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0) as client,
-        ):
-            yield Live(url, http, client, service)
+        return serve_live(config)
 
     return serve
 
