@@ -1,6 +1,7 @@
 // Python: adapters of low rank, one object for each linear that one is added to.
 #include <nanobind/stl/vector.h>
 
+#include <algorithm>
 #include <cstring>
 #include <memory>
 #include <stdexcept>
@@ -58,7 +59,7 @@ class LowRankMatrix {
     weights_.dtype = static_cast<DType>(dtype);
     weights_.in_features = in_features;
     weights_.rank = round_up(rank, low_rank_step);
-    down_ = hold(weights_.rank * in_features);
+    down_ = hold(weights_.rank * low_rank_columns(in_features));
     weights_.down = down_->data();
   }
 
@@ -75,8 +76,8 @@ class LowRankMatrix {
     const Buffer ups(up, static_cast<size_t>(num_outputs * rank) * size, false, size);
     ups_.push_back(hold(round_up(num_outputs, low_rank_panel) * rank));
     const GilRelease release(rank * (weights_.in_features + num_outputs));
-    std::memcpy(static_cast<char*>(down_->data()) + static_cast<size_t>(filled_) * row,
-                downs.data(), static_cast<size_t>(rank) * row);
+    for (int64_t r = 0; r < rank; ++r)
+      place_down(filled_ + r, static_cast<const char*>(downs.data()) + static_cast<size_t>(r) * row);
     const char* source = static_cast<const char*>(ups.data());
     char* target = static_cast<char*>(ups_.back()->data());
     for (int64_t n = 0; n < num_outputs; ++n)
@@ -96,6 +97,18 @@ class LowRankMatrix {
   const LowRankWeights& weights() const { return weights_; }
 
  private:
+  // Spread a rank's inputs over its lines.
+  void place_down(int64_t r, const char* row) {
+    const size_t size = element_bytes(weights_.dtype);
+    const int64_t block = r / low_rank_step * low_rank_step * low_rank_columns(weights_.in_features);
+    for (int64_t i = 0; i < weights_.in_features; i += low_rank_line) {
+      const int64_t at = block + i * low_rank_step + r % low_rank_step * low_rank_line;
+      const int64_t num = std::min(low_rank_line, weights_.in_features - i);
+      std::memcpy(static_cast<char*>(down_->data()) + static_cast<size_t>(at) * size,
+                  row + static_cast<size_t>(i) * size, static_cast<size_t>(num) * size);
+    }
+  }
+
   std::unique_ptr<SharedPages> hold(int64_t elements) {
     const size_t bytes = static_cast<size_t>(elements) * element_bytes(weights_.dtype);
     nbytes_ += bytes;

@@ -22,26 +22,23 @@ int64_t panel_block(int64_t rank) {
   return larger<int64_t>(1, chunk_weights / (low_rank_panel * rank));
 }
 
-// Products of x with low_rank_step rows of `down`.
+// Products of x with low_rank_step ranks of `down`.
 template <class T>
 void multiply_down(const T* down, int64_t columns, const float* x, float* out) {
   constexpr int64_t lanes = F32::lanes;
   F32 sums[low_rank_step][2];
   for (int64_t r = 0; r < low_rank_step; ++r) sums[r][0] = sums[r][1] = zero();
-  int64_t i = 0;
-  for (; i + 2 * lanes <= columns; i += 2 * lanes) {
-    const F32 first = load(x + i), second = load(x + i + lanes);
-    for (int64_t r = 0; r < low_rank_step; ++r) {
-      sums[r][0] = fma(first, load(down + r * columns + i), sums[r][0]);
-      sums[r][1] = fma(second, load(down + r * columns + i + lanes), sums[r][1]);
+  for (int64_t i = 0; i < columns; i += low_rank_line, down += low_rank_step * low_rank_line)
+    for (int64_t at = 0; at < low_rank_line; at += 2 * lanes) {
+      const int64_t left = larger<int64_t>(0, columns - i - at);
+      const F32 first = load_tail(x + i + at, left);
+      const F32 second = load_tail(x + i + at + lanes, larger<int64_t>(0, left - lanes));
+      for (int64_t r = 0; r < low_rank_step; ++r) {
+        const T* line = down + r * low_rank_line + at;
+        sums[r][0] = fma(first, load(line), sums[r][0]);
+        sums[r][1] = fma(second, load(line + lanes), sums[r][1]);
+      }
     }
-  }
-  for (int64_t part = 0; i < columns; i += lanes, part = 1) {
-    const int64_t n = columns - i;
-    const F32 values = load_tail(x + i, n);
-    for (int64_t r = 0; r < low_rank_step; ++r)
-      sums[r][part] = fma(values, load_tail(down + r * columns + i, n), sums[r][part]);
-  }
   for (int64_t r = 0; r < low_rank_step; ++r) out[r] = sum(sums[r][0] + sums[r][1]);
 }
 
@@ -116,7 +113,7 @@ void down_block(const LowRankRows& group, int64_t first, int64_t last, int64_t b
   const int64_t columns = weights.in_features;
   const int64_t step = rank_block(columns), end = smaller((block + 1) * step, weights.rank);
   for (int64_t r = block * step; r < end; r += low_rank_step) {
-    const T* down = static_cast<const T*>(weights.down) + r * columns;
+    const T* down = static_cast<const T*>(weights.down) + r * low_rank_columns(columns);
     for (int64_t i = first; i < last; ++i)
       multiply_down(down, columns, x + group.rows[i] * columns, products + i * weights.rank + r);
   }

@@ -11,6 +11,14 @@ namespace quire {
 constexpr int64_t low_rank_panel = 64;
 // `LowRankWeights::rank` is a multiple of it.
 constexpr int64_t low_rank_step = 4;
+// Inputs of one rank that lie together in `down`, so that a step's ranks are one stream: four that
+// are a page apart each end the processor's prefetching at every page.
+constexpr int64_t low_rank_line = 32;
+
+// Elements of a rank in `down`.
+constexpr int64_t low_rank_columns(int64_t in_features) {
+  return (in_features + low_rank_line - 1) / low_rank_line * low_rank_line;
+}
 
 // What is added to `num_outputs` outputs from `first_output` on: of the products with `down` those
 // from `first_rank` on, `rank` of them, times scale, are multiplied with up.
@@ -28,7 +36,7 @@ struct LowRankWeights {
   DType dtype;  // of down and up
   int64_t in_features;
   int64_t rank;      // of all parts together, rounded up
-  const void* down;  // (rank, in_features), 0 past the parts'
+  const void* down;  // (rank / step, ceil(in_features / line), step, line), 0 past the end
   const LowRankPart* parts;
   int64_t num_parts;
 };
