@@ -77,7 +77,8 @@ class LowRankMatrix {
     ups_.push_back(hold(round_up(num_outputs, low_rank_panel) * rank));
     const GilRelease release(rank * (weights_.in_features + num_outputs));
     for (int64_t r = 0; r < rank; ++r)
-      place_down(filled_ + r, static_cast<const char*>(downs.data()) + static_cast<size_t>(r) * row);
+      place_down(filled_ + r,
+                 static_cast<const char*>(downs.data()) + static_cast<size_t>(r) * row);
     const char* source = static_cast<const char*>(ups.data());
     char* target = static_cast<char*>(ups_.back()->data());
     for (int64_t n = 0; n < num_outputs; ++n)
@@ -100,7 +101,8 @@ class LowRankMatrix {
   // Spread a rank's inputs over its lines.
   void place_down(int64_t r, const char* row) {
     const size_t size = element_bytes(weights_.dtype);
-    const int64_t block = r / low_rank_step * low_rank_step * low_rank_columns(weights_.in_features);
+    const int64_t block =
+        r / low_rank_step * low_rank_step * low_rank_columns(weights_.in_features);
     for (int64_t i = 0; i < weights_.in_features; i += low_rank_line) {
       const int64_t at = block + i * low_rank_step + r % low_rank_step * low_rank_line;
       const int64_t num = std::min(low_rank_line, weights_.in_features - i);

@@ -22,43 +22,80 @@ int64_t panel_block(int64_t rank) {
   return larger<int64_t>(1, chunk_weights / (low_rank_panel * rank));
 }
 
-// Products of x with low_rank_step ranks of `down`.
-template <class T>
-void multiply_down(const T* down, int64_t columns, const float* x, float* out) {
+// Rows that one pass over the matrices serves: as many as there are registers for their sums.
+constexpr int64_t row_tile = F32::lanes == 16 ? 2 : 1;
+
+// Products of rows of x with low_rank_step ranks of `down`.
+template <int64_t rows, class T>
+void multiply_down(const T* down, int64_t columns, const float* const* x, float* const* out) {
   constexpr int64_t lanes = F32::lanes;
-  F32 sums[low_rank_step][2];
-  for (int64_t r = 0; r < low_rank_step; ++r) sums[r][0] = sums[r][1] = zero();
-  for (int64_t i = 0; i < columns; i += low_rank_line, down += low_rank_step * low_rank_line)
+  F32 sums[rows][low_rank_step][2];
+  for (int64_t row = 0; row < rows; ++row)
+    for (int64_t r = 0; r < low_rank_step; ++r) sums[row][r][0] = sums[row][r][1] = zero();
+  // read(row, from): registers of inputs from there on.
+  const auto add_line = [&](int64_t i, const auto& read) {
     for (int64_t at = 0; at < low_rank_line; at += 2 * lanes) {
-      const int64_t left = larger<int64_t>(0, columns - i - at);
-      const F32 first = load_tail(x + i + at, left);
-      const F32 second = load_tail(x + i + at + lanes, larger<int64_t>(0, left - lanes));
-      for (int64_t r = 0; r < low_rank_step; ++r) {
-        const T* line = down + r * low_rank_line + at;
-        sums[r][0] = fma(first, load(line), sums[r][0]);
-        sums[r][1] = fma(second, load(line + lanes), sums[r][1]);
-      }
+      F32 values[rows][2];
+      for (int64_t row = 0; row < rows; ++row)
+        for (int64_t part = 0; part < 2; ++part)
+          values[row][part] = read(x[row], i + at + part * lanes);
+      for (int64_t r = 0; r < low_rank_step; ++r)
+        for (int64_t part = 0; part < 2; ++part) {
+          const F32 weights = load(down + r * low_rank_line + at + part * lanes);
+          for (int64_t row = 0; row < rows; ++row)
+            sums[row][r][part] = fma(values[row][part], weights, sums[row][r][part]);
+        }
     }
-  for (int64_t r = 0; r < low_rank_step; ++r) out[r] = sum(sums[r][0] + sums[r][1]);
+    down += low_rank_step * low_rank_line;
+  };
+  int64_t i = 0;
+  for (; i + low_rank_line <= columns; i += low_rank_line)
+    add_line(i, [](const float* values, int64_t from) { return load(values + from); });
+  if (i < columns)
+    add_line(i, [&](const float* values, int64_t from) {
+      return load_tail(values + from, larger<int64_t>(0, columns - from));
+    });
+  for (int64_t row = 0; row < rows; ++row)
+    for (int64_t r = 0; r < low_rank_step; ++r)
+      out[row][r] = sum(sums[row][r][0] + sums[row][r][1]);
 }
 
-// Add the panel's share: `num` outputs at out.
-template <class T>
-void add_up(const T* panel, int64_t rank, const float* products, float scale, float* out,
-            int64_t num) {
+// Add the panel's share to rows: `num` outputs at out.
+template <int64_t rows, class T>
+void add_up(const T* panel, int64_t rank, const float* const* products, float scale,
+            float* const* out, int64_t num) {
   constexpr int64_t vectors = low_rank_panel / F32::lanes;
-  F32 sums[vectors];
-  for (int64_t v = 0; v < vectors; ++v) sums[v] = zero();
+  F32 sums[rows][vectors];
+  for (int64_t row = 0; row < rows; ++row)
+    for (int64_t v = 0; v < vectors; ++v) sums[row][v] = zero();
   for (int64_t r = 0; r < rank; ++r, panel += low_rank_panel) {
-    const F32 product = set1(products[r] * scale);
-    for (int64_t v = 0; v < vectors; ++v)
-      sums[v] = fma(product, load(panel + v * F32::lanes), sums[v]);
+    F32 factors[rows];
+    for (int64_t row = 0; row < rows; ++row) factors[row] = set1(products[row][r] * scale);
+    for (int64_t v = 0; v < vectors; ++v) {
+      const F32 weights = load(panel + v * F32::lanes);
+      for (int64_t row = 0; row < rows; ++row)
+        sums[row][v] = fma(factors[row], weights, sums[row][v]);
+    }
   }
-  for (int64_t v = 0; v < vectors && v * F32::lanes < num; ++v) {
-    float* at = out + v * F32::lanes;
-    const int64_t n = num - v * F32::lanes;
-    store_tail(at, load_tail(at, n) + sums[v], n);
-  }
+  for (int64_t row = 0; row < rows; ++row)
+    for (int64_t v = 0; v < vectors && v * F32::lanes < num; ++v) {
+      float* at = out[row] + v * F32::lanes;
+      const int64_t n = num - v * F32::lanes;
+      store_tail(at, load_tail(at, n) + sums[row][v], n);
+    }
+}
+
+template <int64_t count>
+struct Tile {
+  static constexpr int64_t rows = count;
+};
+
+// body(Tile, first row) for the rows, by tiles.
+template <class Body>
+void each_tile(int64_t first, int64_t last, const Body& body) {
+  int64_t i = first;
+  for (; i + row_tile <= last; i += row_tile) body(Tile<row_tile>{}, i);
+  for (; i < last; ++i) body(Tile<1>{}, i);
 }
 
 // work(T{}) for the type of a matrix.
@@ -114,8 +151,15 @@ void down_block(const LowRankRows& group, int64_t first, int64_t last, int64_t b
   const int64_t step = rank_block(columns), end = smaller((block + 1) * step, weights.rank);
   for (int64_t r = block * step; r < end; r += low_rank_step) {
     const T* down = static_cast<const T*>(weights.down) + r * low_rank_columns(columns);
-    for (int64_t i = first; i < last; ++i)
-      multiply_down(down, columns, x + group.rows[i] * columns, products + i * weights.rank + r);
+    each_tile(first, last, [&](auto tile, int64_t i) {
+      const float* from[tile.rows];
+      float* to[tile.rows];
+      for (int64_t row = 0; row < tile.rows; ++row) {
+        from[row] = x + group.rows[i + row] * columns;
+        to[row] = products + (i + row) * weights.rank + r;
+      }
+      multiply_down<tile.rows>(down, columns, from, to);
+    });
   }
 }
 
@@ -135,9 +179,15 @@ void up_block(const LowRankRows& group, int64_t first, int64_t last, int64_t blo
     const T* panel = static_cast<const T*>(part->up) + p * part->rank * low_rank_panel;
     const int64_t at = p * low_rank_panel;
     const int64_t num = smaller(low_rank_panel, part->num_outputs - at);
-    for (int64_t i = first; i < last; ++i)
-      add_up(panel, part->rank, products + i * weights.rank + part->first_rank, part->scale,
-             out + group.rows[i] * out_features + part->first_output + at, num);
+    each_tile(first, last, [&](auto tile, int64_t i) {
+      const float* from[tile.rows];
+      float* to[tile.rows];
+      for (int64_t row = 0; row < tile.rows; ++row) {
+        from[row] = products + (i + row) * weights.rank + part->first_rank;
+        to[row] = out + group.rows[i + row] * out_features + part->first_output + at;
+      }
+      add_up<tile.rows>(panel, part->rank, from, part->scale, to, num);
+    });
   }
 }
 
