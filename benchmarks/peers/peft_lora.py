@@ -1,7 +1,7 @@
 """Decode steps of 8 sequences with an adapter each: Quire and transformers with PEFT, in turn.
 
 One random checkpoint, the same adapters. PEFT mixes adapters in a batch by ``adapter_names``; it
-computes in float32. Quire's first token follows a prompt as long as PEFT's.
+computes in float32 and in bfloat16. Quire's first token follows a prompt as long as PEFT's.
 
     scripts/bench peft_lora
 """
@@ -29,11 +29,12 @@ from tools.random_adapter import random_adapter
 from tools.random_checkpoint import PRESETS, random_checkpoint
 
 PROMPT_TOKENS = 16
+PEER_TYPES = ("float32", "bfloat16")
 
 
-def load_peft(model: Path, adapters: Sequence[Path]) -> PeftModel:
+def load_peft(model: Path, adapters: Sequence[Path], dtype: torch.dtype) -> PeftModel:
     """Load a checkpoint with all adapters."""
-    base = AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32)
+    base = AutoModelForCausalLM.from_pretrained(model, dtype=dtype)
     first, *others = adapters
     loaded = PeftModel.from_pretrained(base, str(first), adapter_name=first.name)
     for folder in others:
@@ -86,22 +87,27 @@ def main(words: Sequence[str] | None = None) -> int:
             "quire, int4 weights": LLM(str(root / "model"), quantization="int4", **settings),
             "quire, bfloat16 weights": LLM(str(root / "model"), **settings),
         }
-        peer = load_peft(root / "model", folders)
+        peers = {
+            f"peft, {name}": load_peft(root / "model", folders, getattr(torch, name))
+            for name in PEER_TYPES
+        }
         cases: dict[str, Callable[[], list[float]]] = {
             name: lambda llm=llm: decode(llm, loras, options.steps) for name, llm in engines.items()
         }
-        cases["peft, float32"] = lambda: peft_steps(peer, [f.name for f in folders], options.steps)
+        names = [folder.name for folder in folders]
+        for name, peer in peers.items():
+            cases[name] = lambda peer=peer: peft_steps(peer, names, options.steps)
         times: dict[str, list[float]] = {name: [] for name in cases}
         for number in range(options.rounds + 1):
             for name, run in cases.items():
                 seconds = run()
                 times[name] += seconds if number else []
     summaries = {name: results.summary(seconds) for name, seconds in times.items()}
-    base = summaries["peft, float32"]["median"]
+    base = min(summaries[name]["median"] for name in peers)
     for name, row in summaries.items():
         row["relative_rate"] = base / row["median"]
         milliseconds, part = 1000 * row["median"], row["relative_rate"]
-        print(f"{name:26} {milliseconds:9.2f} ms  {part:.2f} of PEFT's rate")
+        print(f"{name:26} {milliseconds:9.2f} ms  {part:.2f} of PEFT's best rate")
     path = results.write(
         results.per_processor(f"peft_lora_{options.preset}"), summaries, settings=vars(options)
     )
