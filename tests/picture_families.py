@@ -276,6 +276,86 @@ _QWEN = PictureFamily(
     processor=QwenProcessor,
 )  # fmt: skip
 
+
+def _llava(kind, vision, text, ids, **more):
+    text = getattr(transformers, f"{text}Config")(**TEXT)
+    config = getattr(transformers, f"{kind}Config")(
+        vision_config=vision,
+        text_config=text,
+        image_token_index=ids["<image>"],
+        image_grid_pinpoints=GRIDS,
+        **more,
+    )
+    return getattr(transformers, f"{kind}ForConditionalGeneration")(config)
+
+
+def _next(ids):
+    vision = {**_TOWER, "model_type": "clip_vision_model", "projection_dim": 32}
+    return _llava("LlavaNext", vision, "Llama", ids)
+
+
+def _onevision(ids):
+    vision = {**_TOWER, "model_type": "siglip_vision_model", "vision_use_head": False}
+    video = {"video_token_index": ids["<video>"]}
+    return _llava("LlavaOnevision", vision, "Qwen2", ids, vision_aspect_ratio=RATIO, **video)
+
+
+class OnevisionProcessor:
+    """LlavaOnevisionProcessor without its part for videos, which asks for torchvision."""
+
+    def __init__(self, image_processor, tokenizer):
+        self.image_processor, self.tokenizer = image_processor, tokenizer
+        name = "transformers.models.llava_onevision.processing_llava_onevision"
+        made = pytest.importorskip(name).LlavaOnevisionProcessor
+        self._made = made.__new__(made)
+        self._made.image_processor = image_processor
+        self._made.image_token = "<image>"
+        self._made.num_image_tokens = 16
+        self._made.vision_aspect_ratio = RATIO
+        self._made.vision_feature_select_strategy = "full"
+
+    def __call__(self, text, images, **kwargs):
+        inputs = self.image_processor(images, return_tensors="pt")
+        before, *after = text[0].split("<image>")
+        written = before + "".join(
+            self._made.replace_image_token(inputs, number) + rest
+            for number, rest in enumerate(after)
+        )
+        ids = torch.tensor([self.tokenizer.encode(written, add_special_tokens=False)])
+        return {**inputs, "input_ids": ids, "attention_mask": torch.ones_like(ids)}
+
+
+_TOWER = {
+    "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 3, "num_attention_heads": 2,
+    "image_size": 30, "patch_size": 7,
+}  # fmt: skip
+GRIDS = [[30, 30], [30, 60], [60, 30], [60, 60], [30, 90], [90, 30], [90, 60]]
+RATIO = "anyres_max_2"
+_NEXT = PictureFamily(
+    specials=["<s>", "</s>", "<image>", "<video>"],
+    template=(
+        "{{ bos_token }}{% for message in messages %}{{ message.role }}\n"
+        "{% if message.content is string %}{{ message.content }}{% else %}"
+        "{% for content in message.content %}{% if content.type == 'image' %}<image>\n"
+        "{% else %}{{ content.text }}{% endif %}{% endfor %}{% endif %}{{ eos_token }}"
+        "{% endfor %}{% if add_generation_prompt %}assistant\n{% endif %}"
+    ),
+    row="<image>",
+    model=_next,
+    image_processor="llava_next.LlavaNextImageProcessorPil",
+    settings={
+        "size": {"shortest_edge": 30},
+        "crop_size": {"height": 30, "width": 30},
+        "image_grid_pinpoints": GRIDS,
+    },
+    processor="LlavaNextProcessor",
+    more={
+        "patch_size": 7,
+        "vision_feature_select_strategy": "default",
+        "num_additional_image_tokens": 1,
+    },
+)
+
 FAMILIES = {
     "gemma3": PictureFamily(
         specials=[
@@ -310,6 +390,18 @@ FAMILIES = {
         _IDEFICS3,
         model=partial(_idefics3, "SmolVLM"),
         image_processor="smolvlm.SmolVLMImageProcessorPil",
+    ),
+    "idefics3-whole": replace(
+        _IDEFICS3, settings={**_IDEFICS3.settings, "do_image_splitting": False}
+    ),
+    "llava_next": _NEXT,
+    "llava_onevision": replace(
+        _NEXT,
+        model=_onevision,
+        image_processor="llava_onevision.LlavaOnevisionImageProcessorPil",
+        settings={"size": {"height": 30, "width": 30}, "image_grid_pinpoints": GRIDS},
+        processor=OnevisionProcessor,
+        more={},
     ),
     "qwen2_vl": _QWEN,
     "qwen2_5_vl": replace(_QWEN, model=_qwen2_5),

@@ -6,6 +6,7 @@ from dataclasses import KW_ONLY, dataclass, replace
 
 from quire.core.adapters import AdapterReference
 from quire.core.client import SHARED, Client
+from quire.core.picture_tiling import Tiling
 from quire.core.sampling_params import SamplingParams
 
 
@@ -30,6 +31,7 @@ class Picture:
         height, width: In pixels.
         grid: Rows and columns that its rows have positions by; None where they count as tokens do.
         sees_ahead: Each of its rows sees all of them: they are computed in one step.
+        tiling: How its tiles, which are ``pixels`` one above the other, become one; None for none.
     """
 
     start: int
@@ -40,6 +42,7 @@ class Picture:
     width: int
     grid: tuple[int, int] | None = None
     sees_ahead: bool = False
+    tiling: Tiling | None = None
 
     @property
     def range_key(self) -> RangeKey:

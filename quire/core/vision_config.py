@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from quire.core.picture_tiling import Tiling
+
+#: How a picture is cut, of :class:`PictureShape`.
+Cut = Literal["", "tiles", "grid", "square", "crops"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,9 +21,17 @@ class PictureShape:
             proportions, and the middle is cut out; None: it is made ``height`` x ``width``.
         multiple: Edges become multiples of it, so that there are ``min_pixels`` to ``max_pixels``
             and proportions stay about the same; 0 where the size is fixed.
-        longest_edge: The picture is made that long, and both edges multiples of ``height``, and it
-            is cut into tiles of ``height`` x ``width``, after which it comes as a whole in that
-            size; None where it is not cut.
+        longest_edge: The picture is made that long first; None where its size is reached at once.
+        cut: Empty: it is not. ``tiles`` (Idefics3): its edges become multiples of ``height``, it is
+            cut into tiles of ``height`` x ``width``, and comes as a whole in that size after them.
+            ``grid`` (LLaVA-NeXT): it comes as a whole first; then it is laid on the middle of the
+            one of ``grids`` that it fills best, in proportion, black around it, and cut.
+            ``square``: it is laid on the middle of a square of the mean colour, which is the whole.
+            ``crops`` (Gemma 3): it comes as a whole and, if it is long, in equal parts after that.
+        grids: Heights and widths, multiples of ``height`` and ``width``.
+        cut_alone: It is cut where it is a prompt's only picture; of several each is a ``square``.
+        most_crops, least_crop_edge, least_crop_ratio: Parts of a picture at most; edges of a part,
+            in pixels, and longer to shorter edge of the picture, at least.
         resample: Pillow's number of the filter; 3 is bicubic.
         rescale: Multiplies values of 0 to 255.
         mean, std: Of red, green and blue; subtracted then, and divided by.
@@ -30,6 +44,12 @@ class PictureShape:
     min_pixels: int = 0
     max_pixels: int = 0
     longest_edge: int | None = None
+    cut: Cut = ""
+    grids: tuple[tuple[int, int], ...] = ()
+    cut_alone: bool = False
+    most_crops: int = 0
+    least_crop_edge: int = 1
+    least_crop_ratio: float = 1.0
     resample: int = 3
     rescale: float = 1 / 255
     mean: tuple[float, float, float] = (0.0, 0.0, 0.0)
@@ -37,14 +57,28 @@ class PictureShape:
 
     @property
     def is_fixed(self) -> bool:
-        """Whether all pictures become equally large."""
-        return not self.multiple and self.longest_edge is None
+        """Whether all pictures become equally large, and are written alike."""
+        return not self.multiple and self.longest_edge is None and not self.cut
+
+    @property
+    def most_tiles(self) -> int:
+        """Pictures of ``height`` x ``width`` that come out of one at most."""
+        if self.cut == "tiles":
+            return -(-(self.longest_edge or 0) // self.width) ** 2 + 1
+        if self.cut == "grid":
+            area = self.height * self.width
+            return 1 + max(height * width // area for height, width in self.grids)
+        return 1 + self.most_crops
 
     @property
     def most_bytes(self) -> int:
         """Memory of the pixels of the largest picture that comes out."""
-        across = 0 if self.longest_edge is None else -(-self.longest_edge // self.width)
-        return 3 * (self.height * self.width * (across**2 + 1) or self.max_pixels)
+        return 3 * (self.height * self.width * self.most_tiles or self.max_pixels)
+
+    def among(self, num_pictures: int) -> PictureShape:
+        """Return how each of a prompt's pictures is prepared."""
+        alone = num_pictures == 1 or not self.cut_alone
+        return self if alone else replace(self, cut="square")
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +131,9 @@ class VisionConfig:
         gated_mlp, rms_norm: Of the layers of ``qwen`` (Qwen2.5-VL).
         window_size: Edge of the squares within which patches see one another, in pixels; 0 for all.
         full_layers: Layers in which they see all of the picture, by number; where it is 0 all do.
+        joins_tiles: The tiles of a picture, which are a ``grid``, become one again, each of whose
+            rows ends with a learned one.
+        most_squares: As many times the rows of a tile they are at most then, about; 0 for any.
         has_grid: Rows have positions of their own in the decoder, by row and column.
         sees_ahead: Rows of a picture see all rows of it in the decoder, those after them, too.
     """
@@ -123,6 +160,8 @@ class VisionConfig:
     rms_norm: bool = False
     window_size: int = 0
     full_layers: tuple[int, ...] = ()
+    joins_tiles: bool = False
+    most_squares: int = 0
     has_grid: bool = False
     sees_ahead: bool = False
 
@@ -143,11 +182,31 @@ class VisionConfig:
             return self.num_tokens(self.image_size, self.image_size)
         return -(-self.input.min_pixels // (self.patch_size * self.merge) ** 2)
 
+    @property
+    def most_patches(self) -> int:
+        """Patches of the largest picture that is encoded as one."""
+        if self.input.multiple:
+            return self.input.max_pixels // self.patch_size**2
+        return self.num_patches * (self.input.most_tiles if self.joins_tiles else 1)
+
     def num_tokens(self, height: int, width: int) -> int:
         """Return how many rows a prepared picture has, whose edges are given in pixels."""
         edge = self.patch_size * self.merge
         class_token = self.has_class_token and not self.drops_class_token
         return (height // edge) * (width // edge) + class_token
+
+    def tiling(self, tiles: tuple[int, int], height: int, width: int) -> Tiling | None:
+        """Return how a picture's tiles are joined, if they are.
+
+        Args:
+            tiles: How many there are in a column and in a row; 0 where there is the whole alone.
+            height, width: Of the picture before it was prepared.
+        """
+        if not self.joins_tiles:
+            return None
+        return Tiling.of(
+            tiles, self.image_size // self.patch_size, (height, width), self.most_squares
+        )
 
     def grid(self, height: int, width: int) -> tuple[int, int] | None:
         """Return the rows and columns that a prepared picture has positions by, or None."""

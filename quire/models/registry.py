@@ -29,6 +29,7 @@ from quire.models.families import (
     llama,
     llama4,
     llava,
+    llava_next,
     mixtral,
     olmo,
     phi,
@@ -119,6 +120,10 @@ FAMILIES = {
     "LlamaForCausalLM": Family(llama.read_llama, llama.NAMES),
     "LlamaForSequenceClassification": _with_classes(llama.read_llama, llama.NAMES),
     "LlavaForConditionalGeneration": Family(llava.read_llava, llava.NAMES),
+    "LlavaNextForConditionalGeneration": Family(llava_next.read_llava_next, llava_next.NAMES),
+    "LlavaOnevisionForConditionalGeneration": Family(
+        llava_next.read_llava_onevision, llava_next.NAMES
+    ),
     "MistralForCausalLM": Family(llama.read_mistral, llama.NAMES),
     "MistralForSequenceClassification": _with_classes(llama.read_mistral, llama.NAMES),
     "MixtralForCausalLM": Family(mixtral.read_mixtral, mixtral.NAMES),

@@ -18,7 +18,7 @@ from quire.core.metrics import Samples
 from quire.core.request import Picture
 from quire.core.step import ScheduledRequest
 from quire.kernels.backend import Array, Backend
-from quire.models.vision.encoder import PictureEncoder
+from quire.models.vision.encoder import BATCH_PATCHES, PictureEncoder
 from quire.models.vision.slices import Slices, finish
 from quire.runner.input_batch import GivenRows
 
@@ -26,8 +26,6 @@ log = get_logger(__name__)
 
 #: Memory for the rows of pictures that were encoded; those of a step are kept in any case.
 KEPT_BYTES = 128 * 2**20
-#: Rows of pictures that are encoded together, but for a picture that has more.
-BATCH_ROWS = 2560
 
 FloatArray = npt.NDArray[np.float32]
 
@@ -164,22 +162,24 @@ class PictureRows:
     def _next_encoding(self) -> Encoding | None:
         """Begin with the first that are wanted and missing, as many as go together."""
         pictures: list[Picture] = []
-        num_rows = 0
+        assert self._encoder is not None, "pictures for a model of text"
+        patch, num_patches = self._encoder.config.patch_size ** 2, 0
         for picture in self._wanted.values():
             if not self.is_ready(picture):
-                num_rows += picture.num_tokens
-                if pictures and num_rows > BATCH_ROWS:
+                num_patches += picture.height * picture.width // patch
+                if pictures and num_patches > BATCH_PATCHES:
                     break
                 pictures.append(picture)
-        if not pictures:
-            return None
+        return Encoding(pictures, self._encode(pictures)) if pictures else None
+
+    def _encode(self, pictures: Sequence[Picture]) -> Slices[list[Array]]:
         assert self._encoder is not None, "pictures for a model of text"
-        return Encoding(pictures, self._encoder.encode(list(map(_pixels, pictures))))
+        tilings = [picture.tiling for picture in pictures]
+        return self._encoder.encode(list(map(_pixels, pictures)), tilings)
 
     def _find(self, picture: Picture, *, begins: bool) -> FloatArray:
         if picture.key not in self._rows:
-            assert self._encoder is not None, "pictures for a model of text"
-            (encoded,) = finish(self._encoder.encode([_pixels(picture)]))
+            (encoded,) = finish(self._encode([picture]))
             self._keep(picture, encoded)
         self._rows.move_to_end(picture.key)
         if begins:

@@ -37,13 +37,19 @@ def checkpoint(tmp_path_factory):
 
 
 def prepared(config, files=FILES):
-    """Return the pixels of all parts of files."""
-    parts = [part for data in files for part in decode(data, config.vision.input).parts]
-    return [np.frombuffer(p.data, np.uint8).reshape(p.height, p.width, 3) for p in parts]
+    """Return the pixels of all parts of files, and the tilings of each."""
+    pixels, tilings = [], []
+    for made in (decode(data, config.vision.input) for data in files):
+        for part in made.parts:
+            pixels.append(np.frombuffer(part.data, np.uint8).reshape(part.height, part.width, 3))
+            tiles = made.rows, made.columns
+            tilings.append(config.vision.tiling(tiles, made.height, made.width))
+    return pixels, tilings
 
 
-def encoded(encoder, backend, pixels):
-    return [np.array(backend.to_numpy(rows)) for rows in slices.finish(encoder.encode(pixels))]
+def encoded(encoder, backend, pixels, tilings):
+    slices_of = encoder.encode(pixels, tilings)
+    return [np.array(backend.to_numpy(rows)) for rows in slices.finish(slices_of)]
 
 
 @pytest.mark.parametrize("name", FAMILIES)
@@ -51,14 +57,14 @@ def test_rows_match_transformers(name, checkpoint, backend):
     model, folder = checkpoint(name)
     images = [Image.open(io.BytesIO(data)) for data in FILES]
     inputs = FAMILIES[name].create_processor(folder).image_processor(images, return_tensors="pt")
-    kinds = ("pixel_values", "image_grid_thw", "pixel_attention_mask")
+    kinds = ("pixel_values", "image_grid_thw", "image_sizes", "pixel_attention_mask")
     with torch.no_grad():
         found = model.get_image_features(**{k: v for k, v in inputs.items() if k in kinds})
     want = found.pooler_output
     want = torch.cat([rows.reshape(-1, rows.shape[-1]) for rows in want]).numpy()
     config = read_model_config(folder)
     encoder = load_encoder(folder, config, backend, "float32")
-    got = np.concatenate(encoded(encoder, backend, prepared(config)))
+    got = np.concatenate(encoded(encoder, backend, *prepared(config)))
     assert got.shape == want.shape
     assert np.abs(got - want).max() / np.abs(want).max() < 1e-4
     assert encoder.nbytes == expected_encoder_bytes(config, "float32")
@@ -69,10 +75,10 @@ def test_rows_match_transformers(name, checkpoint, backend):
 def test_rows_do_not_depend_on_company_or_slices(name, checkpoint, backend, monkeypatch, work):
     config = read_model_config(checkpoint(name)[1])
     encoder = load_encoder(checkpoint(name)[1], config, backend, "bfloat16")
-    pixels = prepared(config)
-    alone = [encoded(encoder, backend, [one])[0] for one in pixels]
+    parts = prepared(config)
+    alone = [encoded(encoder, backend, [one], [tiling])[0] for one, tiling in zip(*parts)]
     monkeypatch.setattr(slices, "SLICE_WORK", work)
-    for got, want in zip(encoded(encoder, backend, pixels), alone, strict=True):
+    for got, want in zip(encoded(encoder, backend, *parts), alone, strict=True):
         np.testing.assert_array_equal(got, want)
 
 
@@ -109,7 +115,6 @@ CONFIG, PROCESSOR = "config.json", "preprocessor_config.json"
         ("gemma3", CONFIG, {"boi_token_index": 999}, "boi_token_index must be below the vocab"),
         ("gemma3", PROCESSOR, {"do_pan_and_scan": True}, "does not implement this option"),
         ("idefics3", CONFIG, {"scale_factor": 3}, "must divide the 8 patches"),
-        ("idefics3", PROCESSOR, {"do_image_splitting": False}, "must be true"),
         ("idefics3", PROCESSOR, {"max_image_size": {"longest_edge": 64}}, "longest_edge of 56"),
         ("qwen2_vl", CONFIG, {"vision_config.num_heads": 3}, "must divide a fourth of the width"),
         (

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
 from quire.core.request import Picture
 from quire.core.step import ScheduledRequest
 from quire.kernels.registry import create_backend
-from quire.runner.picture_rows import BATCH_ROWS, PictureRows
+from quire.models.vision.encoder import BATCH_PATCHES
+from quire.runner.picture_rows import PictureRows
 
 NUM_ROWS, WIDTH = 4, 8
 PICTURE_BYTES = NUM_ROWS * WIDTH * 4
@@ -23,12 +26,13 @@ class Encoder:
     """
 
     width = WIDTH
+    config = SimpleNamespace(patch_size=1)
 
     def __init__(self) -> None:
         self.batches: list[list[int]] = []
         self.bad: int | None = None
 
-    def encode(self, pictures):
+    def encode(self, pictures, tilings):
         values = [int(pixels[0, 0, 0]) for pixels in pictures]
         self.batches.append(values)
         for _ in range(3):
@@ -94,7 +98,7 @@ def test_pictures_of_several_requests_are_encoded_together(rows, encoder):
 
 def test_a_batch_is_bounded(encoder):
     most = PictureRows(encoder, create_backend("cpu", threads=1))
-    most.want([[picture(n, num_tokens=BATCH_ROWS // 2) for n in range(5)]])
+    most.want([[replace(picture(n), height=BATCH_PATCHES // 2, width=1) for n in range(5)]])
     most.encode(seconds=0)
     assert encoder.batches == [[0, 1]]
 

@@ -53,7 +53,7 @@ class ConversationPictures:
         if self._reader is None:
             self._reader = PictureReader(self._vision, self._options, self._tokenizer)
         self._reader.check_count(sources)
-        read = [self._reader.read_now(source) for source in sources]
+        read = [self._reader.read_now(source, len(sources)) for source in sources]
         token_ids, pictures = self._reader.place(prompt["prompt_token_ids"], read)
         return {**prompt, "prompt_token_ids": token_ids, "pictures": pictures}
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from quire.core.vision_config import PictureShape
+from quire.llm.pictures.cutting import crops, grid, square, tiles
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -38,9 +39,16 @@ class Pixels(msgspec.Struct):
 
 
 class Prepared(msgspec.Struct):
-    """What the encoder is given of a picture: tiles row by row, then the whole; or it alone."""
+    """What the encoder is given of a picture.
+
+    ``parts`` are tiles row by row, then the whole; or it alone; or it and crops; or the whole and
+    ``rows`` x ``columns`` tiles, one above the other in one. ``height`` and ``width`` are those of
+    the picture as it was sent, upright.
+    """
 
     parts: list[Pixels]
+    height: int
+    width: int
     rows: int = 0
     columns: int = 0
 
@@ -83,10 +91,7 @@ def decode(data: bytes, shape: PictureShape) -> Prepared:
             raise PictureError("have one frame; got several")
         image.load()
         upright = ImageOps.exif_transpose(image)
-        image = _on_white(upright)
-        if shape.longest_edge is not None:
-            return _cut(image, shape, shape.longest_edge)
-        return Prepared([_pixels(_fit(image, shape))])
+        return _prepare(_on_white(upright), shape)
     except (MemoryError, PictureError):
         raise
     except Exception as error:
@@ -113,35 +118,22 @@ def _pixels(image: Image) -> Pixels:
     return Pixels(image.height, image.width, image.tobytes())
 
 
-def _cut(image: Image, shape: PictureShape, longest: int) -> Prepared:
-    """Return a picture's tiles and itself.
-
-    Source: the steps and roundings of Idefics3's processor.
-    """
-    edge = shape.height
-    image = image.resize(_longest_size(*image.size, longest), shape.resample)
-    width, height = image.size
-    ratio = width / height
-    if width >= height:
-        width = _up(width, edge)
-        height = _up(int(width / ratio), edge)
+def _prepare(image: Image, shape: PictureShape) -> Prepared:
+    height, width = image.height, image.width
+    if shape.longest_edge is not None:
+        image = image.resize(_longest_size(width, height, shape.longest_edge), shape.resample)
+    rows = columns = 0
+    if shape.cut == "tiles":
+        parts, rows, columns = tiles(image, shape)
+    elif shape.cut == "grid":
+        parts, rows, columns = grid(image, shape)
+    elif shape.cut == "square":
+        parts = [square(image, shape)]
+    elif shape.cut == "crops":
+        parts = [_fit(part, shape) for part in (image, *crops(image, shape))]
     else:
-        height = _up(height, edge)
-        width = _up(int(height * ratio), edge)
-    image = image.resize((width, height), shape.resample)
-    if (width, height) == (edge, edge):
-        return Prepared([_pixels(image)])
-    tiles = [
-        _pixels(image.crop((left, top, left + edge, top + edge)))
-        for top in range(0, height, edge)
-        for left in range(0, width, edge)
-    ]
-    whole = _pixels(image.resize((edge, edge), shape.resample))
-    return Prepared([*tiles, whole], height // edge, width // edge)
-
-
-def _up(size: int, edge: int) -> int:
-    return math.ceil(size / edge) * edge
+        parts = [_fit(image, shape)]
+    return Prepared(list(map(_pixels, parts)), height, width, rows, columns)
 
 
 def _longest_size(width: int, height: int, longest: int) -> tuple[int, int]:
@@ -155,7 +147,7 @@ def _longest_size(width: int, height: int, longest: int) -> tuple[int, int]:
 
 
 def _fit(image: Image, shape: PictureShape) -> Image:
-    if not shape.is_fixed:
+    if shape.multiple:
         return image.resize(fitting_size(*image.size, shape), shape.resample)
     edge = shape.shortest_edge
     if edge is None:

@@ -18,7 +18,8 @@ import msgspec
 from quire.core.config import ModelOptions
 from quire.core.errors import CapacityError, ConfigError, RequestError
 from quire.core.request import Picture
-from quire.core.vision_config import VisionConfig
+from quire.core.picture_tiling import Tiling
+from quire.core.vision_config import PictureShape, VisionConfig
 from quire.llm.pictures.decoding import Pixels, Prepared
 from quire.llm.pictures.placing import find_marks, least_written, make_room, tiles_text
 from quire.llm.pictures.sandbox import Decoded
@@ -49,12 +50,14 @@ class PicturePart:
         num_rows: How many there are.
         key: Names their content.
         pixels: What the encoder is given.
+        tiling: How its tiles become one; None where it has none.
     """
 
     first_row: int
     num_rows: int
     key: str
     pixels: Pixels
+    tiling: Tiling | None
 
 
 @dataclass(frozen=True, slots=True, weakref_slot=True)
@@ -176,17 +179,19 @@ class PictureReader:
         left = None if deadline is None else max(0.0, deadline - time.monotonic())
         try:
             async with asyncio.timeout(left):
-                return [await self._in_turn(source, client_id) for source in sources]
+                return [await self._in_turn(one, len(sources), client_id) for one in sources]
         except TimeoutError:
             where = sources[0].where
             raise RequestError(
                 f"[{where}] pictures must be read within the request's time; they are not.", where
             ) from None
 
-    async def _in_turn(self, source: PictureSource, client_id: str) -> ReadPicture:
+    async def _in_turn(
+        self, source: PictureSource, num_pictures: int, client_id: str
+    ) -> ReadPicture:
         await self._turns.take(client_id)
         loop = asyncio.get_running_loop()
-        reading = loop.run_in_executor(self._readers, self.read_now, source)
+        reading = loop.run_in_executor(self._readers, self.read_now, source, num_pictures)
         reading.add_done_callback(partial(self._has_read, client_id))
         try:
             return await asyncio.shield(reading)  # a place is free when its thread is
@@ -200,17 +205,22 @@ class PictureReader:
             reading.exception()  # for whoever waits still
         self._turns.give_back(client_id)
 
-    def read_now(self, source: PictureSource) -> ReadPicture:
+    def read_now(self, source: PictureSource, num_pictures: int = 1) -> ReadPicture:
         """Return a picture; blocks.
+
+        Args:
+            source: Where it is.
+            num_pictures: Of its prompt.
 
         Raises:
             RequestError: It cannot be read.
             CapacityError: No process decodes it, or requests have too many pictures already.
         """
-        most = self.vision.input.most_bytes
+        shape = self.vision.input.among(num_pictures)
+        most = shape.most_bytes
         self._reserve(most, source.where)
         try:
-            prepared = self._decode(source)
+            prepared = self._decode(source, shape)
         except BaseException:
             self._give_back(most)
             raise
@@ -222,7 +232,13 @@ class PictureReader:
 
     def _written(self, prepared: Prepared) -> ReadPicture:
         writing = self.vision.writing
-        num_rows = [self.vision.num_tokens(one.height, one.width) for one in prepared.parts]
+        tiling = self.vision.tiling(
+            (prepared.rows, prepared.columns), prepared.height, prepared.width
+        )
+        if tiling is not None:
+            num_rows = [tiling.num_rows]
+        else:
+            num_rows = [self.vision.num_tokens(one.height, one.width) for one in prepared.parts]
         if writing.names_tiles:
             assert self._tokenizer is not None, "tiles are named in a text"
             (row_text,) = self._tokenizer.convert_ids_to_tokens([writing.row_id])
@@ -235,9 +251,9 @@ class PictureReader:
         for pixels, count in zip(prepared.parts, num_rows, strict=True):
             place = written.index(writing.row_id, place)
             # Pictures of other sizes have other keys, though their bytes be equal.
-            edges = f"{pixels.height}x{pixels.width}".encode()
-            key = blake2b(pixels.data, digest_size=20, key=edges).hexdigest()
-            parts.append(PicturePart(place, count, key, pixels))
+            sizes = f"{pixels.height}x{pixels.width}:{tiling}".encode()
+            key = blake2b(pixels.data, digest_size=20, key=sizes).hexdigest()
+            parts.append(PicturePart(place, count, key, pixels, tiling))
             place += count
         return ReadPicture(written, parts)
 
@@ -252,6 +268,7 @@ class PictureReader:
             width=pixels.width,
             grid=self.vision.grid(pixels.height, pixels.width),
             sees_ahead=self.vision.sees_ahead,
+            tiling=part.tiling,
         )
         with self._lock:  # until the other one is forgotten, which is soon, both count
             self._num_bytes += len(pixels.data)
@@ -272,12 +289,12 @@ class PictureReader:
         with self._lock:
             self._num_bytes -= num_bytes
 
-    def _decode(self, source: PictureSource) -> Prepared:
+    def _decode(self, source: PictureSource, shape: PictureShape) -> Prepared:
         """Return a picture's pixels."""
-        data = self._rules.read(source)
+        message = msgspec.msgpack.encode((shape, self._rules.read(source)))
         where = source.where
         try:
-            answer = self._decoders.submit(self._sandboxes.ask, data, DECODE_SECONDS).result()
+            answer = self._decoders.submit(self._sandboxes.ask, message, DECODE_SECONDS).result()
         except SandboxDied as death:
             raise _refusal(where, f"be decoded; its decoder ended ({death})") from death
         except (OSError, EOFError, RuntimeError, CancelledError) as error:
@@ -298,8 +315,7 @@ class PictureReader:
         self._sandboxes.close()
 
     def _start(self) -> Sandbox:
-        first = msgspec.msgpack.encode((DECODE_SECONDS, self.vision.input))
-        return Sandbox(_DECODER, first)
+        return Sandbox(_DECODER, msgspec.msgpack.encode(DECODE_SECONDS))
 
 
 def _refusal(where: str, rule: str) -> RequestError:

@@ -33,18 +33,19 @@ class Decoded(msgspec.Struct):
 def decode_in_sandbox(connection: socket.socket) -> None:
     """Answer each file that arrives with its pixels or a refusal, until the socket closes.
 
-    The first message is how long a picture may take, in seconds, and what pictures become.
+    The first message is how long a picture may take, in seconds; each other one what a picture
+    becomes, and its file.
     """
     os.nice(NICENESS)
     warnings.simplefilter("ignore")
     link = Connection(connection.detach())
     with suppress(EOFError, OSError):
-        seconds, shape = msgspec.msgpack.decode(link.recv_bytes(), type=tuple[float, PictureShape])
+        seconds = msgspec.msgpack.decode(link.recv_bytes(), type=float)
         _load_decoders()
         limit_memory(MEMORY_BYTES)
         link.send_bytes(b"")
         while True:
-            data = link.recv_bytes()
+            shape, data = msgspec.msgpack.decode(link.recv_bytes(), type=tuple[PictureShape, bytes])
             limit_computing(seconds)
             link.send_bytes(msgspec.msgpack.encode(_decode(data, shape)))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -61,6 +62,41 @@ def read_llava_vision(config: ConfigFields) -> VisionConfig:
     )
 
 
+def read_tiled_vision(
+    config: ConfigFields, defaults: dict[str, Any], grids: Sequence[tuple[int, int]]
+) -> VisionConfig:
+    """Read the encoder of a LLaVA-NeXT or LLaVA-OneVision, as :func:`read_llava_vision` does.
+
+    Args:
+        config: The model's.
+        defaults: Of its fields, where they differ from LLaVA's.
+        grids: Sizes that pictures are laid on, where it names none.
+    """
+    made = read_llava_vision(config.changed({**defaults, **_given(config)}))
+    if made.has_class_token and not made.drops_class_token:
+        raise config.error("vision_feature_select_strategy", "must be default: tiles are joined")
+    pinpoints = read_grids(config, made.image_size) or tuple(grids)
+    edge = made.image_size
+    shape = PictureShape(edge, edge, cut="grid", grids=pinpoints)
+    return replace(made, input=shape, joins_tiles=True)
+
+
+def read_grids(config: ConfigFields, edge: int) -> tuple[tuple[int, int], ...]:
+    """Return heights and widths that pictures are laid on; none where the file names none."""
+    name = "image_grid_pinpoints"
+    value = config.values.get(name) if config.has(name) else []
+    if not isinstance(value, list) or not all(
+        isinstance(size, list)
+        and len(size) == 2
+        and all(type(n) is int and 0 < n <= MAX_EDGE and n % edge == 0 for n in size)
+        for size in value
+    ):
+        raise config.error(
+            name, f"must be a list of heights and widths, multiples of {edge} up to {MAX_EDGE}"
+        )
+    return tuple((height, width) for height, width in value)
+
+
 def read_gemma3_vision(config: ConfigFields) -> VisionConfig:
     """Read the encoder of a Gemma3ForConditionalGeneration, as :func:`read_llava_vision` does."""
     made = _read_encoder(vision_fields(config), "siglip_vision_model", last_norm=True)
@@ -103,6 +139,10 @@ def read_idefics3_vision(config: ConfigFields) -> VisionConfig:
         projector="shuffled",
         merge=scale,
     )
+
+
+def _given(config: ConfigFields) -> dict[str, Any]:
+    return {name: value for name, value in config.values.items() if value is not None}
 
 
 def vision_fields(config: ConfigFields) -> ConfigFields:

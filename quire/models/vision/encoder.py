@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from quire.core.picture_tiling import Tiling
 from quire.core.vision_config import PictureShape, VisionConfig
 from quire.kernels.backend import Array, Backend, Linear
 from quire.layers.norm import Norm
@@ -20,9 +21,13 @@ from quire.models.vision.attention import SpanAttention, SpanPart
 from quire.models.vision.layout import PatchLayout, lay_out
 from quire.models.vision.projectors import Projector
 from quire.models.vision.slices import Slices, cut_rows
+from quire.models.vision.tiles import TileJoiner
 
 FloatArray = npt.NDArray[np.float32]
 Pixels = npt.NDArray[np.uint8]
+
+#: Patches of pictures and tiles that are encoded together, but for a picture that has more.
+BATCH_PATCHES = 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +85,7 @@ class EncoderParts:
         layers: Those that are computed.
         last_norm: After the layers, or None.
         projector: W to D.
+        joiner: Makes one picture of tiles; None where there are none.
         rope: Cosines and sines of places, each (places, H / 2); None where positions are learned.
         nbytes: Memory of all of it.
     """
@@ -91,8 +97,18 @@ class EncoderParts:
     layers: Sequence[EncoderLayer]
     last_norm: Norm | None
     projector: Projector
+    joiner: TileJoiner | None
     rope: tuple[Array, Array] | None
     nbytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Features:
+    """What the layers make of a picture: (S, W), how many down and across, and their layout."""
+
+    rows: Array
+    grid: tuple[int, int]
+    layout: PatchLayout | None
 
 
 class PictureEncoder:
@@ -114,16 +130,36 @@ class PictureEncoder:
             (head_dim // 4, head_dim // 4) if parts.rope else (),
         )
 
-    def encode(self, pictures: Sequence[Pixels]) -> Slices[list[Array]]:
+    def encode(
+        self, pictures: Sequence[Pixels], tilings: Sequence[Tiling | None] = ()
+    ) -> Slices[list[Array]]:
         """Make the rows of pictures together; see :func:`~quire.models.vision.slices.finish`.
 
         Args:
             pictures: Each (height, width, 3), red, green and blue, of the sizes in
-                ``config.input``.
+                ``config.input``; where tiles are joined, one above the other.
+            tilings: Of each, where tiles are joined.
 
         Returns:
             For each (num_tokens, D), of the backend's ``activation_dtype``, on its device.
         """
+        if self._parts.joiner is None:
+            features = yield from self._features(pictures)
+            return (yield from self._project(features))
+        found = []
+        for pixels, tiling in zip(pictures, tilings, strict=True):
+            assert tiling is not None, "tiles without a tiling"
+            tiles = list(pixels.reshape(-1, pixels.shape[1], *pixels.shape[1:]))
+            step = max(1, BATCH_PATCHES // self.config.num_patches)
+            parts = []
+            for first in range(0, len(tiles), step):
+                parts += yield from self._features(tiles[first : first + step])
+            features = [part.rows for part in parts]
+            found.append((yield from self._parts.joiner.join(features, tiling)))
+        return found
+
+    def _features(self, pictures: Sequence[Pixels]) -> Slices[list[Features]]:
+        """Return what the layers make of pictures that are encoded together."""
         config, backend, parts = self.config, self._backend, self._parts
         patch = config.patch_size
         grids = [(p.shape[0] // patch, p.shape[1] // patch) for p in pictures]
@@ -139,13 +175,22 @@ class PictureEncoder:
         drops = int(config.drops_class_token and config.has_class_token)
         found, start = [], drops
         for length, grid, layout in zip(lengths, grids, layouts, strict=True):
-            features = residual[start : start + length - drops]
+            rows = residual[start : start + length - drops]
             start += length
             if parts.last_norm is not None:
-                features = parts.last_norm(features, features)
-            rows = yield from parts.projector.project(features, *grid)
-            if layout is not None:
-                rows = backend.from_numpy(np.asarray(backend.to_numpy(rows))[layout.places])
+                rows = parts.last_norm(rows, rows)
+            found.append(Features(rows, grid, layout))
+        return found
+
+    def _project(self, features: Sequence[Features]) -> Slices[list[Array]]:
+        """Return the rows of each picture."""
+        found = []
+        for one in features:
+            rows = yield from self._parts.projector.project(one.rows, *one.grid)
+            if one.layout is not None:
+                rows = self._backend.from_numpy(
+                    np.asarray(self._backend.to_numpy(rows))[one.layout.places]
+                )
             found.append(rows)
         return found
 

@@ -25,12 +25,14 @@ from quire.models.vision.projectors import (
 )
 from quire.models.vision.qwen_weights import QwenVisionWeights
 from quire.models.vision.tensor_reader import TensorReader
+from quire.models.vision.tiles import TileJoiner
 from quire.models.vision.weights import VisionLayerWeights, VisionWeights
 
 #: First parts of the names of an encoder's tensors.
 PREFIXES = (
     "vision_tower.",
     "multi_modal_projector.",
+    "image_newline",
     "visual.",
     "model.vision_model.",
     "model.connector.",
@@ -97,6 +99,10 @@ def _parts(weights: VisionWeights, reader: TensorReader, backend: Backend) -> En
     """Read a CLIP or SigLIP."""
     config = weights.config
     first, last = weights.first_norm(), weights.last_norm()
+    projector = _projector(weights, reader, backend)
+    joiner = None
+    if config.joins_tiles:
+        joiner = TileJoiner(backend, projector, reader.floats(weights.newline))
     # The convolution's steps are as wide as its patches: it is a linear.
     values = reader.floats(weights.patches).reshape(config.hidden_size, -1)
     return EncoderParts(
@@ -106,7 +112,8 @@ def _parts(weights: VisionWeights, reader: TensorReader, backend: Backend) -> En
         first_norm=None if first is None else reader.norm(first),
         layers=_layers(weights, reader),
         last_norm=None if last is None else reader.norm(last),
-        projector=_projector(weights, reader, backend),
+        projector=projector,
+        joiner=joiner,
         rope=None,
         nbytes=0,
     )
@@ -127,6 +134,7 @@ def _qwen_parts(weights: QwenVisionWeights, reader: TensorReader, backend: Backe
         projector=MergingProjector(
             backend, reader.norm(norm), reader.linear(first), reader.linear(second), "gelu"
         ),
+        joiner=None,
         rope=_places(config, backend),
         nbytes=0,
     )

@@ -9,7 +9,7 @@ from pathlib import Path
 from quire.core.errors import ModelLoadError
 from quire.core.vision_config import PictureShape, VisionConfig
 from quire.models.config_fields import ConfigFields, read_json
-from quire.models.vision.config import MAX_EDGE
+from quire.models.vision.config import MAX_EDGE, read_grids
 
 FILE = "preprocessor_config.json"
 NESTED_FILE = "processor_config.json"
@@ -51,9 +51,24 @@ def _read_size(fields: ConfigFields, vision: VisionConfig) -> PictureShape:
         return _any_size(fields, vision)
     if vision.writing.names_tiles:
         return _tiles(fields, vision)
-    for name in ("do_pad", "do_pan_and_scan"):
-        fields.require(name, False)
+    if vision.joins_tiles:
+        return _grid(fields, vision)
+    fields.require("do_pad", False)
+    if fields.boolean("do_pan_and_scan", False):
+        return _crops(fields, vision)
     return _fixed(fields, vision)
+
+
+def _grid(fields: ConfigFields, vision: VisionConfig) -> PictureShape:
+    """Check that tiles are those that the model joins."""
+    fields.has("do_pad")  # of a batch, to as many tiles
+    made = _fixed(fields, vision)
+    if made.shortest_edge not in (None, made.height):
+        raise fields.error("size", f"must have a shortest_edge of {made.height}")
+    grids = read_grids(fields, vision.image_size)
+    if grids and grids != vision.input.grids:
+        raise fields.error("image_grid_pinpoints", "must be those of config.json")
+    return vision.input
 
 
 def _tiles(fields: ConfigFields, vision: VisionConfig) -> PictureShape:
@@ -63,14 +78,12 @@ def _tiles(fields: ConfigFields, vision: VisionConfig) -> PictureShape:
     tile = fields.object("max_image_size") or ConfigFields({}, fields.where)
     if tile.integer("longest_edge", 364) != edge:
         raise fields.error("max_image_size", f"must have a longest_edge of {edge}, as the encoder")
-    if not fields.boolean("do_image_splitting", True):
-        # The size is reached in two steps, of which the first would blur.
-        raise fields.error("do_image_splitting", "must be true")
     size = fields.object("size") or ConfigFields({}, fields.where)
     longest = size.integer("longest_edge", 4 * 364)
     if not edge <= longest <= MAX_EDGE:
         raise fields.error("size", f"must have a longest_edge of {edge} to {MAX_EDGE}")
-    return PictureShape(edge, edge, longest_edge=longest)
+    is_cut = fields.boolean("do_image_splitting", True)
+    return PictureShape(edge, edge, longest_edge=longest, cut="tiles" if is_cut else "")
 
 
 def _resample(fields: ConfigFields, default: int) -> int:

@@ -110,6 +110,11 @@ class VisionWeights:
             LinearWeights((second,), (width,), width, bias),
         )
 
+    @property
+    def newline(self) -> str:
+        """(D,), the end of each row of joined tiles."""
+        return "image_newline"
+
     def pooled_projector(self) -> tuple[NormWeights, str]:
         """(W,), whose values are less 1, and the name of a matrix (W, D)."""
         norm = NormWeights(f"{_PROJECTOR}mm_soft_emb_norm", (self.config.hidden_size,), False)
@@ -142,6 +147,8 @@ class VisionWeights:
             shapes[self.class_token] = (width,)
         if self.patch_bias is not None:
             shapes[self.patch_bias] = (width,)
+        if config.joins_tiles:
+            shapes[self.newline] = (self._width,)
         parts: list[LinearWeights | NormWeights] = []
         parts += [norm for norm in (self.first_norm(), self.last_norm()) if norm is not None]
         for number in range(config.num_layers):
