@@ -126,9 +126,8 @@ def greedy(model, processor, messages, files, num_tokens):
     images = [Image.open(io.BytesIO(data)) for data in files]
     images = [picture_on_white(image) for image in images]
     inputs = processor(text=[text], images=[images], return_tensors="pt", add_special_tokens=False)
-    made = model.generate(
-        **inputs, max_new_tokens=num_tokens, min_new_tokens=num_tokens, do_sample=False
-    )
+    # No token ends a text: as ours, it may come and the text goes on.
+    made = model.generate(**inputs, max_new_tokens=num_tokens, eos_token_id=-1, do_sample=False)
     prompt = inputs["input_ids"][0].tolist()
     return prompt, made[0, len(prompt) :].tolist()
 

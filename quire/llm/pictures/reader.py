@@ -251,9 +251,9 @@ class PictureReader:
         for pixels, count in zip(prepared.parts, num_rows, strict=True):
             place = written.index(writing.row_id, place)
             # Pictures of other sizes have other keys, though their bytes be equal.
-            sizes = f"{pixels.height}x{pixels.width}:{tiling}".encode()
-            key = blake2b(pixels.data, digest_size=20, key=sizes).hexdigest()
-            parts.append(PicturePart(place, count, key, pixels, tiling))
+            key = blake2b(f"{pixels.height}x{pixels.width} {tiling} ".encode(), digest_size=20)
+            key.update(pixels.data)
+            parts.append(PicturePart(place, count, key.hexdigest(), pixels, tiling))
             place += count
         return ReadPicture(written, parts)
 
