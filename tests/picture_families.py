@@ -13,7 +13,7 @@ torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
 #: Ids of special tokens follow those of bytes and of three merges.
-MERGES = [("Ċ", "Ċ"), ("ĊĊ", "Ċ"), ("e", "r")]
+MERGES = [("Ċ", "Ċ"), ("ĊĊ", "Ċ"), ("e", "r"), ("Ċ", "H")]
 FIRST_SPECIAL = 256 + len(MERGES)
 VOCAB_SIZE = 384
 TEXT = {
@@ -355,34 +355,60 @@ _NEXT = PictureFamily(
     },
 )
 
+
+def _pan_and_scan(**parts):
+    """Return Gemma3Processor as the file of its pictures says, which its own defaults hide."""
+    made = transformers.Gemma3Processor(**parts)
+    made.images_kwargs = {"do_convert_rgb": True}
+    return made
+
+
+_GEMMA = PictureFamily(
+    specials=[
+        "<bos>",
+        "<eos>",
+        "<start_of_turn>",
+        "<end_of_turn>",
+        "<start_of_image>",
+        "<end_of_image>",
+        "<image_soft_token>",
+    ],
+    template=(
+        "{{ bos_token }}{% for message in messages %}<start_of_turn>{{ message.role }}\n"
+        "{% if message.content is string %}{{ message.content | trim }}{% else %}"
+        "{% for item in message.content %}{% if item.type == 'image' %}<start_of_image>"
+        "{% else %}{{ item.text | trim }}{% endif %}{% endfor %}{% endif %}<end_of_turn>\n"
+        "{% endfor %}{% if add_generation_prompt %}<start_of_turn>model\n{% endif %}"
+    ),
+    row="<image_soft_token>",
+    model=_gemma3,
+    image_processor="gemma3.Gemma3ImageProcessorPil",
+    settings={
+        "size": {"height": 56, "width": 56},
+        "image_mean": [0.5, 0.5, 0.5],
+        "image_std": [0.5, 0.5, 0.5],
+    },
+    processor="Gemma3Processor",
+    tokens={
+        "boi_token": "<start_of_image>",
+        "eoi_token": "<end_of_image>",
+        "image_token": "<image_soft_token>",
+    },
+    more={"image_seq_length": 16},
+)
+
 FAMILIES = {
-    "gemma3": PictureFamily(
-        specials=[
-            "<bos>", "<eos>", "<start_of_turn>", "<end_of_turn>",
-            "<start_of_image>", "<end_of_image>", "<image_soft_token>",
-        ],
-        template=(
-            "{{ bos_token }}{% for message in messages %}<start_of_turn>{{ message.role }}\n"
-            "{% if message.content is string %}{{ message.content | trim }}{% else %}"
-            "{% for item in message.content %}{% if item.type == 'image' %}<start_of_image>"
-            "{% else %}{{ item.text | trim }}{% endif %}{% endfor %}{% endif %}<end_of_turn>\n"
-            "{% endfor %}{% if add_generation_prompt %}<start_of_turn>model\n{% endif %}"
-        ),
-        row="<image_soft_token>",
-        model=_gemma3,
-        image_processor="gemma3.Gemma3ImageProcessorPil",
+    "gemma3": _GEMMA,
+    "gemma3-crops": replace(
+        _GEMMA,
         settings={
-            "size": {"height": 56, "width": 56},
-            "image_mean": [0.5, 0.5, 0.5],
-            "image_std": [0.5, 0.5, 0.5],
+            **_GEMMA.settings,
+            "do_pan_and_scan": True,
+            "pan_and_scan_min_crop_size": 20,
+            "pan_and_scan_max_num_crops": 3,
+            "pan_and_scan_min_ratio_to_activate": 1.3,
         },
-        processor="Gemma3Processor",
-        tokens={
-            "boi_token": "<start_of_image>",
-            "eoi_token": "<end_of_image>",
-            "image_token": "<image_soft_token>",
-        },
-        more={"image_seq_length": 16},
+        processor=_pan_and_scan,
     ),
     "idefics3": _IDEFICS3,
     "smolvlm": replace(

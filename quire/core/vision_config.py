@@ -64,7 +64,8 @@ class PictureShape:
     def most_tiles(self) -> int:
         """Pictures of ``height`` x ``width`` that come out of one at most."""
         if self.cut == "tiles":
-            return -(-(self.longest_edge or 0) // self.width) ** 2 + 1
+            across = -(-(self.longest_edge or 0) // self.width)
+            return across**2 + 1
         if self.cut == "grid":
             area = self.height * self.width
             return 1 + max(height * width // area for height, width in self.grids)

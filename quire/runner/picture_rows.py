@@ -163,7 +163,7 @@ class PictureRows:
         """Begin with the first that are wanted and missing, as many as go together."""
         pictures: list[Picture] = []
         assert self._encoder is not None, "pictures for a model of text"
-        patch, num_patches = self._encoder.config.patch_size ** 2, 0
+        patch, num_patches = self._encoder.config.patch_size**2, 0
         for picture in self._wanted.values():
             if not self.is_ready(picture):
                 num_patches += picture.height * picture.width // patch

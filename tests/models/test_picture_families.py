@@ -18,7 +18,7 @@ from tools.hostile_pictures import picture
 
 torch = pytest.importorskip("torch")
 
-SIZES = [(40, 30), (90, 31), (33, 170), (200, 200)]
+SIZES = [(40, 30), (90, 31), (33, 170), (200, 200), (5, 3), (400, 12)]
 FILES = [picture(size=size, seed=seed) for seed, size in enumerate(SIZES)]
 
 
@@ -76,7 +76,9 @@ def test_rows_do_not_depend_on_company_or_slices(name, checkpoint, backend, monk
     config = read_model_config(checkpoint(name)[1])
     encoder = load_encoder(checkpoint(name)[1], config, backend, "bfloat16")
     parts = prepared(config)
-    alone = [encoded(encoder, backend, [one], [tiling])[0] for one, tiling in zip(*parts)]
+    alone = [
+        encoded(encoder, backend, [one], [tiling])[0] for one, tiling in zip(*parts, strict=True)
+    ]
     monkeypatch.setattr(slices, "SLICE_WORK", work)
     for got, want in zip(encoded(encoder, backend, *parts), alone, strict=True):
         np.testing.assert_array_equal(got, want)
@@ -113,7 +115,7 @@ CONFIG, PROCESSOR = "config.json", "preprocessor_config.json"
         ("gemma3", CONFIG, {"mm_tokens_per_image": 9}, "must be a square whose edge divides the 8"),
         ("gemma3", CONFIG, {"text_config.sliding_window": 15}, r"at most sliding_window \(15\)"),
         ("gemma3", CONFIG, {"boi_token_index": 999}, "boi_token_index must be below the vocab"),
-        ("gemma3", PROCESSOR, {"do_pan_and_scan": True}, "does not implement this option"),
+        ("gemma3", PROCESSOR, {"do_pad": True}, "does not implement this option"),
         ("idefics3", CONFIG, {"scale_factor": 3}, "must divide the 8 patches"),
         ("idefics3", PROCESSOR, {"max_image_size": {"longest_edge": 64}}, "longest_edge of 56"),
         ("qwen2_vl", CONFIG, {"vision_config.num_heads": 3}, "must divide a fourth of the width"),

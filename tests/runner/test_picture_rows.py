@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -98,9 +99,11 @@ def test_pictures_of_several_requests_are_encoded_together(rows, encoder):
 
 def test_a_batch_is_bounded(encoder):
     most = PictureRows(encoder, create_backend("cpu", threads=1))
-    most.want([[replace(picture(n), height=BATCH_PATCHES // 2, width=1) for n in range(5)]])
+    pixels = bytes(3 * BATCH_PATCHES // 2)
+    big = Picture(0, NUM_ROWS, "", pixels, BATCH_PATCHES // 2, 1)
+    most.want([[replace(big, key=str(number)) for number in range(5)]])
     most.encode(seconds=0)
-    assert encoder.batches == [[0, 1]]
+    assert encoder.batches == [[0, 0]]
 
 
 def test_what_is_wanted_stays_and_what_does_not_fit_waits(rows):

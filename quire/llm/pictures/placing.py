@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from quire.core.errors import RequestError
-from quire.core.vision_config import VisionConfig
+from quire.core.vision_config import VisionConfig, Writing
+from quire.text.tokenizer import Tokenizer
 
 
-def find_marks(token_ids: Sequence[int], num_pictures: int, vision: VisionConfig) -> list[int]:
-    """Return where the marks of a prompt's pictures are.
+def cut_at_marks(
+    token_ids: Sequence[int], num_pictures: int, vision: VisionConfig
+) -> list[list[int]]:
+    """Return what stands before, between and after the marks of a prompt's pictures.
 
     Args:
         token_ids: With one mark for each picture.
@@ -19,42 +22,73 @@ def find_marks(token_ids: Sequence[int], num_pictures: int, vision: VisionConfig
     Raises:
         RequestError: The marks are not as many as the pictures.
     """
-    mark = vision.writing.mark_id
-    places = [index for index, token_id in enumerate(token_ids) if token_id == mark]
-    if len(places) != num_pictures:
+    parts: list[list[int]] = [[]]
+    for token_id in token_ids:
+        if token_id == vision.writing.mark_id:
+            parts.append([])
+        else:
+            parts[-1].append(token_id)
+    if len(parts) - 1 != num_pictures:
         raise RequestError(
             f"[messages] the prompt must show {num_pictures} pictures, as the conversation has; "
-            f"the model's chat template shows {len(places)}. Use a template for pictures "
+            f"the model's chat template shows {len(parts) - 1}. Use a template for pictures "
             "(--chat-template), and no placeholders in texts.",
             "messages",
         )
-    return places
+    return parts
 
 
-def make_room(
-    token_ids: Sequence[int], places: Sequence[int], written: Sequence[Sequence[int]]
-) -> tuple[list[int], list[int]]:
+def join(parts: Sequence[list[int]], written: Sequence[list[int]]) -> tuple[list[int], list[int]]:
     """Return a prompt with its pictures written out, and where each begins.
 
     Args:
-        token_ids: With one mark for each picture.
-        places: Of the marks, in order.
-        written: What takes the place of each.
+        parts: Of :func:`cut_at_marks`.
+        written: What takes the place of each mark.
     """
-    made: list[int] = []
-    starts, done = [], 0
-    for place, tokens in zip(places, written, strict=True):
-        made += token_ids[done:place]
+    made = list(parts[0])
+    starts = []
+    for tokens, after in zip(written, parts[1:], strict=True):
         starts.append(len(made))
         made += tokens
-        done = place + 1
-    return [*made, *token_ids[done:]], starts
+        made += after
+    return made, starts
 
 
 def least_written(vision: VisionConfig) -> list[int]:
     """Return what the smallest picture is written as."""
     writing = vision.writing
     return [*writing.before, *[writing.row_id] * vision.least_tokens, *writing.after]
+
+
+def introduced(token_ids: Sequence[int], tokenizer: Tokenizer, vision: VisionConfig) -> list[int]:
+    """Return the tokens before a picture with crops, which are told of.
+
+    Args:
+        token_ids: Before the mark, from the last one on.
+        tokenizer: The model's. What follows the last special token is tokenized again: the text
+            may go on in the token that ended it.
+        vision: Says what is written before pictures.
+    """
+    special = tokenizer.pieces.special_ids
+    start = max((i + 1 for i, token_id in enumerate(token_ids) if token_id in special), default=0)
+    pieces = b"".join(tokenizer.pieces[token_id] for token_id in token_ids[start:])
+    text = pieces.decode(errors="replace").removesuffix(vision.writing.text_before)
+    text += f"Here is the original image {vision.writing.text_before}"
+    parts = tokenizer.special_texts.cut(text)
+    return [*token_ids[:start], *(i for part in parts for i in tokenizer.encode_after(part))]
+
+
+def crops_text(num_crops: int, picture_text: str, writing: Writing) -> str:
+    """Return what a picture with crops is written as, from its first token to its last.
+
+    Args:
+        num_crops: At least 1.
+        picture_text: The tokens of a picture.
+        writing: Says what is written around it.
+    """
+    before, after = writing.text_before, writing.text_after
+    told = f"{after} and here are some crops to help you see better {before}"
+    return f"{picture_text}{told}" + f"{after} {before}".join([picture_text] * num_crops)
 
 
 def tiles_text(rows: int, columns: int, row_texts: str) -> str:

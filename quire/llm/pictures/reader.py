@@ -17,11 +17,18 @@ import msgspec
 
 from quire.core.config import ModelOptions
 from quire.core.errors import CapacityError, ConfigError, RequestError
-from quire.core.request import Picture
 from quire.core.picture_tiling import Tiling
+from quire.core.request import Picture
 from quire.core.vision_config import PictureShape, VisionConfig
 from quire.llm.pictures.decoding import Pixels, Prepared
-from quire.llm.pictures.placing import find_marks, least_written, make_room, tiles_text
+from quire.llm.pictures.placing import (
+    crops_text,
+    cut_at_marks,
+    introduced,
+    join,
+    least_written,
+    tiles_text,
+)
 from quire.llm.pictures.sandbox import Decoded
 from quire.llm.pictures.sources import PictureSource, SourceRules
 from quire.llm.process.sandboxes import Sandbox, SandboxDied, Sandboxes
@@ -67,10 +74,12 @@ class ReadPicture:
     Attributes:
         written: Its tokens, which take the place of its mark.
         parts: In order.
+        is_introduced: The text before it tells of it, as it has crops.
     """
 
     written: list[int]
     parts: list[PicturePart]
+    is_introduced: bool = False
 
 
 class PictureReader:
@@ -135,8 +144,8 @@ class PictureReader:
         Raises:
             RequestError: It does not show that many.
         """
-        places = find_marks(token_ids, num_pictures, self.vision)
-        return make_room(token_ids, places, [least_written(self.vision)] * num_pictures)[0]
+        parts = cut_at_marks(token_ids, num_pictures, self.vision)
+        return join(parts, [least_written(self.vision)] * num_pictures)[0]
 
     def place(
         self, token_ids: Sequence[int], read: Sequence[ReadPicture]
@@ -150,8 +159,11 @@ class PictureReader:
         Raises:
             RequestError: It does not show that many.
         """
-        places = find_marks(token_ids, len(read), self.vision)
-        made, starts = make_room(token_ids, places, [one.written for one in read])
+        parts = cut_at_marks(token_ids, len(read), self.vision)
+        for number, one in enumerate(read):
+            if one.is_introduced:
+                parts[number] = introduced(parts[number], self._known_tokenizer, self.vision)
+        made, starts = join(parts, [one.written for one in read])
         return made, [
             self._placed(part, start + part.first_row)
             for one, start in zip(read, starts, strict=True)
@@ -226,11 +238,11 @@ class PictureReader:
             raise
         num_bytes = sum(len(pixels.data) for pixels in prepared.parts)
         self._give_back(most - num_bytes)
-        made = self._written(prepared)
+        made = self._written(prepared, shape)
         weakref.finalize(made, self._give_back, num_bytes).atexit = False
         return made
 
-    def _written(self, prepared: Prepared) -> ReadPicture:
+    def _written(self, prepared: Prepared, shape: PictureShape) -> ReadPicture:
         writing = self.vision.writing
         tiling = self.vision.tiling(
             (prepared.rows, prepared.columns), prepared.height, prepared.width
@@ -239,12 +251,15 @@ class PictureReader:
             num_rows = [tiling.num_rows]
         else:
             num_rows = [self.vision.num_tokens(one.height, one.width) for one in prepared.parts]
-        if writing.names_tiles:
-            assert self._tokenizer is not None, "tiles are named in a text"
-            (row_text,) = self._tokenizer.convert_ids_to_tokens([writing.row_id])
-            assert row_text is not None, f"token {writing.row_id} has no text"
-            text = tiles_text(prepared.rows, prepared.columns, row_text * num_rows[0])
-            written = self._tokenizer.encode(text, False)
+        num_crops = len(prepared.parts) - 1 if shape.cut == "crops" else 0
+        if writing.names_tiles or num_crops:
+            text = self._text_of([writing.row_id]) * num_rows[0]
+            if writing.names_tiles:
+                text = tiles_text(prepared.rows, prepared.columns, text)
+            else:
+                around = map(self._text_of, (writing.before, writing.after))
+                text = crops_text(num_crops, text.join(around), writing)
+            written = self._known_tokenizer.encode(text, False)
         else:
             written = [*writing.before, *[writing.row_id] * num_rows[0], *writing.after]
         parts, place = [], 0
@@ -255,7 +270,17 @@ class PictureReader:
             key.update(pixels.data)
             parts.append(PicturePart(place, count, key.hexdigest(), pixels, tiling))
             place += count
-        return ReadPicture(written, parts)
+        return ReadPicture(written, parts, num_crops > 0)
+
+    def _text_of(self, token_ids: Sequence[int]) -> str:
+        texts = self._known_tokenizer.convert_ids_to_tokens(token_ids)
+        assert None not in texts, f"tokens {token_ids} have no text"
+        return "".join(map(str, texts))
+
+    @property
+    def _known_tokenizer(self) -> Tokenizer:
+        assert self._tokenizer is not None, "pictures are written as text"
+        return self._tokenizer
 
     def _placed(self, part: PicturePart, start: int) -> Picture:
         pixels = part.pixels

@@ -54,6 +54,8 @@ def _read_size(fields: ConfigFields, vision: VisionConfig) -> PictureShape:
     if vision.joins_tiles:
         return _grid(fields, vision)
     fields.require("do_pad", False)
+    if not vision.sees_ahead:
+        fields.require("do_pan_and_scan", False)
     if fields.boolean("do_pan_and_scan", False):
         return _crops(fields, vision)
     return _fixed(fields, vision)
@@ -69,6 +71,17 @@ def _grid(fields: ConfigFields, vision: VisionConfig) -> PictureShape:
     if grids and grids != vision.input.grids:
         raise fields.error("image_grid_pinpoints", "must be those of config.json")
     return vision.input
+
+
+def _crops(fields: ConfigFields, vision: VisionConfig) -> PictureShape:
+    """Read into how many parts long pictures are cut (pan and scan)."""
+    return replace(
+        _fixed(fields, vision),
+        cut="crops",
+        most_crops=fields.integer("pan_and_scan_max_num_crops", 4),
+        least_crop_edge=fields.integer("pan_and_scan_min_crop_size", 256),
+        least_crop_ratio=fields.number("pan_and_scan_min_ratio_to_activate", 1.2),
+    )
 
 
 def _tiles(fields: ConfigFields, vision: VisionConfig) -> PictureShape:

@@ -105,7 +105,7 @@ def test_tiles_are_those_of_transformers(name, longest):
     )
     image = ImageOps.exif_transpose(Image.open(io.BytesIO(FILES[name])))
     want = processor([[image]], return_tensors="np")
-    shape = PictureShape(EDGE, EDGE, longest_edge=longest, resample=1)
+    shape = PictureShape(EDGE, EDGE, longest_edge=longest, cut="tiles", resample=1)
     got = decode(FILES[name], shape)
     assert (got.rows, got.columns) == (want["rows"][0][0], want["cols"][0][0])
     parts = [np.frombuffer(one.data, np.uint8).reshape(EDGE, EDGE, 3) for one in got.parts]
