@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 
 #: It is made smaller only if it is this much too large, in each direction.
-_TOLERANCE = 1.1
+TOLERANCE = 1.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ class Tiling:
         height, width = height - 2 * top, width - 2 * left
         shrink = math.sqrt(height * width / (most_squares * edge**2)) if most_squares else 0.0
         out = height, width
-        if shrink > _TOLERANCE:
+        if shrink > TOLERANCE:
             out = int(height // shrink), int(width // shrink)
         return cls(rows, columns, edge, top, left, height, width, *out)
 

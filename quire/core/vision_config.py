@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from quire.core.picture_tiling import Tiling
+from quire.core.picture_tiling import TOLERANCE, Tiling
 
 #: How a picture is cut, of :class:`PictureShape`.
 Cut = Literal["", "tiles", "grid", "square", "crops"]
@@ -189,6 +190,20 @@ class VisionConfig:
         if self.input.multiple:
             return self.input.max_pixels // self.patch_size**2
         return self.num_patches * (self.input.most_tiles if self.joins_tiles else 1)
+
+    @property
+    def most_tokens(self) -> int:
+        """Rows of the largest picture that is encoded as one; of joined tiles some more."""
+        if self.input.multiple:
+            return self.input.max_pixels // (self.patch_size * self.merge) ** 2
+        if not self.joins_tiles:
+            return self.least_tokens
+        edge = self.image_size // self.patch_size
+        tiles: float = self.input.most_tiles - 1
+        if self.most_squares:
+            tiles = min(tiles, TOLERANCE**2 * self.most_squares)
+        lines = edge * max(height // self.image_size for height, _ in self.input.grids)
+        return edge**2 + math.ceil(tiles * edge**2) + lines
 
     def num_tokens(self, height: int, width: int) -> int:
         """Return how many rows a prepared picture has, whose edges are given in pixels."""

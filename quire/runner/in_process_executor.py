@@ -35,6 +35,7 @@ from quire.runner.loaded_heads import find_heads, load_head, with_heads
 from quire.runner.loaded_model import LoadedModel, expected_demand, load
 from quire.runner.memory import MemoryPlan
 from quire.runner.model_runner import ModelRunner, RunnerOptions
+from quire.runner.picture_memory import kept_bytes
 from quire.runner.step_estimate import StepEstimate
 from quire.speculative.create import Maker, create_proposers
 from quire.speculative.vocabularies import VocabularyPair
@@ -198,7 +199,17 @@ def load_executor(
         decoder,
         backend,
         kv_cache,
-        RunnerOptions(options.max_num_seqs, memory.max_model_len, model.config.eos_token_ids),
+        RunnerOptions(
+            options.max_num_seqs,
+            memory.max_model_len,
+            model.config.eos_token_ids,
+            kept_bytes(
+                model.config,
+                options.max_num_batched_tokens,
+                memory.max_model_len,
+                model.demand.weight_bytes,
+            ),
+        ),
         create_grammars and create_grammars(model.config),
         None if mode == "off" else KVCanary(kv_cache, mode),
         encoder=model.encoder,

@@ -20,6 +20,7 @@ from quire.core.memory_budget import (
 from quire.core.model_config import ModelConfig
 from quire.core.resolve import ResolvedConfig
 from quire.layers.workspace import workspace_bytes
+from quire.runner.picture_memory import picture_bytes
 from quire.runner.token_draws import LOGITS_CHUNK_ROWS
 
 
@@ -78,6 +79,7 @@ def model_demand(
     rows = options.max_logits_rows + 2 * LOGITS_CHUNK_ROWS if config.generates else 0
     scratch = workspace_bytes(config, options.max_num_batched_tokens, activation_dtype)
     scratch += 4 * rows * config.vocab_size
+    scratch += picture_bytes(config, resolved, weight_bytes)
     scratch += _table_bytes(options.max_num_seqs, resolved.max_model_len, spec)
     return MemoryDemand(
         weight_bytes=weight_bytes,

@@ -57,11 +57,13 @@ class RunnerOptions:
         max_num_seqs: Requests running at once.
         max_model_len: Tokens of the longest request.
         eos_token_ids: Ids that ``min_tokens`` forbids.
+        picture_bytes: For rows of pictures that are kept.
     """
 
     max_num_seqs: int
     max_model_len: int
     eos_token_ids: tuple[int, ...]
+    picture_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +119,7 @@ class ModelRunner:
         self._params: dict[str, SamplingParams] = {}
         self._prompt_logprobs_ids: set[str] = set()
         self._pooling = PoolingState(model)
-        self.pictures = PictureRows(encoder, backend)
+        self.pictures = PictureRows(encoder, backend, options.picture_bytes)
         self._parts = StepParts(self._table, kv_cache.spec.block_size, self._compute)
         self._someone_came: Callable[[], bool] = lambda: False
 

@@ -24,8 +24,6 @@ from quire.runner.input_batch import GivenRows
 
 log = get_logger(__name__)
 
-#: Memory for the rows of pictures that were encoded; those of a step are kept in any case.
-KEPT_BYTES = 128 * 2**20
 
 FloatArray = npt.NDArray[np.float32]
 
@@ -47,16 +45,14 @@ class PictureRows:
     Args:
         encoder: Of the model; None where it reads text alone.
         backend: The encoder's.
-        kept_bytes: Memory for rows.
+        kept_bytes: Memory for rows; those of a step are kept in any case.
 
     Attributes:
         num_encoded: Pictures encoded so far.
         num_found: Times that a request's picture had been encoded before.
     """
 
-    def __init__(
-        self, encoder: PictureEncoder | None, backend: Backend, kept_bytes: int = KEPT_BYTES
-    ) -> None:
+    def __init__(self, encoder: PictureEncoder | None, backend: Backend, kept_bytes: int) -> None:
         self._encoder = encoder
         self._backend = backend
         self._kept_bytes = kept_bytes

@@ -2,6 +2,8 @@
 
 import io
 import json
+import math
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -9,9 +11,12 @@ from PIL import Image
 
 from quire import LLM
 from quire.core.errors import ConfigError, ModelLoadError
+from quire.kernels.registry import create_backend
 from quire.llm.pictures.decoding import decode
 from quire.models.config_reader import read_model_config
 from quire.models.vision import slices
+from quire.models.vision.encoder import BATCH_PATCHES
+from quire.models.vision.encoding_memory import encoding_bytes
 from quire.models.vision.loader import expected_encoder_bytes, load_encoder
 from tests.picture_families import FAMILIES
 from tools.hostile_pictures import picture
@@ -82,6 +87,37 @@ def test_rows_do_not_depend_on_company_or_slices(name, checkpoint, backend, monk
     monkeypatch.setattr(slices, "SLICE_WORK", work)
     for got, want in zip(encoded(encoder, backend, *parts), alone, strict=True):
         np.testing.assert_array_equal(got, want)
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_encoding_takes_no_more_memory_than_is_planned(name, checkpoint):
+    config = read_model_config(checkpoint(name)[1])
+    vision = config.vision
+    backend = create_backend("cpu", threads=1)
+    encoder = load_encoder(checkpoint(name)[1], config, backend, "float32")
+    shape = vision.input
+    if shape.multiple:
+        edge = math.isqrt(shape.max_pixels) // shape.multiple * shape.multiple
+        tall = Image.new("RGB", (edge, edge))
+    else:
+        size = max(shape.grids, default=(shape.height, shape.width))
+        tall = Image.new("RGB", (size[1], size[0]))
+    file = io.BytesIO()
+    tall.save(file, "PNG")
+    pixels, tilings = prepared(config, [file.getvalue()])
+    num_patches = pixels[0].shape[0] * pixels[0].shape[1] // vision.patch_size**2
+    count = max(1, BATCH_PATCHES // num_patches)
+    planned = encoding_bytes(vision, config.hidden_size, 2**20)
+    encoded(encoder, backend, pixels[:1], tilings[:1])
+    tracemalloc.start()
+    try:
+        slices_of = encoder.encode(pixels[:1] * count, tilings[:1] * count)
+        rows = [np.array(made) for made in slices.finish(slices_of)]
+        taken = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert len(rows) == count
+    assert planned / 3 < taken <= planned
 
 
 def test_steps_must_hold_a_picture_whose_rows_see_later_ones(checkpoint, device):

@@ -98,7 +98,7 @@ def test_pictures_of_several_requests_are_encoded_together(rows, encoder):
 
 
 def test_a_batch_is_bounded(encoder):
-    most = PictureRows(encoder, create_backend("cpu", threads=1))
+    most = PictureRows(encoder, create_backend("cpu", threads=1), kept_bytes=0)
     pixels = bytes(3 * BATCH_PATCHES // 2)
     big = Picture(0, NUM_ROWS, "", pixels, BATCH_PATCHES // 2, 1)
     most.want([[replace(big, key=str(number)) for number in range(5)]])

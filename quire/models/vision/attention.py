@@ -16,6 +16,8 @@ from quire.kernels.backend import Array, Attention, AttentionPlan, AttentionSpec
 from quire.kernels.forward_batch import ForwardBatch
 from quire.models.vision.slices import SLICE_WORK, Slices
 
+#: Rows of the spans that are attended to in one call, but for one that has more.
+PART_ROWS = 4096
 #: Rows of a block; spans begin with a block each.
 _BLOCK_SIZE = 64
 
@@ -80,10 +82,15 @@ class SpanAttention:
         first = start = 0
         while first < len(lengths):
             end, work = first + 1, self._work(lengths[first])
-            while end < len(lengths) and work + self._work(lengths[end]) <= SLICE_WORK:
+            stop = start + lengths[first]
+            while (
+                end < len(lengths)
+                and work + self._work(lengths[end]) <= SLICE_WORK
+                and stop - start + lengths[end] <= PART_ROWS
+            ):
                 work += self._work(lengths[end])
+                stop += lengths[end]
                 end += 1
-            stop = start + sum(lengths[first:end])
             own = None if positions is None else positions[..., start:stop]
             num_heads = max(1, min(self._num_heads, self._num_heads * SLICE_WORK // work))
             while self._num_heads % num_heads:
