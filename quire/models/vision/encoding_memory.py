@@ -27,7 +27,10 @@ def encoding_bytes(config: VisionConfig, width: int, max_model_len: int) -> int:
         rows = max(BATCH_PATCHES, largest)
     else:
         largest = per_picture
-        rows = per_picture * max(1, BATCH_PATCHES // config.num_patches)
+        together = max(1, BATCH_PATCHES // config.num_patches)
+        if config.joins_tiles:
+            together = min(together, config.input.most_tiles)
+        rows = per_picture * together
     own = config.hidden_size
     # Pixels as floats, twice while they are arranged, and a copy of what becomes of them.
     embedding = 2 * largest * 3 * config.patch_size**2 + 2 * rows * own
@@ -38,9 +41,10 @@ def encoding_bytes(config: VisionConfig, width: int, max_model_len: int) -> int:
     projecting = 2 * rows * own + 2 * made
     tiles = 0
     if config.joins_tiles:
-        lines = config.image_size // config.patch_size * max(_grid_edges(config))
-        strip = (2 * STRIP + 2) * lines * (2 * own + 4 * width)
-        tiles = config.most_patches * own + 2 * config.most_tokens * width + strip
+        edge = config.image_size // config.patch_size
+        joined = max(config.most_tokens, BATCH_PATCHES + BATCH_PATCHES // edge)
+        strip = (2 * STRIP + 2) * edge * max(_grid_edges(config)) * (2 * own + 4 * width)
+        tiles = config.most_patches * own + 2 * joined * width + strip
     return 4 * (max(embedding, layers, projecting) + tiles)
 
 
