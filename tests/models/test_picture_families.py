@@ -152,7 +152,21 @@ CONFIG, PROCESSOR = "config.json", "preprocessor_config.json"
         ("gemma3", CONFIG, {"text_config.sliding_window": 15}, r"at most sliding_window \(15\)"),
         ("gemma3", CONFIG, {"boi_token_index": 999}, "boi_token_index must be below the vocab"),
         ("gemma3", PROCESSOR, {"do_pad": True}, "does not implement this option"),
+        ("gemma3", PROCESSOR, {"do_pan_and_scan": 1}, "must be true or false"),
+        (
+            "gemma3-crops",
+            PROCESSOR,
+            {"pan_and_scan_max_num_crops": 0},
+            "pan_and_scan_max_num_crops must be an integer >= 1",
+        ),
         ("idefics3", CONFIG, {"scale_factor": 3}, "must divide the 8 patches"),
+        ("llava_next", CONFIG, {"image_grid_pinpoints": [[30, 45]]}, "multiples of 30 up to"),
+        ("llava_next", CONFIG, {"image_grid_pinpoints": 30}, "must be a list of heights"),
+        ("llava_next", CONFIG, {"vision_feature_select_strategy": "full"}, "tiles are joined"),
+        ("llava_next", PROCESSOR, {"image_grid_pinpoints": [[30, 30]]}, "those of config.json"),
+        ("llava_next", PROCESSOR, {"size.shortest_edge": 31}, "a shortest_edge of 30"),
+        ("llava_onevision", CONFIG, {"vision_aspect_ratio": "anyres"}, "must be anyres_max_N"),
+        ("llava_onevision", CONFIG, {"vision_feature_select_strategy": "default"}, "no class"),
         ("idefics3", PROCESSOR, {"max_image_size": {"longest_edge": 64}}, "longest_edge of 56"),
         ("qwen2_vl", CONFIG, {"vision_config.num_heads": 3}, "must divide a fourth of the width"),
         (
@@ -186,6 +200,50 @@ def test_a_qwen_of_older_files_is_read(checkpoint, tmp_path, caplog):
     (tmp_path / PROCESSOR).write_text(json.dumps(processor))
     assert read_model_config(tmp_path) == read_model_config(folder)
     assert "not known" not in caplog.text
+
+
+def test_llava_onevision_as_it_is_published(tmp_path, caplog):
+    """Its files name all sizes of pictures twice."""
+    grids = [[384 * down, 384 * across] for down in range(1, 7) for across in range(1, 7)]
+    text = {
+        "hidden_size": 896, "intermediate_size": 4864, "max_window_layers": 24,
+        "model_type": "qwen2", "num_attention_heads": 14, "num_hidden_layers": 24,
+        "num_key_value_heads": 2, "rope_theta": 1000000.0, "vocab_size": 152000,
+    }  # fmt: skip
+    vision = {
+        "hidden_size": 1152, "image_size": 384, "intermediate_size": 4304, "patch_size": 14,
+        "model_type": "siglip_vision_model", "num_attention_heads": 16, "num_hidden_layers": 26,
+        "vision_use_head": False,
+    }  # fmt: skip
+    config = {
+        "architectures": ["LlavaOnevisionForConditionalGeneration"], "ignore_index": -100,
+        "image_grid_pinpoints": grids, "image_token_index": 151646, "text_config": text,
+        "model_type": "llava_onevision", "projector_hidden_act": "gelu",
+        "tie_word_embeddings": False, "use_image_newline_parameter": True,
+        "video_token_index": 151647, "vision_aspect_ratio": "anyres_max_9",
+        "vision_config": vision, "vision_feature_layer": -1,
+        "vision_feature_select_strategy": "full",
+    }  # fmt: skip
+    processor = {
+        "do_convert_rgb": True, "do_normalize": True, "do_pad": True, "do_rescale": True,
+        "do_resize": True, "image_grid_pinpoints": grids, "image_mean": [0.5] * 3,
+        "image_std": [0.5] * 3, "resample": 3, "rescale_factor": 1 / 255,
+        "size": {"height": 384, "width": 384},
+    }  # fmt: skip
+    for file, values in ((CONFIG, config), (PROCESSOR, processor)):
+        (tmp_path / file).write_text(json.dumps(values))
+    made = read_model_config(tmp_path)
+    assert "not known" not in caplog.text
+    assert made.vision.tiling((6, 6), 2304, 2304).num_rows == 729 + 81 * 82
+    assert made.vision.tiling((1, 2), 100, 200).num_rows == 729 + 27 * 55
+    assert made.vision.tiling((0, 0), 5, 9).num_rows == 730
+    assert made.vision.most_tokens >= 729 + 81 * 82
+    assert made.vision.input.among(2).cut == "square"
+    # The published files of both leave most fields of config.json to transformers' defaults.
+    for name in ("image_grid_pinpoints", "image_token_index", "vision_aspect_ratio"):
+        config.pop(name)
+    (tmp_path / CONFIG).write_text(json.dumps(config))
+    assert read_model_config(tmp_path) == made
 
 
 def test_gemma_3_as_it_is_published(tmp_path):
