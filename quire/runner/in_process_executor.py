@@ -35,7 +35,6 @@ from quire.runner.loaded_heads import find_heads, load_head, with_heads
 from quire.runner.loaded_model import LoadedModel, expected_demand, load
 from quire.runner.memory import MemoryPlan
 from quire.runner.model_runner import ModelRunner, RunnerOptions
-from quire.runner.picture_memory import kept_bytes
 from quire.runner.step_estimate import StepEstimate
 from quire.speculative.create import Maker, create_proposers
 from quire.speculative.vocabularies import VocabularyPair
@@ -76,7 +75,7 @@ class InProcessExecutor:
         self._estimate = StepEstimate(shape, machine_speed.remembered())
         self._canary = runner.canary
         self.adapters = runner.adapters
-        self.pictures = None if model.encoder is None else runner.pictures
+        self.pictures = model.pictures
         self._adapter_bytes = 0 if self.adapters is None else self.adapters.budget_bytes
         self.runner: ModelRunner | None = runner
 
@@ -199,20 +198,10 @@ def load_executor(
         decoder,
         backend,
         kv_cache,
-        RunnerOptions(
-            options.max_num_seqs,
-            memory.max_model_len,
-            model.config.eos_token_ids,
-            kept_bytes(
-                model.config,
-                options.max_num_batched_tokens,
-                memory.max_model_len,
-                model.demand.weight_bytes,
-            ),
-        ),
+        RunnerOptions(options.max_num_seqs, memory.max_model_len, model.config.eos_token_ids),
         create_grammars and create_grammars(model.config),
         None if mode == "off" else KVCanary(kv_cache, mode),
-        encoder=model.encoder,
+        pictures=model.pictures,
     )
     if adapters is not None:
         runner.take_adapters(adapters)

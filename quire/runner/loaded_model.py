@@ -14,11 +14,12 @@ from quire.kernels.backend import Backend
 from quire.models.decoder import Decoder
 from quire.models.loader import load_adaptable_model, load_model
 from quire.models.model_builder import Progress
-from quire.models.vision.encoder import PictureEncoder
 from quire.models.vision.loader import expected_encoder_bytes, load_encoder
 from quire.models.weight_bytes import expected_weight_bytes
 from quire.quantization.plan import create_plan
 from quire.runner.memory import model_demand
+from quire.runner.picture_memory import kept_bytes
+from quire.runner.picture_rows import PictureRows
 
 log = get_logger(__name__)
 
@@ -31,13 +32,13 @@ class LoadedModel:
         decoder: Its weights, on a backend.
         config: The decoder's shape, its dtype resolved, with all end-of-sequence ids.
         demand: Its bytes and the blocks of its KV cache.
-        encoder: Of pictures, or None.
+        pictures: Their encoder and rows, or None.
     """
 
     decoder: Decoder
     config: ModelConfig
     demand: MemoryDemand
-    encoder: PictureEncoder | None = None
+    pictures: PictureRows | None = None
 
 
 def expected_demand(
@@ -95,7 +96,11 @@ def load(
     encoder = load_encoder(folder, config, backend, config.dtype)
     weight_bytes = decoder.weight_bytes + (0 if encoder is None else encoder.nbytes)
     demand = model_demand(config, resolved, weight_bytes, backend.activation_dtype)
-    return LoadedModel(decoder, replace(config, eos_token_ids=eos), demand, encoder)
+    pictures = None
+    if encoder is not None:
+        kept = kept_bytes(config, resolved, weight_bytes)
+        pictures = PictureRows(encoder, backend, kept)
+    return LoadedModel(decoder, replace(config, eos_token_ids=eos), demand, pictures)
 
 
 def _possible(eos_token_ids: Sequence[int], vocab_size: int) -> tuple[int, ...]:

@@ -30,7 +30,6 @@ from quire.kernels.token_table import IntArray
 from quire.kernels.tree_batch import num_masked_pairs
 from quire.layers.sampler import Sampler
 from quire.models.decoder import Decoder, HiddenStates
-from quire.models.vision.encoder import PictureEncoder
 from quire.runner.adapter_store import AdapterStore
 from quire.runner.block_store import BlockStore, move_blocks
 from quire.runner.input_batch import InputBatch
@@ -57,13 +56,11 @@ class RunnerOptions:
         max_num_seqs: Requests running at once.
         max_model_len: Tokens of the longest request.
         eos_token_ids: Ids that ``min_tokens`` forbids.
-        picture_bytes: For rows of pictures that are kept.
     """
 
     max_num_seqs: int
     max_model_len: int
     eos_token_ids: tuple[int, ...]
-    picture_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +94,7 @@ class ModelRunner:
         grammars: GrammarSource | None = None,
         canary: KVCanary | None = None,
         block_store: BlockStore | None = None,
-        encoder: PictureEncoder | None = None,
+        pictures: PictureRows | None = None,
     ) -> None:
         self._model = model
         self._backend = backend
@@ -119,7 +116,7 @@ class ModelRunner:
         self._params: dict[str, SamplingParams] = {}
         self._prompt_logprobs_ids: set[str] = set()
         self._pooling = PoolingState(model)
-        self.pictures = PictureRows(encoder, backend, options.picture_bytes)
+        self.pictures = pictures or PictureRows(None, backend, 0)
         self._parts = StepParts(self._table, kv_cache.spec.block_size, self._compute)
         self._someone_came: Callable[[], bool] = lambda: False
 

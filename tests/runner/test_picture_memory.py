@@ -22,24 +22,26 @@ def folder(tmp_path_factory):
     return folder
 
 
-def planned(folder, **settings):
+def settings(folder, **given):
     config = read_model_config(folder)
-    resolved = resolve(
-        EngineConfig.from_keywords(model=str(folder), **settings), read_machine(), config
-    )
-    return picture_bytes(config, resolved, 2**20)
+    options = EngineConfig.from_keywords(model=str(folder), max_num_batched_tokens=64, **given)
+    return config, resolve(options, read_machine(), config)
+
+
+def planned(folder, **given):
+    return picture_bytes(*settings(folder, **given), 2**20)
 
 
 def test_what_no_prompt_holds_is_not_planned_for(folder):
-    whole = planned(folder, max_num_batched_tokens=64)
-    assert whole > planned(folder, max_num_batched_tokens=64, max_model_len=32) > 0
+    whole = planned(folder)
+    assert whole > planned(folder, max_model_len=32) > 0
     assert planned(folder, limit_mm_per_prompt="image=0") == 0
-    assert planned(folder, limit_mm_per_prompt="image=1", max_num_batched_tokens=64) == whole
+    assert planned(folder, limit_mm_per_prompt="image=1") == whole
 
 
 def test_pictures_of_a_step_are_kept_in_any_case(folder):
-    config = read_model_config(folder)
+    config, resolved = settings(folder)
     a_step = 4 * config.hidden_size * (64 + 2 * 64)
-    assert kept_bytes(config, 64, 1024, weight_bytes=0) == a_step
-    assert kept_bytes(config, 64, 1024, weight_bytes=8 * a_step) == 2 * a_step
-    assert kept_bytes(config, 64, 1024, weight_bytes=2**40) == MOST_KEPT_BYTES
+    assert kept_bytes(config, resolved, weight_bytes=0) == a_step
+    assert kept_bytes(config, resolved, weight_bytes=8 * a_step) == 2 * a_step
+    assert kept_bytes(config, resolved, weight_bytes=2**40) == MOST_KEPT_BYTES

@@ -17,12 +17,28 @@ _LLAMA = {
     "vocab_size": 32000,
     "max_position_embeddings": 2048,
 }
-
-
+_MISTRAL = {
+    "hidden_size": 4096,
+    "intermediate_size": 14336,
+    "num_hidden_layers": 32,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 8,
+    "vocab_size": 32000,
+    "max_position_embeddings": 131072,
+}
+_QWEN2 = {
+    "hidden_size": 4096,
+    "intermediate_size": 22016,
+    "num_hidden_layers": 32,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 32,
+    "vocab_size": 151936,
+    "max_position_embeddings": 32768,
+}
 DECODERS = {
     "llama": NestedDecoder(llama.read_llama, "LlamaForCausalLM", _LLAMA),
-    "mistral": NestedDecoder(llama.read_mistral, "MistralForCausalLM"),
-    "qwen2": NestedDecoder(llama.read_qwen2, "Qwen2ForCausalLM"),
+    "mistral": NestedDecoder(llama.read_mistral, "MistralForCausalLM", _MISTRAL),
+    "qwen2": NestedDecoder(llama.read_qwen2, "Qwen2ForCausalLM", _QWEN2),
 }
 NAMES = llama.NAMES.under("language_model.")
 
