@@ -28,6 +28,7 @@ class GgufArchitecture:
         instead: A key of the metadata, and the class where it is there and not 0.
         keys: A field of it to the metadata's key without its architecture.
         fields: Fields of which files say nothing, or only where they have other values.
+        spelled: Values of fields, by those that a file has for them.
         derived: Fields that follow from others and from which tensors there are, unless given.
         window_every: All layers but each of this number have the window, where a file says
             nothing; 0: all have it, if there is one.
@@ -36,6 +37,10 @@ class GgufArchitecture:
         rotates: Whether positions turn queries and keys.
         truncates: Whether YaRN's ramp begins and ends at whole dims.
         stretches_context: Whether readers stretch the context by the factor of linear scaling.
+        mscale_unit: What ``rope.scaling.yarn_log_multiplier`` is of YaRN's ``mscale_all_dim``; 0
+            where there is no such key.
+        equal_mscales: ``mscale`` is that, too; else it is 1.
+        is_latent: Attention is of latents.
         limits: Choices of a model that llama.cpp takes for granted, with their value; where it is
             a function, of the model.
     """
@@ -44,6 +49,7 @@ class GgufArchitecture:
     keys: Mapping[str, str]
     instead: tuple[str, str] | None = None
     fields: Fields = field(default_factory=dict)
+    spelled: Mapping[str, Mapping[Any, Any]] = field(default_factory=dict)
     derived: Mapping[str, Callable[[Fields, Container[str]], Any]] = field(default_factory=dict)
     window_every: int = 0
     neutral: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
@@ -51,6 +57,9 @@ class GgufArchitecture:
     rotates: bool = True
     truncates: bool = True
     stretches_context: bool = True
+    mscale_unit: float = 0.0
+    equal_mscales: bool = False
+    is_latent: bool = False
     limits: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -109,6 +118,13 @@ DEEPSEEK_EXPERTS = RMS | {
     "routed_scaling_factor": "expert_weights_scale",
     "norm_topk_prob": "expert_weights_norm",
 }
+GROUPED_EXPERTS = DEEPSEEK_EXPERTS | {
+    "scoring_func": "expert_gating_func",
+    "n_group": "expert_group_count",
+    "topk_group": "expert_group_used_count",
+    "num_nextn_predict_layers": "nextn_predict_layers",
+}
+SCORES = {"scoring_func": {0: "softmax", 1: "softmax", 2: "sigmoid"}}
 #: Of those in ``keys``, one that a file has to have.
 REQUIRED = (
     "embedding_length", "block_count", "attention.head_count", "feed_forward_length",
@@ -116,7 +132,9 @@ REQUIRED = (
     "use_parallel_residual",
 )  # fmt: skip
 #: Scales that are not there where they are 0.
-SCALES = ("attention.scale", "embedding_scale", "residual_scale", "logit_scale")
+SCALES = (
+    "attention.scale", "embedding_scale", "residual_scale", "logit_scale", "expert_weights_scale",
+)  # fmt: skip
 
 
 def _square(config: ModelConfig) -> int:
@@ -145,7 +163,29 @@ def _num_shared(config: ModelConfig) -> int:
     return config.moe.shared_size // config.moe.intermediate_size
 
 
+def _deepseek_method(fields: Fields, tensors: Container[str]) -> str:
+    """Return how DeepSeek chooses: V3 has a bias, and V2 may have groups."""
+    layer = fields.get("first_k_dense_replace", 0)
+    if f"blk.{layer}.exp_probs_b.bias" in tensors:
+        return "noaux_tc"
+    return "group_limited_greedy" if fields["n_group"] > 1 else "greedy"
+
+
 _EXPERT_SIZE = {"expert_feed_forward_length": attrgetter("moe.intermediate_size")}
+_DEEPSEEK_WRITTEN: dict[str, Callable[[ModelConfig], Any]] = {
+    **_EXPERT_SIZE,
+    "expert_shared_count": _num_shared,
+    "leading_dense_block_count": attrgetter("num_dense_layers"),
+    "expert_gating_func": lambda config: {"softmax": 1, "sigmoid": 2}[config.moe.routing.scores],
+    "expert_weights_scale": attrgetter("moe.routing.scale"),
+    "expert_weights_norm": attrgetter("moe.routing.renormalize"),
+}
+#: What files say nothing of, which llama.cpp's readers take so.
+_UNGROUPED = {"n_group": 1, "topk_group": 1, "routed_scaling_factor": 1.0, "norm_topk_prob": False}
+_GROUPED_WRITTEN = _DEEPSEEK_WRITTEN | {
+    "expert_group_count": attrgetter("moe.routing.num_groups"),
+    "expert_group_used_count": attrgetter("moe.routing.top_groups"),
+}
 _NO_BIAS = {"qkv_bias": False, "output_bias": False, "mlp_bias": False}
 _BIAS = dict.fromkeys(_NO_BIAS, True)
 _LOGIT_SCALE = {"logit_scale": attrgetter("logits_scale")}
@@ -237,15 +277,33 @@ ARCHITECTURES = {
         keys=DEEPSEEK_EXPERTS,
         fields={"sliding_window": None, "n_group": 1, "topk_group": 1},
         neutral={"expert_gating_func": (2,)},
-        written=_EXPERT_SIZE
-        | {
-            "expert_shared_count": _num_shared,
-            "leading_dense_block_count": attrgetter("num_dense_layers"),
-            "expert_gating_func": lambda _: 2,
-            "expert_weights_scale": attrgetter("moe.routing.scale"),
-            "expert_weights_norm": attrgetter("moe.routing.renormalize"),
-        },
+        written=_DEEPSEEK_WRITTEN,
         limits={**_NO_BIAS, "tie_word_embeddings": False},
+    ),
+    "deepseek2": GgufArchitecture(
+        model="DeepseekV3ForCausalLM",
+        keys=GROUPED_EXPERTS
+        | {
+            "kv_lora_rank": "attention.kv_lora_rank",
+            "q_lora_rank": "attention.q_lora_rank",
+        },
+        fields=_UNGROUPED | {"scoring_func": "softmax"},
+        derived={"topk_method": _deepseek_method},
+        spelled=SCORES,
+        neutral={"expert_gating_func": (0, 1, 2)},
+        written=_GROUPED_WRITTEN
+        | {
+            "attention.head_count_kv": lambda _: 1,
+            "attention.kv_lora_rank": attrgetter("latent.rank"),
+            "attention.q_lora_rank": attrgetter("latent.query_rank"),
+            "attention.key_length": attrgetter("latent.row_dim"),
+            "attention.value_length": attrgetter("latent.rank"),
+            "attention.key_length_mla": attrgetter("head_dim"),
+            "attention.value_length_mla": attrgetter("latent.value_dim"),
+        },
+        mscale_unit=0.1,
+        equal_mscales=True,
+        is_latent=True,
     ),
     "gemma2": GgufArchitecture(
         model="Gemma2ForCausalLM",
@@ -374,7 +432,8 @@ NEUTRAL: dict[str, tuple[Any, ...]] = {
 #: Keys that are read one by one or say nothing about the forward pass.
 OTHER_KEYS = frozenset(
     {
-        WINDOW, WINDOW_PATTERN, "attention.value_length", "expert_feed_forward_length",
+        WINDOW, WINDOW_PATTERN, "attention.key_length_mla", "attention.value_length",
+        "attention.value_length_mla", "expert_feed_forward_length",
         "rope.dimension_count", "rope.scale_linear", "rope.scaling.attn_factor",
         "rope.scaling.factor", "rope.scaling.finetuned", "rope.scaling.original_context_length",
         "rope.scaling.type", "rope.scaling.yarn_beta_fast", "rope.scaling.yarn_beta_slow",

@@ -85,6 +85,11 @@ def read_gguf_config(file: GgufHeader) -> ModelConfig:
     )
 
 
+def num_drafting_blocks(file: GgufHeader) -> int:
+    """Return how many of the last blocks draft further tokens, which the model does without."""
+    return file.integer(f"{file.text('general.architecture')}.nextn_predict_layers", 0) or 0
+
+
 class _Reader:
     """Spells one architecture's metadata as a ``config.json``."""
 
@@ -109,20 +114,23 @@ class _Reader:
         self._at_most("block_count", len(self.file.tensors), "the number of tensors")
         self._at_most("expert_count", MAX_EXPERTS, "the most that Quire takes")
         fields = dict(self.architecture.fields) | {
-            field: self.values[key]
+            field: self._spelled(field, self.values[key])
             for field, key in self.keys.items()
             if key in self.values and not (key in SCALES and self.values[key] == 0.0)
         }
         key, other = self.architecture.instead or ("", "")
         model = other if self.values.get(key) else self.architecture.model
+        if num_drafting_blocks(self.file):
+            fields["num_hidden_layers"] -= num_drafting_blocks(self.file)
         if self.architecture.rotates:
-            fields |= self._head_fields() | self._rope_fields()
+            heads = self._latent_fields if self.architecture.is_latent else self._head_fields
+            fields |= heads() | self._rope_fields()
             if fields.get("num_local_experts"):
                 self._same("expert_feed_forward_length", fields["intermediate_size"])
         # A class that the window's key alone makes another has none itself.
         if self.architecture.window_every and (key != WINDOW or model == other):
             fields |= self._window_fields()
-        if fields.get("head_dim"):
+        if fields.get("head_dim", 1):
             for name, derive in self.architecture.derived.items():
                 fields.setdefault(name, derive(fields, self.file.tensors))
         fields["architectures"] = [model]
@@ -136,8 +144,9 @@ class _Reader:
 
     def _complete(self, config: ModelConfig) -> ModelConfig:
         """Add what only the tensors tell, and options the families spell differently."""
-        for key in ("attention.key_length", "attention.value_length"):
-            self._same(key, config.head_dim)
+        if config.latent is None:
+            for key in ("attention.key_length", "attention.value_length"):
+                self._same(key, config.head_dim)
         if self.architecture.rotates:
             tensors = self.file.tensors
             biases = {"blk.0.attn_q.bias", "blk.0.attn_qkv.bias"}
@@ -197,6 +206,33 @@ class _Reader:
         share = 1.0 if whole else (rotary_dim + 0.5) / head_dim
         return {"head_dim": head_dim, "partial_rotary_factor": share}
 
+    def _latent_fields(self) -> dict[str, Any]:
+        """Return the fields of latent attention's sizes.
+
+        Files that have keys and values of latents in two matrices count a KV head, as large as the
+        latents; older ones have the heads that are made of them.
+        """
+        end = "_mla" if "attention.key_length_mla" in self.values else ""
+        size, value_dim = (self._integer(f"attention.{n}_length{end}") for n in ("key", "value"))
+        turned, heads = (self._integer(n) for n in ("rope.dimension_count", "attention.head_count"))
+        if size <= turned:
+            rule = f"must be greater than rope.dimension_count ({turned})"
+            raise self._error(f"attention.key_length{end}", rule)
+        if end:
+            rank = self._integer("attention.kv_lora_rank")
+            self._same("attention.head_count_kv", 1)
+            self._same("attention.key_length", rank + turned)
+            self._same("attention.value_length", rank)
+        else:
+            self._same("attention.head_count_kv", heads)
+        return {
+            "head_dim": turned,
+            "num_key_value_heads": heads,
+            "qk_nope_head_dim": size - turned,
+            "qk_rope_head_dim": turned,
+            "v_head_dim": value_dim,
+        }
+
     def _rope_fields(self) -> dict[str, Any]:
         """Return the fields of positions; defaults are llama.cpp's."""
         values = self.values
@@ -233,7 +269,23 @@ class _Reader:
             scaling |= {field: values[key] for field, key in names.items() if key in values}
             if attention != 1.0:
                 scaling["attention_factor"] = attention * (0.1 * math.log(factor) + 1.0)
+            scaling |= self._mscales()
         return fields | {"rope_scaling": scaling}
+
+    def _mscales(self) -> dict[str, float]:
+        """Return the fields of YaRN's factors on scores, where a file says them."""
+        unit, key = self.architecture.mscale_unit, "rope.scaling.yarn_log_multiplier"
+        if not unit or self.values.get(key, 0.0) == 0.0:
+            return {}
+        value = self.values[key]
+        if type(value) is not float or not 0.0 < value < math.inf:
+            raise self._error(key, "must be a number >= 0")
+        self._same("rope.scaling.attn_factor", 1.0)
+        every = round(value / unit, 6)
+        return {
+            "mscale": every if self.architecture.equal_mscales else 1.0,
+            "mscale_all_dim": every,
+        }
 
     def _longrope(self, kind: str, attention: float) -> dict[str, Any]:
         """Return LongRoPE's parameters: factors of two tensors, by the length of the context."""
@@ -290,6 +342,10 @@ class _Reader:
             )
         return embedding.shape[0]
 
+    def _spelled(self, field: str, value: Any) -> Any:
+        spelled = self.architecture.spelled.get(field, {})
+        return spelled[value] if spelled else value
+
     def _at_most(self, key: str, limit: int, what: str) -> None:
         # Names are made for each layer and expert before tensors are looked for.
         value = self.values.get(key, 0)
@@ -308,6 +364,8 @@ class _Reader:
 
     def _refuse_options(self) -> None:
         values, used = self.values, set(self.keys.values())
+        if self.architecture.mscale_unit:
+            used.add("rope.scaling.yarn_log_multiplier")
         options = {key: allowed for key, allowed in NEUTRAL.items() if key not in used}
         for key, allowed in {**options, **self.architecture.neutral}.items():
             if key in values and values[key] not in allowed:

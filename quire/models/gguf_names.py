@@ -47,6 +47,17 @@ _MIXTRAL = replace(
     shared_gate="ffn_gate_inp_shexp",
     choice_bias="exp_probs_b.bias",
 )
+_DEEPSEEK = replace(
+    _MIXTRAL,
+    qkv=(),
+    queries="attn_q",
+    query_down="attn_q_a",
+    query_norm="attn_q_a_norm",
+    query_up="attn_q_b",
+    latents="attn_kv_a_mqa",
+    latent_norm="attn_kv_a_norm",
+    latent_heads="attn_kv_b",
+)
 _SEED_OSS = replace(_LLAMA, mlp_norm="post_attention_norm")
 _GPT_OSS = replace(_MIXTRAL, mlp_norm="post_attention_norm", sinks="attn_sinks.weight")
 _GPT2 = replace(_LLAMA, positions="position_embd", qkv=FUSED_QKV, gate_up=("ffn_up",), harmless=())
@@ -104,6 +115,8 @@ GGUF_FAMILIES = {
     "Exaone4ForCausalLM": GgufFamily("exaone4", _OLMO2),
     "GptOssForCausalLM": GgufFamily("gpt-oss", _GPT_OSS),
     "Dots1ForCausalLM": GgufFamily("dots1", _MIXTRAL),
+    "DeepseekV2ForCausalLM": GgufFamily("deepseek2", _DEEPSEEK, True),
+    "DeepseekV3ForCausalLM": GgufFamily("deepseek2", _DEEPSEEK, True),
     "GPT2LMHeadModel": GgufFamily("gpt2", _GPT2),
     "GemmaForCausalLM": GgufFamily("gemma", _LLAMA),
     "Gemma2ForCausalLM": GgufFamily("gemma2", _GEMMA3),

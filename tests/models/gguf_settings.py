@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.models.conftest import MODELS, SHARED
+from tests.models.conftest import DEEPSEEK_YARN, MODELS, SHARED
 
 #: Entries of MODELS that a GGUF file can hold.
 KEPT = (
@@ -11,6 +11,7 @@ KEPT = (
     "starcoder2", "smollm3", "glm4", "cohere", "ministral",
     "olmoe", "olmo2", "seed-oss", "exaone4-wide", "granite-moe",
 )  # fmt: skip
+SAME_MSCALES = {**DEEPSEEK_YARN, "mscale": 0.9}
 SETTINGS = {
     **{name: MODELS[name] for name in KEPT},
     # llama.cpp takes heads of D / N elements, and scores by the head's size, for granted.
@@ -28,6 +29,13 @@ SETTINGS = {
             "num_key_value_heads": 4,
         },
     ),
+    "deepseek-v2": MODELS["deepseek-v2"],
+    # YaRN's two factors on scores are one number there.
+    "deepseek-v2-lite": (
+        "DeepseekV2",
+        {**MODELS["deepseek-v2-lite"][1], "rope_parameters": SAME_MSCALES},
+    ),
+    "deepseek-v3": ("DeepseekV3", {**MODELS["deepseek-v3"][1], "rope_parameters": SAME_MSCALES}),
     "ernie": ("Ernie4_5", {**MODELS["ernie"][1], "use_bias": False}),
     # It turns queries and keys of all layers by one base.
     "olmo3": (
