@@ -158,6 +158,20 @@ def _falcon_norms(fields: Fields, tensors: Container[str]) -> int:
     return 2 if "blk.0.attn_norm_2.weight" in tensors else 1
 
 
+def _has_one_norm(fields: Fields, tensors: Container[str]) -> bool:
+    return "blk.0.ffn_norm.weight" not in tensors
+
+
+def _has_qk_norm(fields: Fields, tensors: Container[str]) -> bool:
+    return "blk.0.attn_q_norm.weight" in tensors
+
+
+def _first_sparse(config: ModelConfig) -> int:
+    """Return every which layer has experts, if it is every so many."""
+    sparse = (n for n in range(config.num_layers) if config.layer_moe(n) is not None)
+    return next(sparse) + 1
+
+
 def _num_shared(config: ModelConfig) -> int:
     assert config.moe is not None
     return config.moe.shared_size // config.moe.intermediate_size
@@ -221,12 +235,39 @@ ARCHITECTURES = {
         instead=("expert_count", "MixtralForCausalLM"),
         limits={"rotary_dim": attrgetter("head_dim")},
     ),
+    "llama4": GgufArchitecture(
+        model="Llama4ForCausalLM",
+        keys=LLAMA
+        | {
+            "intermediate_size": "expert_feed_forward_length",
+            "intermediate_size_mlp": "feed_forward_length",
+            "interleave_moe_layer_step": "interleave_moe_layer_step",
+        },
+        # No key is for these.
+        fields={
+            "attention_chunk_size": 8192, "attn_scale": 0.1, "attn_temperature_tuning": True,
+            "floor_scale": 8192, "no_rope_layer_interval": 4,
+        },
+        derived={"use_qk_norm": lambda fields, _: fields["num_local_experts"] != 128},
+        neutral={WINDOW: (), WINDOW_PATTERN: ()},
+        written=_EXPERT_SIZE | {"interleave_moe_layer_step": _first_sparse},
+        limits={"output_bias": False, "rotary_dim": attrgetter("head_dim")},
+    ),
+    "mistral3": GgufArchitecture(
+        model="MistralForCausalLM",
+        keys=RMS | {"llama_4_scaling_beta": "attention.temperature_scale"},
+        instead=("attention.temperature_scale", "Ministral3ForCausalLM"),
+        fields={"sliding_window": None},
+        written={"attention.temperature_scale": attrgetter("query_scaling.factor")},
+        mscale_unit=1.0,
+        limits={"rotary_dim": attrgetter("head_dim")},
+    ),
     "qwen2": GgufArchitecture(model="Qwen2ForCausalLM", keys=RMS),
     "qwen2moe": GgufArchitecture(
         model="Qwen2MoeForCausalLM",
         keys=EXPERTS | {"shared_expert_intermediate_size": "expert_shared_feed_forward_length"},
         written=_EXPERT_SIZE | {"expert_shared_feed_forward_length": attrgetter("moe.shared_size")},
-        limits={"head_dim": _square, "tie_word_embeddings": False},
+        limits={"head_dim": _square, "tie_word_embeddings": False, "num_dense_layers": 0},
     ),
     "qwen3": GgufArchitecture(model="Qwen3ForCausalLM", keys=RMS),
     "qwen3moe": GgufArchitecture(
@@ -234,6 +275,7 @@ ARCHITECTURES = {
         keys=EXPERTS,
         fields={"norm_topk_prob": True},
         written=_EXPERT_SIZE,
+        limits={"num_dense_layers": 0},
     ),
     "olmo2": GgufArchitecture(
         model="Olmo2ForCausalLM",
@@ -370,13 +412,41 @@ ARCHITECTURES = {
             "output_bias": False, "mlp_bias": False, "rotary_dim": attrgetter("head_dim")
         },
     ),
+    "glm4moe": GgufArchitecture(
+        model="Glm4MoeForCausalLM",
+        keys=GROUPED_EXPERTS,
+        fields=_UNGROUPED | {"scoring_func": "sigmoid"},
+        spelled=SCORES,
+        derived={"use_qk_norm": _has_qk_norm},
+        neutral={"expert_gating_func": (0, 2)},
+        written=_GROUPED_WRITTEN,
+        limits={"output_bias": False, "mlp_bias": False},
+    ),
+    "stablelm": GgufArchitecture(
+        model="StableLmForCausalLM",
+        keys=LAYER,
+        # Tensors decide, whatever the key says.
+        derived={"use_parallel_residual": _has_one_norm},
+        neutral={"use_parallel_residual": (False, True)},
+        written={"use_parallel_residual": attrgetter("parallel")},
+        limits={"tie_word_embeddings": False, "head_dim": _square},
+    ),
     "glm4": GgufArchitecture(model="Glm4ForCausalLM", **_GLM, limits=_GLM_BIAS),
     "chatglm": GgufArchitecture(
         model="GlmForCausalLM", **_GLM, limits={**_GLM_BIAS, "head_dim": _square}
     ),
     "granite": GgufArchitecture(model="GraniteForCausalLM", **_GRANITE),
     "granitemoe": GgufArchitecture(
-        model="GraniteMoeForCausalLM", **{**_GRANITE, "keys": GRANITE | LLAMA}
+        model="GraniteMoeForCausalLM",
+        instead=("expert_shared_feed_forward_length", "GraniteMoeSharedForCausalLM"),
+        **_GRANITE
+        | {
+            "keys": GRANITE
+            | LLAMA
+            | {"shared_intermediate_size": "expert_shared_feed_forward_length"},
+            "written": _GRANITE["written"]
+            | {"expert_shared_feed_forward_length": lambda config: config.moe.shared_size or None},
+        },
     ),
     "command-r": GgufArchitecture(model="CohereForCausalLM", **_COHERE),
     "cohere2": GgufArchitecture(

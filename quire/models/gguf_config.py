@@ -125,6 +125,7 @@ class _Reader:
         if self.architecture.rotates:
             heads = self._latent_fields if self.architecture.is_latent else self._head_fields
             fields |= heads() | self._rope_fields()
+            fields |= self._query_fields(fields, fields.pop("llama_4_scaling_beta", 0.0))
             if fields.get("num_local_experts"):
                 self._same("expert_feed_forward_length", fields["intermediate_size"])
         # A class that the window's key alone makes another has none itself.
@@ -271,6 +272,15 @@ class _Reader:
                 scaling["attention_factor"] = attention * (0.1 * math.log(factor) + 1.0)
             scaling |= self._mscales()
         return fields | {"rope_scaling": scaling}
+
+    def _query_fields(self, fields: dict[str, Any], factor: Any) -> dict[str, Any]:
+        """Return the RoPE's fields of queries that grow by ``factor`` past the original context."""
+        if factor == 0.0:
+            return {}
+        context = {"original_max_position_embeddings": self._integer("context_length")}
+        scaling = context | fields.pop("rope_scaling", {"rope_type": "default"})
+        scaling |= {"rope_theta": fields.pop("rope_theta"), "llama_4_scaling_beta": factor}
+        return {"rope_parameters": scaling}
 
     def _mscales(self) -> dict[str, float]:
         """Return the fields of YaRN's factors on scores, where a file says them."""

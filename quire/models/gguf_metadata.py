@@ -29,6 +29,7 @@ log = logging.getLogger(__name__)
 OPTIONS = {
     "activation": "hidden_act",
     "layer_windows": "layer_types",
+    "num_dense_layers": "the number of layers without experts",
     "output_bias": "attention_bias",
     "parallel": "parallel_attn",
     "qkv_bias": "attention_bias",
@@ -71,7 +72,9 @@ def model_metadata(config: ModelConfig, folder: Path) -> dict[str, Any]:
     }
     if config.moe is not None:
         values |= {"expert_count": config.moe.num_experts, "expert_used_count": config.moe.top_k}
-    if config.sliding_window is not None:
+        if config.moe.routing.num_groups > 1 and config.moe.routing.group_best == 1:
+            log.warning("%s: llama.cpp lets groups count as two experts, not as one", folder)
+    if config.sliding_window is not None and not config.chunked:
         values[WINDOW] = config.sliding_window
         if config.layer_windows:
             values[WINDOW_PATTERN] = list(config.layer_windows)
@@ -91,7 +94,7 @@ def _rope_metadata(rope: RopeConfig, config: ModelConfig, folder: Path) -> dict[
     if scaling is None:
         return values
     kind = scaling["rope_type"]
-    if kind == "llama3" and name == "llama":
+    if kind == "llama3" and name in ("llama", "llama4"):
         return values
     longrope = ("longrope",) if name in ("phi3", "llama", "granite") else ()
     _refuse(folder, "rope_type", kind, "linear", "yarn", *longrope)

@@ -71,6 +71,11 @@ _FALCON = replace(_FUSED, mlp_norm="attn_norm")
 _ONE_UP = replace(_LLAMA, gate_up=("ffn_up",))
 _GLM4 = replace(_GEMMA3, gate_up=("ffn_up",))
 _COHERE = replace(_LLAMA, mlp_norm="attn_norm")
+_GLM4_MOE = replace(_MIXTRAL, mlp_norm="post_attention_norm")
+
+
+def _stablelm_names(config: ModelConfig) -> WeightNames:
+    return _COHERE if config.shared_norm else _LLAMA
 
 
 def _falcon_names(config: ModelConfig) -> WeightNames:
@@ -102,7 +107,10 @@ GGUF_FAMILIES = {
     "LlamaForCausalLM": GgufFamily("llama", _LLAMA, True),
     "MistralForCausalLM": GgufFamily("llama", _LLAMA, True),
     "MinistralForCausalLM": GgufFamily("llama", _LLAMA, True),
+    "Ministral3ForCausalLM": GgufFamily("mistral3", _LLAMA, True),
     "MixtralForCausalLM": GgufFamily("llama", _MIXTRAL, True),
+    "Llama4ForCausalLM": GgufFamily("llama4", _MIXTRAL, True),
+    "Llama4ForConditionalGeneration": GgufFamily("llama4", _MIXTRAL, True),
     "Qwen2ForCausalLM": GgufFamily("qwen2", _LLAMA),
     "Qwen2MoeForCausalLM": GgufFamily("qwen2moe", _MIXTRAL),
     "Qwen3ForCausalLM": GgufFamily("qwen3", _LLAMA),
@@ -129,8 +137,11 @@ GGUF_FAMILIES = {
     "SmolLM3ForCausalLM": GgufFamily("smollm3", _LLAMA, True),
     "GlmForCausalLM": GgufFamily("chatglm", _ONE_UP, True),
     "Glm4ForCausalLM": GgufFamily("glm4", _GLM4, True),
+    "Glm4MoeForCausalLM": GgufFamily("glm4moe", _GLM4_MOE),
+    "StableLmForCausalLM": GgufFamily("stablelm", _LLAMA, names_of=_stablelm_names),
     "GraniteForCausalLM": GgufFamily("granite", _LLAMA, True),
     "GraniteMoeForCausalLM": GgufFamily("granitemoe", _MIXTRAL, True),
+    "GraniteMoeSharedForCausalLM": GgufFamily("granitemoe", _MIXTRAL, True),
     "CohereForCausalLM": GgufFamily("command-r", _COHERE, True),
     "Cohere2ForCausalLM": GgufFamily("cohere2", _COHERE, True),
 }

@@ -27,10 +27,13 @@ from quire.models.loader import load_model
 from quire.quantization.gguf_layouts import LAYOUTS
 from quire.quantization.gguf_types import FORMS, QUANTIZED, dequantize
 from quire.quantization.plan import QuantizationPlan
-from tests.models.conftest import GPT2, MODELS, SHARED
-from tests.models.gguf_settings import SETTINGS
+from tests.models.conftest import DEEPSEEK_YARN, GPT2, MODELS, SHARED
+from tests.models.gguf_settings import LLAMA4, SETTINGS
 
 torch = pytest.importorskip("torch")
+
+#: Those that name a factor for each frequency.
+FACTORS = ("llama", "llama4-scaled")
 
 
 @pytest.fixture(scope="module")
@@ -86,7 +89,7 @@ def as_floats(value):
 def test_same_configuration(name, folder, export):
     want, got = read_model_config(folder(name)), read_model_config(export(name))
     changed = {"architecture": got.architecture}  # Mistral is a Llama there.
-    if name == "llama":
+    if name in FACTORS:
         assert got.rope.scaling["rope_type"] == "factors"
         changed["rope"] = got.rope
     want = replace(want, bos_token_id=None, eos_token_ids=(), **changed)
@@ -101,7 +104,7 @@ def test_float32_logits_are_the_folders(
     (prompt,) = random_prompts([40])
     want = create_driver(folder(name), reference).step([np.array(prompt)])
     got = create_driver(export(name), reference).step([np.array(prompt)])
-    if name == "llama":  # Its frequencies are divided by rounded factors.
+    if name in FACTORS:  # Their frequencies are divided by rounded factors.
         assert np.abs(got - want).max() < 1e-4 * np.abs(want).max()
     else:
         assert np.array_equal(got, want)
@@ -218,7 +221,10 @@ def test_partial_rotation_reorders_only_what_is_rotated(export):
 
 
 REFUSED = {
-    "general.architecture": ("mamba", "general.architecture must be one of llama, qwen2, qwen2moe"),
+    "general.architecture": (
+        "mamba",
+        "general.architecture must be one of llama, llama4, mistral3",
+    ),
     "llama.attention.head_count": (5, "head_count_kv must divide|embedding_length"),
     "llama.block_count": (10**6, "llama.block_count must be an integer of at most"),
     "llama.embedding_length": ("wide", "llama.embedding_length must be an integer"),
@@ -312,6 +318,7 @@ def test_vocabulary_without_weights_is_no_model(export):
         read_model_config(path)
 
 
+PLAIN_YARN = {k: v for k, v in DEEPSEEK_YARN.items() if not k.startswith("mscale")}
 UNSAID = {
     "falcon-rw": (*MODELS["falcon-rw"], "attention_bias must be False; got True"),
     "gemma3-scale": ("Gemma3", MODELS["gemma3"][1], r"attention_scale must be 0\.22.*; got 0\.18"),
@@ -324,6 +331,19 @@ UNSAID = {
     ),
     "cohere2": (*MODELS["cohere2"], "head_dim must be 16; got 20"),
     "cohere": ("Cohere", {**SHARED, "tie_word_embeddings": False}, "tie_word_embeddings must be"),
+    "qwen2-moe": (*MODELS["qwen2-moe"], "number of layers without experts must be 0; got 1"),
+    "qwen3-moe": (*MODELS["qwen3-moe"], "number of layers without experts must be 0; got 2"),
+    "llama4": (*MODELS["llama4"], "query_scaling must be QueryScaling"),
+    "llama4-chunks": ("Llama4", {**LLAMA4, "attention_chunk_size": 9}, "sliding_window must be 8"),
+    "llama4-irregular": ("Llama4", {**LLAMA4, "moe_layers": [0, 3]}, "moe must be"),
+    "deepseek-mscale": (*MODELS["deepseek-v3"], "mscale must be 0.9; got 0.7"),
+    "deepseek-yarn": (
+        "DeepseekV3",
+        {**MODELS["deepseek-v3"][1], "rope_parameters": PLAIN_YARN},
+        "mscale_all_dim must be 'a number > 0'; got 0.0",
+    ),
+    "ministral3": (*MODELS["ministral3"], "truncate must be True; got False"),
+    "stablelm-tied": ("StableLm", {**SHARED, "tie_word_embeddings": True}, "tie_word_embeddings"),
     "gpt-j": ("GPTJ", {**GPT2, "rotary_dim": 8}, "the architecture must be one of .*; got GPTJ"),
 }
 
