@@ -6,7 +6,7 @@ Source: llama.cpp, whose converters write these keys and whose models read them.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Container, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import Any
@@ -16,7 +16,14 @@ from quire.core.model_config import ModelConfig
 WINDOW = "attention.sliding_window"
 WINDOW_PATTERN = "attention.sliding_window_pattern"
 
+#: Of an encoder: what its classes are made with, and the table of texts that tokens belong to.
+CLASSES, TOKEN_TYPES = "cls.output.weight", "token_types.weight"
+#: ``pooling_type`` of vectors.
+POOLING = {"mean": 1, "cls": 2, "last": 3}
+
 Fields = Mapping[str, Any]
+#: By name, with their shapes.
+Tensors = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,6 +33,7 @@ class GgufArchitecture:
     Attributes:
         model: The class that such a ``config.json`` names.
         instead: A key of the metadata, and the class where it is there and not 0.
+        instead_by: The same of a tensor that is there.
         keys: A field of it to the metadata's key without its architecture.
         fields: Fields of which files say nothing, or only where they have other values.
         spelled: Values of fields, by those that a file has for them.
@@ -48,9 +56,10 @@ class GgufArchitecture:
     model: str
     keys: Mapping[str, str]
     instead: tuple[str, str] | None = None
+    instead_by: tuple[str, str] | None = None
     fields: Fields = field(default_factory=dict)
     spelled: Mapping[str, Mapping[Any, Any]] = field(default_factory=dict)
-    derived: Mapping[str, Callable[[Fields, Container[str]], Any]] = field(default_factory=dict)
+    derived: Mapping[str, Callable[[Fields, Tensors], Any]] = field(default_factory=dict)
     window_every: int = 0
     neutral: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
     written: Mapping[str, Callable[[ModelConfig], Any]] = field(default_factory=dict)
@@ -83,6 +92,15 @@ EXPERTS = RMS | {
     "num_experts": "expert_count",
     "num_experts_per_tok": "expert_used_count",
     "moe_intermediate_size": "expert_feed_forward_length",
+}
+BERT = {
+    "hidden_size": "embedding_length",
+    "num_hidden_layers": "block_count",
+    "num_attention_heads": "attention.head_count",
+    "intermediate_size": "feed_forward_length",
+    "max_position_embeddings": "context_length",
+    "layer_norm_eps": "attention.layer_norm_epsilon",
+    "id2label": "classifier.output_labels",
 }
 GPT2 = {
     "n_embd": "embedding_length",
@@ -141,12 +159,12 @@ def _square(config: ModelConfig) -> int:
     return config.hidden_size // config.num_heads
 
 
-def _scalar(layers: int) -> Callable[[Fields, Container[str]], int]:
+def _scalar(layers: int) -> Callable[[Fields, Tensors], int]:
     """Return what finds Gemma's factor of scores: the head dim; of the model of 27 billion, known
     by its layers, what it would be.
     """
 
-    def scalar(fields: Fields, tensors: Container[str]) -> int:
+    def scalar(fields: Fields, tensors: Tensors) -> int:
         if fields["num_hidden_layers"] == layers:
             return int(fields["hidden_size"] // fields["num_attention_heads"])
         return int(fields["head_dim"])
@@ -154,15 +172,30 @@ def _scalar(layers: int) -> Callable[[Fields, Container[str]], int]:
     return scalar
 
 
-def _falcon_norms(fields: Fields, tensors: Container[str]) -> int:
+def _falcon_norms(fields: Fields, tensors: Tensors) -> int:
     return 2 if "blk.0.attn_norm_2.weight" in tensors else 1
 
 
-def _has_one_norm(fields: Fields, tensors: Container[str]) -> bool:
+def _num_token_types(fields: Fields, tensors: Tensors) -> int:
+    return int(tensors[TOKEN_TYPES].shape[0]) if TOKEN_TYPES in tensors else 0
+
+
+def _labels(fields: Fields, tensors: Tensors) -> dict[str, str] | None:
+    """Return names of classes for which a file has none."""
+    if CLASSES not in tensors:
+        return None
+    return {str(number): f"LABEL_{number}" for number in range(tensors[CLASSES].shape[0])}
+
+
+def _label_texts(config: ModelConfig) -> list[str] | None:
+    return list(config.classifier.labels) if config.classifier else None
+
+
+def _has_one_norm(fields: Fields, tensors: Tensors) -> bool:
     return "blk.0.ffn_norm.weight" not in tensors
 
 
-def _has_qk_norm(fields: Fields, tensors: Container[str]) -> bool:
+def _has_qk_norm(fields: Fields, tensors: Tensors) -> bool:
     return "blk.0.attn_q_norm.weight" in tensors
 
 
@@ -177,7 +210,7 @@ def _num_shared(config: ModelConfig) -> int:
     return config.moe.shared_size // config.moe.intermediate_size
 
 
-def _deepseek_method(fields: Fields, tensors: Container[str]) -> str:
+def _deepseek_method(fields: Fields, tensors: Tensors) -> str:
     """Return how DeepSeek chooses: V3 has a bias, and V2 may have groups."""
     layer = fields.get("first_k_dense_replace", 0)
     if f"blk.{layer}.exp_probs_b.bias" in tensors:
@@ -364,6 +397,19 @@ ARCHITECTURES = {
         limits={"tie_word_embeddings": True, "output_bias": False},
     ),
     "gpt2": GgufArchitecture(model="GPT2LMHeadModel", keys=GPT2, rotates=False),
+    "bert": GgufArchitecture(
+        model="BertModel",
+        keys=BERT,
+        instead_by=(CLASSES, "BertForSequenceClassification"),
+        fields={"hidden_act": "gelu"},
+        derived={"type_vocab_size": _num_token_types, "id2label": _labels},
+        neutral={"attention.causal": (False,)},
+        written={
+            "attention.causal": lambda _: False,
+            "classifier.output_labels": _label_texts,
+        },
+        rotates=False,
+    ),
     "gemma": GgufArchitecture(
         model="GemmaForCausalLM",
         keys=RMS,
@@ -507,6 +553,6 @@ OTHER_KEYS = frozenset(
         "rope.dimension_count", "rope.scale_linear", "rope.scaling.attn_factor",
         "rope.scaling.factor", "rope.scaling.finetuned", "rope.scaling.original_context_length",
         "rope.scaling.type", "rope.scaling.yarn_beta_fast", "rope.scaling.yarn_beta_slow",
-        "tensor_data_layout", "vocab_size",
+        "pooling_type", "tensor_data_layout", "vocab_size",
     }
 )  # fmt: skip

@@ -18,12 +18,14 @@ import numpy as np
 
 from quire.core.errors import ModelLoadError, UnsupportedArchitectureError
 from quire.core.model_config import ModelConfig
+from quire.core.pooling_config import PoolingConfig
 from quire.layers.rope import longrope_attention
 from quire.models.config_fields import ConfigFields
 from quire.models.gguf_architectures import (
     ARCHITECTURES,
     NEUTRAL,
     OTHER_KEYS,
+    POOLING,
     REQUIRED,
     SCALES,
     WINDOW,
@@ -36,6 +38,8 @@ from quire.models.registry import get_family
 log = logging.getLogger(__name__)
 
 MAX_EXPERTS = 1024
+#: ``pooling_type`` of classes.
+RANKING = 4
 #: Of llama.cpp, where a file says nothing.
 DEFAULT_THETA = 10_000.0
 
@@ -120,6 +124,8 @@ class _Reader:
         }
         key, other = self.architecture.instead or ("", "")
         model = other if self.values.get(key) else self.architecture.model
+        tensor, other_by = self.architecture.instead_by or ("", "")
+        model = other_by if tensor in self.file.tensors else model
         if num_drafting_blocks(self.file):
             fields["num_hidden_layers"] -= num_drafting_blocks(self.file)
         if self.architecture.rotates:
@@ -158,6 +164,9 @@ class _Reader:
                 mlp_bias="blk.0.ffn_down.bias" in tensors,
                 head_bias="output.bias" in tensors,
             )
+        config = replace(config, pooling=self._pooling(config.pooling))
+        if config.pooler and config.classifier is None:
+            config = replace(config, pooler="cls.weight" in self.file.tensors)
         window = self._integer(WINDOW, 0)
         if window and not self.architecture.window_every:
             config = replace(config, sliding_window=window, layer_windows=self._layer_windows())
@@ -352,7 +361,18 @@ class _Reader:
             )
         return embedding.shape[0]
 
+    def _pooling(self, usual: PoolingConfig) -> PoolingConfig:
+        """Return how vectors are made; files of models with classes say what those are given."""
+        kinds = {number: kind for kind, number in POOLING.items()}
+        number = self.values.get("pooling_type", 0)
+        if type(number) is not int or number not in {0, RANKING, *kinds}:
+            raise self._error("pooling_type", f"must be one of {', '.join(map(str, kinds))}")
+        return replace(usual, kind=kinds[number]) if number in kinds else usual
+
     def _spelled(self, field: str, value: Any) -> Any:
+        if field == "id2label":
+            texts = self.file.texts(f"{self.name}.{self.keys[field]}")
+            return {str(number): text for number, text in enumerate(texts)}
         spelled = self.architecture.spelled.get(field, {})
         return spelled[value] if spelled else value
 

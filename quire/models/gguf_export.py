@@ -6,6 +6,7 @@ import logging
 import math
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,7 @@ from quire.models.config_reader import read_model_config
 from quire.models.gguf_metadata import PlannedFile, check_file_says, model_metadata
 from quire.models.gguf_mix import Mix
 from quire.models.gguf_names import LONG_FACTORS, ROPE_FACTORS, SHORT_FACTORS, gguf_family
-from quire.models.gguf_places import Place, find_places
+from quire.models.gguf_places import Place, file_config, find_places
 from quire.models.gguf_writer import TensorPlan
 from quire.models.importance_matrix import ImportanceMatrix
 from quire.models.split_experts import split_experts
@@ -76,7 +77,11 @@ class GgufExport:
         importance: ImportanceMatrix | None = None,
         threads: int = 1,
     ) -> None:
-        self.config = config = read_model_config(folder)
+        config = read_model_config(folder)
+        # Where there are no classes, a file has no pooler.
+        self.config = config = replace(
+            config, pooler=config.pooler and config.classifier is not None
+        )
         self._checkpoint = split_experts(Checkpoint(folder), config)
         self._family = gguf_family(config.architecture)
         self._mix = Mix(type_name, config, pure, importance is not None)
@@ -89,10 +94,12 @@ class GgufExport:
         }
         if LAYOUTS[self._mix.main].is_quantized:
             self.metadata["general.quantization_version"] = QUANTIZATION_VERSION
+        if config.token_types:
+            self.metadata["tokenizer.ggml.token_type_count"] = config.token_types
         options = model_metadata(config, folder)
         self.metadata |= {f"{self._family.architecture}.{key}": v for key, v in options.items()}
         self.tensors = self._plans()
-        check_file_says(config, PlannedFile(folder, self.metadata, self.tensors))
+        check_file_says(file_config(config), PlannedFile(folder, self.metadata, self.tensors))
 
     def _plans(self) -> list[TensorPlan]:
         """Give each tensor of the file those of ours that it holds."""
@@ -100,7 +107,8 @@ class GgufExport:
         weights = map_weights(self._checkpoint, config)
         names, ours = weights.names, weights.shapes()
         tied = (re.escape(f"{names.head}.weight"),) if config.tie_word_embeddings else ()
-        check_tensors(self._checkpoint, ours, (*names.harmless, *tied))
+        pooler = (rf"{re.escape(names.pooler)}\.(weight|bias)",) if names.pooler else ()
+        check_tensors(self._checkpoint, ours, (*names.harmless, *tied, *pooler))
         self._arranged = arrange(self._checkpoint, weights)
         sources: dict[str, list[_Source]] = {}
         for name, place in find_places(config, ours):

@@ -11,9 +11,11 @@ from typing import Any
 
 from quire.core.errors import UnsupportedArchitectureError
 from quire.core.model_config import ModelConfig, RopeConfig
+from quire.core.pooling_config import PoolingConfig
 from quire.layers.rope import inverse_frequencies
 from quire.models.gguf_architectures import (
     ARCHITECTURES,
+    POOLING,
     WINDOW,
     WINDOW_PATTERN,
     GgufArchitecture,
@@ -63,6 +65,8 @@ def model_metadata(config: ModelConfig, folder: Path) -> dict[str, Any]:
     values[f"attention.{kind}_epsilon"] = config.norm_eps
     written = {key: value(config) for key, value in architecture.written.items()}
     written = {key: value for key, value in written.items() if value is not None}
+    if config.pooling != PoolingConfig() and config.pooling.kind in POOLING:
+        written["pooling_type"] = POOLING[config.pooling.kind]
     if not architecture.rotates:
         return values | written
     values |= {

@@ -70,6 +70,20 @@ _FUSED = replace(_LLAMA, qkv=FUSED_QKV, gate_up=("ffn_up",))
 _FALCON = replace(_FUSED, mlp_norm="attn_norm")
 _ONE_UP = replace(_LLAMA, gate_up=("ffn_up",))
 _GLM4 = replace(_GEMMA3, gate_up=("ffn_up",))
+_BERT = replace(
+    _LLAMA,
+    positions="position_embd",
+    token_types="token_types",
+    embedding_norm="token_embd_norm",
+    attention_norm="",
+    mlp_norm="attn_output_norm",
+    next_norm="layer_output_norm",
+    final_norm="",
+    gate_up=("ffn_up",),
+    pooler="cls",
+    classifier="cls.output",
+    harmless=(),
+)
 _COHERE = replace(_LLAMA, mlp_norm="attn_norm")
 _GLM4_MOE = replace(_MIXTRAL, mlp_norm="post_attention_norm")
 
@@ -142,6 +156,12 @@ GGUF_FAMILIES = {
     "GraniteForCausalLM": GgufFamily("granite", _LLAMA, True),
     "GraniteMoeForCausalLM": GgufFamily("granitemoe", _MIXTRAL, True),
     "GraniteMoeSharedForCausalLM": GgufFamily("granitemoe", _MIXTRAL, True),
+    "BertModel": GgufFamily("bert", _BERT),
+    "BertForSequenceClassification": GgufFamily("bert", _BERT),
+    "RobertaModel": GgufFamily("bert", _BERT),
+    "RobertaForSequenceClassification": GgufFamily("bert", _BERT),
+    "XLMRobertaModel": GgufFamily("bert", _BERT),
+    "XLMRobertaForSequenceClassification": GgufFamily("bert", _BERT),
     "CohereForCausalLM": GgufFamily("command-r", _COHERE, True),
     "Cohere2ForCausalLM": GgufFamily("cohere2", _COHERE, True),
 }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -35,6 +35,19 @@ class Place:
     transposed: int = 0
 
 
+def file_config(config: ModelConfig) -> ModelConfig:
+    """Return the model as a file has it: positions from the first that is used, no pooler.
+
+    A file has a pooler as a part of what makes classes.
+    """
+    return replace(
+        config,
+        learned_positions=config.learned_positions - config.position_offset,
+        position_offset=0,
+        pooler=config.pooler and config.classifier is not None,
+    )
+
+
 def find_places(
     config: ModelConfig, shapes: Mapping[str, tuple[int, ...]]
 ) -> Iterator[tuple[str, Place]]:
@@ -47,14 +60,16 @@ def find_places(
         shapes: Of our tensors, in the order of their :class:`WeightMap`.
     """
     names = gguf_family(config.architecture).weight_names(config)
-    stored = iter(WeightMap(config, names).shapes().items())
+    stored = iter(WeightMap(file_config(config), names).shapes().items())
     # A square matrix looks the same either way, so the family decides, not the shape.
     family = get_family(config.architecture).weight_names(config)
     for name, ours in shapes.items():
         gguf_name, shape = next(stored)
         in_layer = gguf_name.startswith("blk.") and len(ours) == 2
         transposed = int(family.linear_is_transposed and in_layer)
-        if gguf_name.endswith(HEADS):
+        if gguf_name == f"{names.positions}.weight":
+            yield name, Place(gguf_name, shape, np.arange(config.position_offset, ours[0]))
+        elif gguf_name.endswith(HEADS):
             yield from ((name, place) for place in _latent_heads(config, gguf_name))
         elif transposed or shape == ours:
             order = row_order(gguf_name, config)
