@@ -215,7 +215,7 @@ class GgufCheckpoint:
         layout = found[0].layout
         if layout != found[1].layout or layout.is_quantized:
             layout = LAYOUTS["F32"]
-        shape, nbytes = (heads * (latent.key_dim + latent.value_dim), latent.rank), 0
+        shape = (heads * (latent.key_dim + latent.value_dim), latent.rank)
         nbytes = sum(tensor.nbytes for tensor in found)
         self._put(block + HEADS, GgufEntry(stored, None, layout, shape, nbytes))
 

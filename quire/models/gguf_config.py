@@ -21,8 +21,9 @@ from quire.core.model_config import ModelConfig
 from quire.core.pooling_config import PoolingConfig
 from quire.layers.rope import longrope_attention
 from quire.models.config_fields import ConfigFields
-from quire.models.gguf_architectures import (
-    ARCHITECTURES,
+from quire.models.gguf_architectures import ARCHITECTURES
+from quire.models.gguf_file import GgufHeader
+from quire.models.gguf_keys import (
     NEUTRAL,
     OTHER_KEYS,
     POOLING,
@@ -31,7 +32,6 @@ from quire.models.gguf_architectures import (
     WINDOW,
     WINDOW_PATTERN,
 )
-from quire.models.gguf_file import GgufHeader
 from quire.models.gguf_names import LONG_FACTORS, ROPE_FACTORS, SHORT_FACTORS
 from quire.models.registry import get_family
 
@@ -286,6 +286,8 @@ class _Reader:
         """Return the RoPE's fields of queries that grow by ``factor`` past the original context."""
         if factor == 0.0:
             return {}
+        if type(factor) is not float or not 0.0 < factor < math.inf:
+            raise self._error("attention.temperature_scale", "must be a number >= 0")
         context = {"original_max_position_embeddings": self._integer("context_length")}
         scaling = context | fields.pop("rope_scaling", {"rope_type": "default"})
         scaling |= {"rope_theta": fields.pop("rope_theta"), "llama_4_scaling_beta": factor}

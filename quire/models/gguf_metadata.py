@@ -13,15 +13,14 @@ from quire.core.errors import UnsupportedArchitectureError
 from quire.core.model_config import ModelConfig, RopeConfig
 from quire.core.pooling_config import PoolingConfig
 from quire.layers.rope import inverse_frequencies
-from quire.models.gguf_architectures import (
-    ARCHITECTURES,
+from quire.models.gguf_architectures import ARCHITECTURES, GgufArchitecture
+from quire.models.gguf_config import read_gguf_config
+from quire.models.gguf_file import GgufHeader, GgufTensor
+from quire.models.gguf_keys import (
     POOLING,
     WINDOW,
     WINDOW_PATTERN,
-    GgufArchitecture,
 )
-from quire.models.gguf_config import read_gguf_config
-from quire.models.gguf_file import GgufHeader, GgufTensor
 from quire.models.gguf_names import gguf_family
 from quire.models.gguf_writer import TensorPlan
 

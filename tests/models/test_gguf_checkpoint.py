@@ -27,8 +27,7 @@ from quire.models.loader import load_model
 from quire.quantization.gguf_layouts import LAYOUTS
 from quire.quantization.gguf_types import FORMS, QUANTIZED, dequantize
 from quire.quantization.plan import QuantizationPlan
-from tests.models.conftest import DEEPSEEK_YARN, GPT2, MODELS, SHARED
-from tests.models.gguf_settings import LLAMA4, SETTINGS
+from tests.models.gguf_settings import SETTINGS
 
 torch = pytest.importorskip("torch")
 
@@ -318,44 +317,6 @@ def test_vocabulary_without_weights_is_no_model(export):
         read_model_config(path)
 
 
-PLAIN_YARN = {k: v for k, v in DEEPSEEK_YARN.items() if not k.startswith("mscale")}
-UNSAID = {
-    "falcon-rw": (*MODELS["falcon-rw"], "attention_bias must be False; got True"),
-    "gemma3-scale": ("Gemma3", MODELS["gemma3"][1], r"attention_scale must be 0\.22.*; got 0\.18"),
-    "gemma-act": ("Gemma", {**SHARED, "hidden_act": "silu"}, "hidden_act must be 'gelu_tanh'"),
-    "smollm3": ("SmolLM3", {**SHARED, "no_rope_layer_interval": 2}, "no_rope_layers must be"),
-    "smollm3-rope": (
-        "SmolLM3",
-        {**SHARED, "rope_parameters": MODELS["llama"][1]["rope_parameters"]},
-        "rope_type must be 'linear' or 'yarn'; got 'llama3'",
-    ),
-    "cohere2": (*MODELS["cohere2"], "head_dim must be 16; got 20"),
-    "cohere": ("Cohere", {**SHARED, "tie_word_embeddings": False}, "tie_word_embeddings must be"),
-    "qwen2-moe": (*MODELS["qwen2-moe"], "number of layers without experts must be 0; got 1"),
-    "qwen3-moe": (*MODELS["qwen3-moe"], "number of layers without experts must be 0; got 2"),
-    "llama4": (*MODELS["llama4"], "query_scaling must be QueryScaling"),
-    "llama4-chunks": ("Llama4", {**LLAMA4, "attention_chunk_size": 9}, "sliding_window must be 8"),
-    "llama4-irregular": ("Llama4", {**LLAMA4, "moe_layers": [0, 3]}, "moe must be"),
-    "deepseek-mscale": (*MODELS["deepseek-v3"], "mscale must be 0.9; got 0.7"),
-    "deepseek-yarn": (
-        "DeepseekV3",
-        {**MODELS["deepseek-v3"][1], "rope_parameters": PLAIN_YARN},
-        "mscale_all_dim must be 'a number > 0'; got 0.0",
-    ),
-    "ministral3": (*MODELS["ministral3"], "truncate must be True; got False"),
-    "stablelm-tied": ("StableLm", {**SHARED, "tie_word_embeddings": True}, "tie_word_embeddings"),
-    "gpt-j": ("GPTJ", {**GPT2, "rotary_dim": 8}, "the architecture must be one of .*; got GPTJ"),
-}
-
-
-@pytest.mark.parametrize("name", UNSAID)
-def test_what_a_file_cannot_say_is_refused(name, create_oracle, tmp_path):
-    family, settings, message = UNSAID[name]
-    create_oracle(family, settings).save_pretrained(tmp_path)
-    with pytest.raises(UnsupportedArchitectureError, match=message):
-        GgufExport(tmp_path, "F16")
-
-
 FAMILY_REFUSED = {
     "command-r.logit_scale": ("cohere", "x", "logit_scale must be a finite number"),
     "gptneox.use_parallel_residual": ("gpt-neox", 1, "must be true or false"),
@@ -372,6 +333,11 @@ FAMILY_REFUSED = {
     "llama.rope.scaling.attn_factor": ("llama-linear", 1.5, "must be 1 for the type linear"),
     "glm4.rope.dimension_sections": ("glm4", array("i", [2, 2, 2, 2]), "does not implement"),
     "glm4.nextn_predict_layers": ("glm4", 1, "is an option that Quire does not"),
+    "llama4.attention.sliding_window": ("llama4", 4096, "is an option that Quire does not"),
+    "llama4.interleave_moe_layer_step": ("llama4", 0, "must be an integer >= 1"),
+    "mistral3.attention.temperature_scale": ("ministral3", -1.0, "must be a number >= 0"),
+    "glm4moe.expert_gating_func": ("glm4-moe", 1, "is an option that Quire does not"),
+    "stablelm.rope.dimension_count": ("stablelm", 5, "must rotate an even part"),
     "phi2.expert_count": ("phi", 4, "is an option that Quire does not"),
 }
 
@@ -445,6 +411,14 @@ def test_which_layers_have_the_window(pattern, want, export):
     key = "llama.attention.sliding_window_pattern"
     config = read_model_config(export("ministral", change=set_value(key, pattern)))
     assert config.layer_windows == want and config.sliding_window == 9
+
+
+def test_mistral_under_the_name_of_its_successor(export):
+    """As Mistral Small 3.1 is: queries that do not grow."""
+    path = export("ministral3", change=set_value("mistral3.attention.temperature_scale", 0.0))
+    config = read_model_config(path)
+    assert (config.architecture, config.query_scaling) == ("MistralForCausalLM", None)
+    assert config.rope.scaling["rope_type"] == "yarn" and config.sliding_window is None
 
 
 def test_no_window_where_a_file_names_none(export):

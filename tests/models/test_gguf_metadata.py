@@ -9,9 +9,10 @@ import pytest
 
 from quire.core.errors import ModelLoadError
 from quire.core.model_config import ModelConfig
-from quire.models.gguf_architectures import ARCHITECTURES, NEUTRAL, OTHER_KEYS
+from quire.models.gguf_architectures import ARCHITECTURES
 from quire.models.gguf_config import read_gguf_config
 from quire.models.gguf_export import GgufExport
+from quire.models.gguf_keys import NEUTRAL, OTHER_KEYS
 from quire.models.gguf_metadata import PlannedFile
 from tests.models.gguf_settings import SETTINGS
 
