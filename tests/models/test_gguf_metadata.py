@@ -14,6 +14,7 @@ from quire.models.gguf_config import read_gguf_config
 from quire.models.gguf_export import GgufExport
 from quire.models.gguf_keys import NEUTRAL, OTHER_KEYS
 from quire.models.gguf_metadata import PlannedFile
+from tests.models.conftest import SHARED
 from tests.models.gguf_settings import SETTINGS
 
 #: One model of each architecture.
@@ -24,8 +25,11 @@ NAMES = {
     "qwen2moe": "qwen2-moe", "qwen3moe": "qwen3-moe", "olmo2": "olmo3", "olmoe": "olmoe",
     "seed_oss": "seed-oss", "ernie4_5": "ernie", "exaone4": "exaone4-wide",
     "gpt-oss": "gpt-oss", "dots1": "dots1", "gemma2": "gemma2", "granitemoe": "granite-moe",
+    "llama4": "llama4", "mistral3": "ministral3-scored", "deepseek2": "deepseek-v3",
+    "glm4moe": "glm4-moe", "stablelm": "stablelm", "bert": "bert",
     "chatglm": "glm", "granite": "granite", "command-r": "cohere", "cohere2": "cohere2",
 }  # fmt: skip
+MODELS = SETTINGS | {"bert": ("Bert", SHARED)}
 VALUES = [
     0, 1, -1, 3, 62, 2**31, 2**64 - 1, 0.0, -1.0, 0.5, 1e-45, 3.4e38, math.inf, math.nan, True,
     False, "", "none", "yarn", "linear", "longrope", [], ["x"], [True, False, True],
@@ -39,7 +43,7 @@ def test_every_architecture_has_a_model():
 
 @pytest.mark.parametrize("architecture", NAMES)
 def test_any_value_gives_a_model_or_a_load_error(architecture, create_oracle, tmp_path):
-    create_oracle(*SETTINGS[NAMES[architecture]]).save_pretrained(tmp_path)
+    create_oracle(*MODELS[NAMES[architecture]]).save_pretrained(tmp_path)
     exported = GgufExport(tmp_path, "F32")
     keys = {*ARCHITECTURES[architecture].keys.values(), *NEUTRAL, *OTHER_KEYS}
     read = refused = 0
