@@ -132,6 +132,11 @@ def _first_sparse(config: ModelConfig) -> int:
     return next(sparse) + 1
 
 
+def _gating(config: ModelConfig) -> int:
+    assert config.moe is not None
+    return {"softmax": 1, "sigmoid": 2}[config.moe.routing.scores]
+
+
 def _num_shared(config: ModelConfig) -> int:
     assert config.moe is not None
     return config.moe.shared_size // config.moe.intermediate_size
@@ -150,7 +155,7 @@ _DEEPSEEK_WRITTEN: dict[str, Callable[[ModelConfig], Any]] = {
     **_EXPERT_SIZE,
     "expert_shared_count": _num_shared,
     "leading_dense_block_count": attrgetter("num_dense_layers"),
-    "expert_gating_func": lambda config: {"softmax": 1, "sigmoid": 2}[config.moe.routing.scores],
+    "expert_gating_func": _gating,
     "expert_weights_scale": attrgetter("moe.routing.scale"),
     "expert_weights_norm": attrgetter("moe.routing.renormalize"),
 }

@@ -215,9 +215,9 @@ class GgufCheckpoint:
         layout = found[0].layout
         if layout != found[1].layout or layout.is_quantized:
             layout = LAYOUTS["F32"]
-        shape = (heads * (latent.key_dim + latent.value_dim), latent.rank)
+        joined = (heads * (latent.key_dim + latent.value_dim), latent.rank)
         nbytes = sum(tensor.nbytes for tensor in found)
-        self._put(block + HEADS, GgufEntry(stored, None, layout, shape, nbytes))
+        self._put(block + HEADS, GgufEntry(stored, None, layout, joined, nbytes))
 
     def _latent_heads(self, name: str, entry: GgufEntry) -> HostTensor:
         """Return what makes each head's key, then its value; float32 where it was quantized."""

@@ -390,7 +390,7 @@ class _Reader:
             raise self._error(key, "must be an integer >= 0 and < 2**31")
         return value
 
-    def _same(self, key: str, value: int) -> None:
+    def _same(self, key: str, value: float) -> None:
         if self.values.get(key, value) != value:
             raise self._error(key, f"must be {value}, as its tensors and other keys say")
 

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from typing import Any
 
+#: Of keys of the tokenizer, whatever the architecture.
+PREFIX = "tokenizer.ggml."
 WINDOW = "attention.sliding_window"
 WINDOW_PATTERN = "attention.sliding_window_pattern"
 #: Of an encoder: what its classes are made with, and the table of texts that tokens belong to.

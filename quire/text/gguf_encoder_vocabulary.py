@@ -14,6 +14,7 @@ from typing import Any
 from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers
 
 from quire.models.gguf_file import GgufHeader
+from quire.models.gguf_keys import PREFIX
 from quire.text.sentencepiece_model import (
     CONTROL,
     NORMAL,
@@ -25,7 +26,6 @@ from quire.text.sentencepiece_model import (
     build_tokenizer,
 )
 
-PREFIX = "tokenizer.ggml."
 #: What a piece begins with that goes on with a word.
 JOINED = "##"
 #: Ids that files may leave out, by the vocabulary's kind.

@@ -12,10 +12,10 @@ from typing import Any
 from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers
 
 from quire.models.gguf_file import GgufFile, open_gguf
+from quire.models.gguf_keys import PREFIX
 from quire.text.fim_tokens import GGUF_NAMES
 from quire.text.gguf_encoder_vocabulary import (
     DEFAULT_IDS,
-    PREFIX,
     encoder_templates,
     unigram,
     word_piece,
@@ -79,7 +79,7 @@ def read_gguf_tokenizer(path: Path) -> tuple[Tokenizer, dict[str, Any]]:
                 raise ValueError(f"{key}_token_id {token_id} beyond {len(tokens)} tokens")
             continue
         config[f"{name}_token"] = tokens[token_id]
-    if file.text("general.architecture") in ENCODERS:
+    if file.text("general.architecture", "") in ENCODERS:
         config["templates"] = encoder_templates(file.text(f"{PREFIX}model"), config)
     return backend, config
 

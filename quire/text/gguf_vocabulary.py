@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from quire.core.errors import ModelLoadError
+from quire.models.gguf_keys import PREFIX
 from quire.text.gguf_encoder_vocabulary import (
     DEFAULT_IDS,
     is_unigram,
@@ -16,7 +17,7 @@ from quire.text.gguf_encoder_vocabulary import (
     word_piece_metadata,
 )
 from quire.text.gguf_pre_tokenizers import find_pre_tokenizer
-from quire.text.gguf_tokenizer import PREFIX, SPECIAL
+from quire.text.gguf_tokenizer import SPECIAL
 from quire.text.sentencepiece_model import (
     BPE,
     CONTROL,

@@ -10,6 +10,7 @@ from array import array
 import numpy as np
 import pytest
 from click.testing import CliRunner
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 
 from quire import LLM
 from quire.cli.main import cli
@@ -18,6 +19,8 @@ from quire.models.gguf_export import GgufExport
 from quire.models.gguf_file import GgufFile
 from quire.text.tokenizer import load_tokenizer
 from tests.encoders.conftest import TEXTS
+
+transformers = pytest.importorskip("transformers")
 
 NAMES = ["bert", "roberta", "xlm-roberta", "bert-classes", "xlm-roberta-score", "roberta-classes"]
 #: Of llama.cpp, for ids of texts and their pooled vectors.
@@ -144,6 +147,27 @@ def test_a_file_of_its_converter(converted, llama_source, tmp_path):
             assert (own[:size] == value[:size]) if is_list else own == value, key
     for text in TEXTS:
         assert load_tokenizer(theirs).encode(text) == ours.encode(text)
+
+
+def test_byte_level_vocabulary_of_an_encoder(create_encoder, tmp_path):
+    """As RoBERTa has: two ends between texts."""
+    oracle, path = create_encoder("roberta"), tmp_path / "model.gguf"
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    special = ["<s>", "<pad>", "</s>", "<unk>"]
+    trainer = trainers.BpeTrainer(vocab_size=101, special_tokens=special)
+    tokenizer.train_from_iterator(TEXTS * 4, trainer)
+    ends = ("</s>", 2), ("<s>", 0)
+    tokenizer.post_processor = processors.RobertaProcessing(*ends, add_prefix_space=False)
+    names = {"bos_token": "<s>", "eos_token": "</s>", "sep_token": "</s>", "cls_token": "<s>"}
+    made = transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizer, **names)
+    made.save_pretrained(oracle.folder)
+    done = CliRunner().invoke(cli, ["convert", str(oracle.folder), str(path)])
+    assert done.exit_code == 0, done.output
+    ours, theirs = load_tokenizer(path), load_tokenizer(oracle.folder)
+    assert [ours.encode(text) for text in TEXTS] == [theirs.encode(text) for text in TEXTS]
+    assert ours.encode_pair(*TEXTS[:2]) == theirs.encode_pair(*TEXTS[:2])
 
 
 def test_an_activation_that_no_key_is_for(encoder):
