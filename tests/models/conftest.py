@@ -274,7 +274,7 @@ MODELS = {
         {**SHARED, "head_dim": 16, "sliding_window": 9, "layer_types": LAYER_TYPES},
     ),
 }
-CLASSES = {"GPT2": "GPT2LMHeadModel", "Gemma3": "Gemma3ForCausalLM"}
+CLASSES = {"Bert": "BertModel", "GPT2": "GPT2LMHeadModel", "Gemma3": "Gemma3ForCausalLM"}
 CONFIGS = {"Gemma3": "Gemma3TextConfig", "Llama4": "Llama4TextConfig"}
 
 
