@@ -22,21 +22,17 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
+from benchmarks.lattice_requests import BLOCK_SIZE, requests, token_ids_of
 from benchmarks.scripted_proposer import use_script
-from quire import LLM, AsyncLLM, LoRARequest, SamplingParams, StructuredOutputs
+from quire import LLM, AsyncLLM, LoRARequest, SamplingParams
 from quire.core.model_config import ModelConfig
 from quire.core.outputs import RequestOutput
-from quire.core.request import Picture
-from quire.core.vision_config import VisionConfig
 from quire.llm.engine_client import Prompt
 from quire.llm.text_engine import TextEngine
+from quire.models.config_reader import read_model_config
 
-NUM_OUTPUT_TOKENS = 20
 NUM_PROPOSED = 4
 ACCEPTED = 'spec_decode_num_accepted_tokens{method="medusa"}'
-BLOCK_SIZE = 8
 
 #: Everything of a request's output that must not depend on the condition.
 Result = tuple[Any, ...]
@@ -108,78 +104,6 @@ def few_conditions() -> list[Condition]:
     return [*single, Condition(batched=True, preempted=True), *both]
 
 
-def requests(config: ModelConfig) -> list[tuple[Prompt, SamplingParams]]:
-    """Make prompts and settings: greedy and seeded, one and several sequences, every logprob.
-
-    A model that reads pictures gets one in every prompt.
-    """
-    vision, made = config.vision, _texts(config.vocab_size)
-    if vision is None:
-        return [(prompt, params) for prompt, params in made]
-    return [
-        (_illustrated(prompt, number, vision), params)
-        for number, (prompt, params) in enumerate(made)
-    ]
-
-
-def _illustrated(prompt: list[int], number: int, vision: VisionConfig) -> Prompt:
-    """Return a prompt with a picture in it, which two prompts in turn have."""
-    shape, key, mark = vision.input, number // 2, vision.writing.row_id
-    count = vision.num_tokens(shape.height, shape.width)
-    texts = [3 if token_id == mark else token_id for token_id in prompt]
-    token_ids = [*texts[:1], *[mark] * count, *texts[1:]]
-    size = 3 * shape.height * shape.width
-    pixels = np.random.default_rng(key).integers(0, 256, size, dtype=np.uint8).tobytes()
-    picture = Picture(1, count, str(key), pixels, shape.height, shape.width)
-    return {"prompt_token_ids": token_ids, "pictures": [picture]}
-
-
-def token_ids_of(prompt: Prompt) -> list[int]:
-    """Return the tokens of one of the prompts."""
-    found = prompt["prompt_token_ids"] if isinstance(prompt, dict) else prompt
-    assert isinstance(found, list)
-    return found
-
-
-def _texts(vocab_size: int) -> list[tuple[list[int], SamplingParams]]:
-    random = np.random.default_rng(11)
-
-    def prompt(length: int) -> list[int]:
-        return random.integers(5, vocab_size, length).tolist()
-
-    def params(**settings: Any) -> SamplingParams:
-        return SamplingParams(max_tokens=NUM_OUTPUT_TOKENS, ignore_eos=True, **settings)
-
-    shared = prompt(70)
-    return [
-        (prompt(3), params(temperature=0.0, logprobs=2)),
-        (prompt(37), params(temperature=0.0, logprobs=0, prompt_logprobs=2)),
-        (shared + prompt(30), params(temperature=0.9, top_p=0.9, seed=1, n=3, logprobs=1)),
-        (
-            shared + prompt(7),
-            params(temperature=1.0, seed=2, repetition_penalty=1.2, presence_penalty=0.3),
-        ),
-        (
-            prompt(33),
-            params(
-                temperature=0.7, top_k=9, min_p=0.01, seed=3, n=2, logprobs=5, logit_bias={7: 2.0}
-            ),
-        ),
-        (prompt(2 * BLOCK_SIZE), params(temperature=0.0, prompt_logprobs=0)),
-        (
-            prompt(29),
-            SamplingParams(
-                max_tokens=NUM_OUTPUT_TOKENS,
-                structured_outputs=StructuredOutputs(regex="[a-f ]{1,200}[0-9]{2}"),
-                temperature=1.0,
-                seed=4,
-                n=2,
-                logprobs=1,
-            ),
-        ),
-    ]
-
-
 def _loras(adapters: Sequence[Path]) -> list[LoRARequest]:
     return [LoRARequest(folder.name, i, str(folder)) for i, folder in enumerate(adapters, 1)]
 
@@ -235,13 +159,18 @@ def run(
         adapters: As of :func:`check_lattice`.
     """
     block_size = settings.get("block_size", BLOCK_SIZE)
+    vision = read_model_config(folder).vision
+    picture = 0 if vision is None else vision.num_tokens(vision.input.height, vision.input.width)
     settings = {
         "block_size": BLOCK_SIZE,
         "max_num_seqs": 16,
-        "max_num_batched_tokens": 16 if condition.chunked else 512,
+        "max_num_batched_tokens": 16 + picture if condition.chunked else 512,
         "enable_prefix_caching": condition.warm,
-        # In blocks of 8, the longest request takes 30 with its three sequences, all together 69.
-        "num_gpu_blocks_override": 36 * 8 // block_size if condition.preempted else 200,
+        # In blocks of 8, the longest request takes 30 with its three sequences, all together 69;
+        # with a picture in each of the seven.
+        "num_gpu_blocks_override": (36 * 8 + 4 * picture) // block_size
+        if condition.preempted
+        else 200,
         "threads": 2 if condition.two_threads else 1,
         **settings,
     }
@@ -251,8 +180,8 @@ def run(
         return asyncio.run(streamed)
     with LLM(str(folder), **settings) as llm:
         _arrange(llm.engine, condition, baseline)
-        for adapter in _loras(adapters):  # reading them would spread the starts
-            llm.generate([5], SamplingParams(max_tokens=1), lora_request=adapter)
+        for prompt, adapter in _first(llm.engine.model_config, adapters):
+            llm.generate(prompt, SamplingParams(max_tokens=1), lora_request=adapter)
         for _ in range(passes):
             work = requests(llm.engine.model_config)
             lora = _adapters_of(len(work), adapters)
@@ -266,6 +195,15 @@ def run(
                     for (prompt, params), adapter in zip(work, lora, strict=True)
                 ]
         return _collect(outputs, before, llm.engine.stats())
+
+
+def _first(
+    config: ModelConfig, adapters: Sequence[Path]
+) -> list[tuple[Prompt, LoRARequest | None]]:
+    """Return what is run before: reading adapters and pictures would spread the starts."""
+    read: list[tuple[Prompt, LoRARequest | None]] = [([5], own) for own in _loras(adapters)]
+    pictures = [] if config.vision is None else requests(config)
+    return [*read, *((prompt, None) for prompt, _ in pictures)]
 
 
 def _arrange(engine: TextEngine, condition: Condition, baseline: Run | None) -> None:
@@ -299,8 +237,10 @@ async def _run_streamed(
     llm = AsyncLLM(str(folder), **settings)
     _arrange(llm._engine, condition, baseline)
     try:
-        for adapter in _loras(adapters):
-            await _read_stream(llm, [5], SamplingParams(max_tokens=1), adapter.lora_name, adapter)
+        for number, (prompt, adapter) in enumerate(_first(llm.model_config, adapters)):
+            await _read_stream(
+                llm, prompt, SamplingParams(max_tokens=1), f"first-{number}", adapter
+            )
         for number in range(passes):
             before = llm.stats()
             work = requests(llm.model_config)

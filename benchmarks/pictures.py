@@ -2,8 +2,14 @@
 
 A stream decodes while two requests with a picture each arrive. Stated are the gaps between its
 tokens: alone, while pictures are encoded between its steps, and while it shares steps with the
-prompts that hold them. Then the encoder alone next to transformers on torch's CPU kernels, each of
-the same shape, with random weights.
+prompts that hold them; and next to those what two prompts of as many tokens, all of them text, do
+to it: that part has nothing to do with pictures. Of the gaps while pictures are encoded it is
+stated what of them is encoding, in seconds and as a share: up to a half a stream waits no longer
+for an encoder than for its own step. Then the encoder of the first model alone next to transformers
+on torch's CPU kernels, of the same shape, with random weights.
+
+Two models: the Llama 1B shape with CLIP-L/336, and the Qwen2.5 0.5B shape with an
+encoder for pictures of 896 x 896, of which a head of a layer is work for several steps.
 """
 
 from __future__ import annotations
@@ -32,8 +38,10 @@ from quire.models.vision.slices import finish
 from tools.random_checkpoint import PRESETS, random_checkpoint
 
 NUM_REQUESTS = 2
-MOST_STEPS = 2000
+MOST_STEPS = 1900
 DTYPE = "bfloat16"
+KINDS = ("alone", "encoding", "of it encoded", "picture prompts", "text prompts")
+PICTURE_PRESETS = ["llava-1b", "llava-0.5b-896"]
 _numbers = count()
 
 
@@ -42,44 +50,75 @@ def random_pixels(edge: int) -> np.ndarray:
     return np.random.default_rng(next(_numbers)).integers(0, 256, (edge, edge, 3), np.uint8)
 
 
-def add_request(llm: LLM, name: str) -> None:
-    """Add a request whose picture nobody has seen."""
+def add_request(llm: LLM, name: str, *, has_picture: bool) -> None:
+    """Add a request whose picture nobody has seen, or one of as many tokens of text."""
     vision = llm.engine.model_config.vision
     assert vision is not None, "a model of text"
-    edge, ids = vision.image_size, prompt(16, next(_numbers))
-    pixels = random_pixels(edge).tobytes()
-    picture = Picture(len(ids), vision.num_tokens, str(next(_numbers)), pixels, edge, edge)
-    ids = [*ids, *[vision.token_id] * vision.num_tokens, 5, 6]
+    edge = vision.image_size
+    num_rows = vision.num_tokens(edge, edge)
+    ids = prompt(18 + num_rows, next(_numbers))
+    request: dict[str, Any] = {"prompt_token_ids": ids}
+    if has_picture:
+        ids[16:-2] = [vision.writing.row_id] * num_rows
+        pixels = random_pixels(edge).tobytes()
+        request["pictures"] = [Picture(16, num_rows, str(next(_numbers)), pixels, edge, edge)]
     params = SamplingParams(temperature=0, max_tokens=1, ignore_eos=True, detokenize=False)
-    llm.engine.add_request(name, {"prompt_token_ids": ids, "pictures": [picture]}, params)
+    llm.engine.add_request(name, request, params)
 
 
 def gaps_of_a_stream(llm: LLM, steps: int) -> dict[str, list[float]]:
-    """Return the seconds between tokens: alone, while pictures are encoded, and with prompts.
+    """Return the seconds between tokens by what else is done, and those of encoding in them.
 
     Args:
         llm: Has nothing to do.
         steps: Of the stream alone.
     """
     engine = llm.engine.engine
-    start_decoding(llm, 1, 64, MOST_STEPS)
-    gaps: dict[str, list[float]] = {"alone": [], "encoding": [], "with prompts": []}
+    gaps: dict[str, list[float]] = {
+        kind: []
+        for kind in ("alone", "encoding", "of it encoded", "picture prompts", "text prompts")
+    }
+    pictures = engine.executor.pictures
+    encode = pictures.encode
+    encoded = 0.0
 
-    def step(kind: str) -> set[str]:
+    def timed(seconds: float) -> None:
+        nonlocal encoded
+        start = time.perf_counter()
+        encode(seconds)
+        encoded = time.perf_counter() - start
+
+    def step(kind: str, with_prompts: str = "") -> set[str]:
+        nonlocal encoded
+        encoded = 0.0
         start = time.perf_counter()
         outputs = llm.engine.step()
         took = time.perf_counter() - start
-        has_prompt = len(outputs) > 1 or not all(r.decodes for r in engine.scheduler.running)
-        gaps["with prompts" if has_prompt else kind].append(took)
+        if len(outputs) > 1 or not all(r.decodes for r in engine.scheduler.running):
+            kind = with_prompts
+        gaps[kind].append(took)
+        if kind == "encoding":
+            gaps["of it encoded"].append(encoded)
         return {output.request_id for output in outputs}
 
-    for _ in range(steps):
-        step("alone")
-    names = {f"pictures-{next(_numbers)}" for _ in range(NUM_REQUESTS)}
-    for name in names:
-        add_request(llm, name)
-    while names:
-        names -= step("encoding")
+    def prompts(kind: str, with_prompts: str) -> None:
+        names = {f"{with_prompts} {next(_numbers)}" for _ in range(NUM_REQUESTS)}
+        for name in names:
+            add_request(llm, name, has_picture=kind == "encoding")
+        while names:
+            names -= step(kind, with_prompts)
+
+    start_decoding(llm, 1, 64, MOST_STEPS)
+    pictures.encode = timed
+    try:
+        for _ in range(steps):
+            step("alone")
+        prompts("alone", "text prompts")
+        for _ in range(steps):
+            step("alone")
+        prompts("encoding", "picture prompts")
+    finally:
+        pictures.encode = encode
     stop_decoding(llm)
     return gaps
 
@@ -133,18 +172,22 @@ def encode_cases(folder: Path, backend: Backend, dtype: str) -> dict[str, Callab
 def main(words: Sequence[str] | None = None) -> int:
     """Measure, print and write the result."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("preset", nargs="?", default="llava-1b", choices=sorted(PRESETS))
+    parser.add_argument("--presets", nargs="+", default=PICTURE_PRESETS, choices=PICTURE_PRESETS)
     parser.add_argument("--quantization", default="int4")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--steps", type=int, default=40)
     parser.add_argument("--threads", type=int, default=2)
     options = parser.parse_args(words)
     logging.getLogger("quire").setLevel(logging.WARNING)
-    with tempfile.TemporaryDirectory() as temporary:
-        folder = Path(temporary) / "model"
-        random_checkpoint(folder, PRESETS[options.preset], dtype=DTYPE)
-        encoding = _measure_encoders(folder, options.threads, options.rounds)
-        streams = _measure_streams(folder, options)
+    encoding, streams = {}, {}
+    for number, preset in enumerate(options.presets):
+        with tempfile.TemporaryDirectory() as temporary:
+            folder = Path(temporary) / "model"
+            random_checkpoint(folder, PRESETS[preset], dtype=DTYPE)
+            print(preset)
+            streams[preset] = _measure_streams(folder, options)
+            if number == 0:
+                encoding = _measure_encoders(folder, options.threads, options.rounds)
     path = results.write(
         results.per_processor("pictures"),
         {"encoding": encoding, "streams": streams},
@@ -169,7 +212,7 @@ def _measure_streams(folder: Path, options: argparse.Namespace) -> dict[str, Any
     llm = LLM(
         str(folder),
         quantization=options.quantization,
-        max_model_len=4096,
+        max_model_len=6144,
         kv_cache_memory_bytes=2**28,
         threads=options.threads,
         enable_prefix_caching=False,
@@ -178,11 +221,18 @@ def _measure_streams(folder: Path, options: argparse.Namespace) -> dict[str, Any
     for _ in range(options.rounds):
         for kind, seconds in gaps_of_a_stream(llm, options.steps).items():
             gaps.setdefault(kind, []).extend(seconds)
-    rows = {kind: results.summary(seconds) for kind, seconds in gaps.items()}
+    rows = {kind: _distribution(seconds) for kind, seconds in gaps.items()}
+    pairs = zip(gaps["of it encoded"], gaps["encoding"], strict=True)
+    shares = _distribution([encoded / gap for encoded, gap in pairs])
     for kind, row in rows.items():
-        median, longest = 1000 * row["median"], 1000 * row["max"]
-        print(f"gaps {kind:12} {median:8.1f} ms, longest {longest:8.1f} ms")
-    return rows
+        found = [f"{name} {1000 * row[name]:7.1f}" for name in ("median", "p99", "max")]
+        print(f"gaps {kind:15} {', '.join(found)} ms")
+    print("shares " + ", ".join(f"{name} {shares[name]:.2f}" for name in ("median", "p99", "max")))
+    return {**rows, "encoded share": shares}
+
+
+def _distribution(seconds: list[float]) -> dict[str, float]:
+    return {**results.summary(seconds), "p99": float(np.percentile(seconds, 99))}
 
 
 if __name__ == "__main__":

@@ -13,11 +13,15 @@ from typing import Any
 import click
 import numpy as np
 
-from quire.models.adapters.peft_folder import CONFIG, WEIGHTS
+from quire.models.adapters.peft_folder import WEIGHTS
+from quire.models.adapters.peft_settings import CONFIG
 from quire.models.adapters.places import read_places
 from quire.models.safetensors_writer import TensorData, tensor_data, write_safetensors
 
-TARGETS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
+TARGETS = (
+    *("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"),
+    *("w1", "w2", "w3"),  # of experts, as Mixtral calls them
+)
 
 
 def random_adapter(

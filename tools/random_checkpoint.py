@@ -109,16 +109,19 @@ LLAMA_1B = _dense(
     rope_scaling=LLAMA3_ROPE,
     tie_word_embeddings=True,
 )
+QWEN_HALF_B = _dense(
+    "Qwen2ForCausalLM",
+    (151936, 896, 24, 14, 2, 64, 4864),
+    max_position_embeddings=32768,
+    rope_theta=1e6,
+    tie_word_embeddings=True,
+)
 PRESETS: dict[str, dict[str, Any]] = {
     "llama-3.2-1b": LLAMA_1B,
     "llava-1b": _llava(LLAMA_1B, (336, 14, 1024, 24, 16, 4096)),
-    "qwen2.5-0.5b": _dense(
-        "Qwen2ForCausalLM",
-        (151936, 896, 24, 14, 2, 64, 4864),
-        max_position_embeddings=32768,
-        rope_theta=1e6,
-        tie_word_embeddings=True,
-    ),
+    # Large pictures and a small decoder; as wide as So400m, with few of its layers.
+    "llava-0.5b-896": _llava(QWEN_HALF_B, (896, 14, 1152, 5, 16, 4304)),
+    "qwen2.5-0.5b": QWEN_HALF_B,
     "qwen3-0.6b": _dense(
         "Qwen3ForCausalLM",
         (151936, 1024, 28, 16, 8, 128, 3072),

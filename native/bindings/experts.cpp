@@ -36,15 +36,61 @@ class Experts {
     const Output<float> wide(hidden, 2 * count * stack_.middle);
     const Output<float> narrow(activated, count * stack_.middle);
     const Output<float> output(out, num_rows * stack_.width);
-    const int32_t* id = experts;
-    const auto bound = static_cast<int32_t>(stack_.down.size());
-    if (!std::all_of(id, id + count, [=](int32_t e) { return e >= 0 && e < bound; })) return false;
-    const GilRelease release(count * stack_.width * stack_.middle / 4);
+    if (!are_inside(experts, count)) return false;
+    const GilRelease release(work(count));
     run_experts(stack_, {rows, experts, shares, num_rows, top_k}, {inputs, wide, narrow}, output);
     return true;
   }
 
+  // The same in parts; see runtime/experts.h.
+  bool gate_up(nb::handle x, nb::handle ids, int64_t num_rows, int64_t top_k, nb::handle grouped,
+               nb::handle hidden, nb::handle places) const {
+    const int64_t count = num_rows * top_k;
+    const Input<float> rows(x, num_rows * stack_.width);
+    const Input<int32_t> experts(ids, count);
+    const Output<float> inputs(grouped, count * stack_.width);
+    const Output<float> wide(hidden, 2 * count * stack_.middle);
+    const Output<int32_t> found(places, count);
+    if (!are_inside(experts, count)) return false;
+    const GilRelease release(work(count));
+    multiply_gate_up(stack_, {rows, experts, nullptr, num_rows, top_k}, {inputs, wide, nullptr},
+                     found);
+    return true;
+  }
+
+  bool down(nb::handle ids, int64_t num_rows, int64_t top_k, nb::handle hidden,
+            nb::handle activated, nb::handle grouped) const {
+    const int64_t count = num_rows * top_k;
+    const Input<int32_t> experts(ids, count);
+    const Output<float> wide(hidden, 2 * count * stack_.middle);
+    const Output<float> narrow(activated, count * stack_.middle);
+    const Output<float> outputs(grouped, count * stack_.width);
+    if (!are_inside(experts, count)) return false;
+    const GilRelease release(work(count));
+    multiply_down(stack_, {nullptr, experts, nullptr, num_rows, top_k}, {outputs, wide, narrow});
+    return true;
+  }
+
+  bool combine(nb::handle ids, nb::handle weights, int64_t num_rows, int64_t top_k,
+               nb::handle grouped, nb::handle out) const {
+    const int64_t count = num_rows * top_k;
+    const Input<int32_t> experts(ids, count);
+    const Input<float> shares(weights, count), outputs(grouped, count * stack_.width);
+    const Output<float> output(out, num_rows * stack_.width);
+    if (!are_inside(experts, count)) return false;
+    const GilRelease release(count * stack_.width);
+    combine_rows(stack_, {nullptr, experts, shares, num_rows, top_k}, outputs, output);
+    return true;
+  }
+
  private:
+  bool are_inside(const int32_t* ids, int64_t count) const {
+    const auto bound = static_cast<int32_t>(stack_.down.size());
+    return std::all_of(ids, ids + count, [=](int32_t e) { return e >= 0 && e < bound; });
+  }
+
+  int64_t work(int64_t count) const { return count * stack_.width * stack_.middle / 4; }
+
   // Keeps the matrices alive. Each expert's must cover the columns, side by side.
   ExpertProducts products(const Stacks& stacks, int64_t in_features, int64_t out_features) {
     ExpertProducts found;
@@ -77,7 +123,10 @@ class Experts {
 void bind_experts(nb::module_& m) {
   nb::class_<Experts>(m, "Experts")
       .def(nb::init<int64_t, int64_t, int, const Stacks&, const Stacks&>())
-      .def("run", &Experts::run);
+      .def("run", &Experts::run)
+      .def("gate_up", &Experts::gate_up)
+      .def("down", &Experts::down)
+      .def("combine", &Experts::combine);
 }
 
 }  // namespace quire

@@ -127,21 +127,53 @@ void multiply(const ExpertProducts& products, const std::vector<int64_t>& starts
   parallel_for(static_cast<int64_t>(pieces.size()), run);
 }
 
+void gate_up_of(const ExpertStack& stack, const ExpertRoutes& routes, const Grouping& rows,
+                const ExpertBuffers& buffers) {
+  const auto count = static_cast<int64_t>(rows.sources.size());
+  kernels().gather_rows(routes.x, rows.sources.data(), count, stack.width, buffers.grouped);
+  multiply(stack.gate_up, rows.starts, buffers.grouped, buffers.hidden, 2 * stack.middle);
+}
+
+// The gathered inputs are done with: their memory takes the experts' outputs.
+void down_of(const ExpertStack& stack, const Grouping& rows, const ExpertBuffers& buffers) {
+  const auto count = static_cast<int64_t>(rows.sources.size());
+  kernels().gated_activation(buffers.hidden, stack.activation, count, stack.middle,
+                             buffers.activated);
+  multiply(stack.down, rows.starts, buffers.activated, buffers.grouped, stack.width);
+}
+
+void combine_of(const ExpertStack& stack, const ExpertRoutes& routes, const Grouping& rows,
+                const float* grouped, float* out) {
+  kernels().combine_experts(grouped, rows.places.data(), routes.weights, routes.num_rows,
+                            routes.top_k, stack.width, out);
+}
+
 }  // namespace
 
 void run_experts(const ExpertStack& stack, const ExpertRoutes& routes, const ExpertBuffers& buffers,
                  float* out) {
-  const int64_t count = routes.num_rows * routes.top_k;
-  if (count == 0) return;
+  if (routes.num_rows * routes.top_k == 0) return;
   const Grouping rows = group(routes, stack.down.size());
-  kernels().gather_rows(routes.x, rows.sources.data(), count, stack.width, buffers.grouped);
-  multiply(stack.gate_up, rows.starts, buffers.grouped, buffers.hidden, 2 * stack.middle);
-  kernels().gated_activation(buffers.hidden, stack.activation, count, stack.middle,
-                             buffers.activated);
-  // The gathered inputs are done with: their memory takes the experts' outputs.
-  multiply(stack.down, rows.starts, buffers.activated, buffers.grouped, stack.width);
-  kernels().combine_experts(buffers.grouped, rows.places.data(), routes.weights, routes.num_rows,
-                            routes.top_k, stack.width, out);
+  gate_up_of(stack, routes, rows, buffers);
+  down_of(stack, rows, buffers);
+  combine_of(stack, routes, rows, buffers.grouped, out);
+}
+
+void multiply_gate_up(const ExpertStack& stack, const ExpertRoutes& routes,
+                      const ExpertBuffers& buffers, int32_t* places) {
+  const Grouping rows = group(routes, stack.down.size());
+  std::copy(rows.places.begin(), rows.places.end(), places);
+  gate_up_of(stack, routes, rows, buffers);
+}
+
+void multiply_down(const ExpertStack& stack, const ExpertRoutes& routes,
+                   const ExpertBuffers& buffers) {
+  down_of(stack, group(routes, stack.down.size()), buffers);
+}
+
+void combine_rows(const ExpertStack& stack, const ExpertRoutes& routes, const float* grouped,
+                  float* out) {
+  combine_of(stack, routes, group(routes, stack.down.size()), grouped, out);
 }
 
 }  // namespace quire

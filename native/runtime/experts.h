@@ -52,4 +52,15 @@ struct ExpertBuffers {
 void run_experts(const ExpertStack& stack, const ExpertRoutes& routes, const ExpertBuffers& buffers,
                  float* out);
 
+// The same in parts, for what is done to products in between: from x to grouped and hidden, whose
+// row places (T, top_k)[t, j] is that of the routed row (t, j);
+void multiply_gate_up(const ExpertStack& stack, const ExpertRoutes& routes,
+                      const ExpertBuffers& buffers, int32_t* places);
+// from hidden to activated, and from there to grouped, in the same order;
+void multiply_down(const ExpertStack& stack, const ExpertRoutes& routes,
+                   const ExpertBuffers& buffers);
+// and from there to out.
+void combine_rows(const ExpertStack& stack, const ExpertRoutes& routes, const float* grouped,
+                  float* out);
+
 }  // namespace quire

@@ -13,17 +13,14 @@ class AdapterReference:
         name: As requests say it.
         path: Its folder.
         content_hash: Of its files, in hex: equal content, equal KV.
-        rank: The largest of its matrices'.
-        nbytes: Of its tensors as they are stored.
-        whole_bytes: Of them, those of matrices that it brings in place of the model's.
+        extra_bytes: Memory that it takes besides low ranks of linears that all rows pass: experts'
+            matrices, and those in place of the model's.
     """
 
     name: str
     path: str
     content_hash: str
-    rank: int
-    nbytes: int
-    whole_bytes: int = 0
+    extra_bytes: int = 0
 
     @property
     def cache_keys(self) -> tuple[str, ...]:

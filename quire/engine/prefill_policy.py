@@ -9,6 +9,7 @@ prompt waits for ever (shortest remaining time first, with ageing).
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -25,6 +26,9 @@ PATIENCE = 4
 FIRST_PART = 16
 #: With this many prompts half computed, further long ones stay in the queue.
 MAX_STARTED_PROMPTS = 16
+
+#: An ordinary step of decodes is the shortest of that many.
+ORDINARY_OF = 4
 
 #: Prompt tokens of a step that others wait for, where no setting says otherwise.
 PROMPT_TOKENS = 112
@@ -87,6 +91,8 @@ class PrefillPolicy:
         )
         self.chunk_size = ChunkSize()
         self._cost = StepCost()
+        #: Of the last steps without tokens of prompts.
+        self._decode_seconds: deque[float] = deque(maxlen=ORDINARY_OF)
         self._passed: dict[str, int] = {}  # steps in a row in which a prompt got nothing
 
     def step_ended(
@@ -115,12 +121,18 @@ class PrefillPolicy:
             num_prompt_tokens: It had.
             has_part: Whether some of them were a part of a prompt that goes on.
         """
+        if not num_prompt_tokens:
+            self._decode_seconds.append(seconds)
         self.chunk_size.observe(seconds, num_prompt_tokens, has_part)
         self._cost.observe(seconds, num_decodes, num_prompt_tokens)
 
     def step_seconds(self, num_decodes: int) -> float:
-        """Return what a step of that many decodes takes; 0.0 before the first step."""
-        return self._cost.seconds(num_decodes, 0)
+        """Return what a step of that many decodes takes; 0.0 before the first step.
+
+        No more than the shortest of the last ones took: others were disturbed, and what is
+        expected follows them for a while.
+        """
+        return min([self._cost.seconds(num_decodes, 0), *self._decode_seconds])
 
     def most_prompt_tokens(self, num_decodes: int) -> int:
         """Return the tokens of prompts in a step that others wait for.

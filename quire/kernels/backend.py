@@ -386,6 +386,11 @@ class Backend(Protocol):
         ...
 
 
+#: Changes outputs (R, out) of experts' matrices, given the inputs (R, in) of R = T k routed rows,
+#: too, and places (T, k) int32 on the host: which row of either is (t, j).
+ProductChange = Callable[[Array, Array, npt.NDArray[np.int32]], None]
+
+
 class Experts(Protocol):
     """Expert MLPs of one layer.
 
@@ -397,6 +402,26 @@ class Experts(Protocol):
     nbytes: int
     packed: Sequence[Sequence[PackedWeights]]
 
-    def __call__(self, x: Array, ids: Array, weights: Array, out: Array) -> Array:
-        """``out[t] = sum_j weights[t, j] * mlp[ids[t, j]](x[t])``, summed in the order of j."""
+    def __call__(
+        self, x: Array, ids: Array, weights: Array, out: Array, rows: BatchRows | None = None
+    ) -> Array:
+        """``out[t] = sum_j weights[t, j] * mlp[ids[t, j]](x[t])``, summed in the order of j.
+
+        As of :class:`Linear`, ``rows`` are what those of ``x`` are in the step.
+        """
+        ...
+
+    def changed(
+        self,
+        x: Array,
+        ids: Array,
+        weights: Array,
+        out: Array,
+        change_up: ProductChange,
+        change_down: ProductChange,
+    ) -> Array:
+        """Do the same, with changes of both products before they are used.
+
+        Rows that are not changed have the bits that they have without.
+        """
         ...

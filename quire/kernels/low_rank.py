@@ -48,12 +48,12 @@ class RowGroups:
     """Rows of an array of activations by their adapter.
 
     Attributes:
-        slots: The adapters' numbers, from 1 on, each once.
+        keys: The adapters' slots, from 1 on, each once; of routed rows any numbers above 0.
         bounds: Of each, where its rows begin and end in ``rows``.
         rows: int32, on the host; rows without an adapter are not there.
     """
 
-    slots: tuple[int, ...]
+    keys: tuple[int, ...]
     bounds: tuple[tuple[int, int], ...]
     rows: npt.NDArray[np.int32]
 
@@ -77,9 +77,14 @@ def _group(rows: BatchRows, to_numpy: Callable[[Array], Any]) -> RowGroups:
     slots = to_numpy(batch.adapters).repeat(lengths)
     if rows.indices is not None:
         slots = slots[to_numpy(rows.indices)]
-    order = slots.argsort(kind="stable").astype(np.int32)
-    order = order[np.count_nonzero(slots == 0) :]
-    numbers, begins = np.unique(slots[order], return_index=True)
+    return group_by(slots)
+
+
+def group_by(keys: npt.NDArray[Any]) -> RowGroups:
+    """Return where each key is; 0 is none."""
+    order = keys.argsort(kind="stable").astype(np.int32)
+    order = order[np.count_nonzero(keys == 0) :]
+    numbers, begins = np.unique(keys[order], return_index=True)
     edges = [*begins.tolist(), len(order)]
     return RowGroups(tuple(numbers.tolist()), tuple(pairwise(edges)), order)
 

@@ -1,36 +1,16 @@
 """An embedding to which each row's adapter adds its own; rows without one keep their bits.
 
-T rows, R rank, V vocabulary, D model dim.
+T rows, R rank, D model dim.
 """
 
 from __future__ import annotations
-
-from dataclasses import dataclass
 
 import numpy as np
 
 from quire.kernels.backend import Array, Backend, Linear
 from quire.kernels.forward_batch import BatchRows
 from quire.kernels.host_tensor import HostTensor
-from quire.kernels.low_rank import LowRank, group_rows
-from quire.layers.adapted_linear import AdapterPlace
-
-
-@dataclass(frozen=True, slots=True)
-class EmbeddingChange:
-    """What an adapter makes of an embedding.
-
-    Attributes:
-        table: (V, R), or None: its rows are looked up, multiplied by ``low_rank`` and added.
-        low_rank: R to D.
-        whole: Looked up in place of the embedding, or None.
-        nbytes: Memory of all.
-    """
-
-    table: HostTensor | None = None
-    low_rank: LowRank | None = None
-    whole: Linear | None = None
-    nbytes: int = 0
+from quire.layers.adapter_slots import AdapterChange, AdapterSlots, apply_changes
 
 
 class AdaptedEmbedding:
@@ -39,15 +19,13 @@ class AdaptedEmbedding:
     Args:
         backend: Computes.
         linear: Looks up.
-        place: What it is to adapters.
+        slots: What adapters make of it.
     """
 
-    def __init__(self, backend: Backend, linear: Linear, place: AdapterPlace) -> None:
-        self._backend, self._linear = backend, linear
+    def __init__(self, backend: Backend, linear: Linear, slots: AdapterSlots) -> None:
+        self._backend, self._linear, self._slots = backend, linear, slots
         self.in_features, self.out_features = linear.in_features, linear.out_features
         self.nbytes, self.packed = linear.nbytes, linear.packed
-        self.place = place
-        self._changes: dict[int, EmbeddingChange] = {}
 
     def __call__(self, x: Array, out: Array | None = None, rows: BatchRows | None = None) -> Array:
         """Multiply, which no adapter changes here."""
@@ -56,16 +34,16 @@ class AdaptedEmbedding:
     def lookup(self, ids: Array, out: Array | None = None, rows: BatchRows | None = None) -> Array:
         """Return rows ``ids`` (T,) as (T, D), with what their adapters make of them."""
         y = self._linear.lookup(ids, out, rows)
-        if rows is None or rows.batch.adapters is None or not self._changes:
-            return y
-        groups, tokens = group_rows(rows, self._backend.to_numpy), self._backend.to_numpy(ids)
-        for slot, (begin, end) in zip(groups.slots, groups.bounds, strict=True):
-            if slot in self._changes:
-                own = groups.rows[begin:end]
-                self._change(self._changes[slot], tokens[own], own, y)
+        found = self._slots.present(rows, self._backend)
+        if found is not None:
+            present, changed = found
+            tokens = self._backend.to_numpy(ids)
+            for change, begin, end in present:
+                own = changed[begin:end]
+                self._change(change, tokens[own], own, y)
         return y
 
-    def _change(self, change: EmbeddingChange, ids: np.ndarray, rows: np.ndarray, y: Array) -> None:
+    def _change(self, change: AdapterChange, ids: np.ndarray, rows: np.ndarray, y: Array) -> None:
         backend = self._backend
         if change.whole is not None:
             found = change.whole.lookup(backend.from_numpy(ids))
@@ -74,13 +52,4 @@ class AdaptedEmbedding:
             table = change.table
             x = np.zeros((y.shape[0], table.shape[1]), np.float32)
             x[rows] = HostTensor(table.name, table.dtype, table.array[ids]).float32()
-            groups = [(change.low_rank, 0, len(rows))]
-            backend.add_low_rank(groups, rows, backend.from_numpy(x), y)
-
-    def set(self, slot: int, change: EmbeddingChange) -> None:
-        """Have rows of a slot get what an adapter makes of them, from the next step on."""
-        self._changes[slot] = change
-
-    def clear(self, slot: int) -> None:
-        """Have rows of a slot get nothing."""
-        self._changes.pop(slot, None)
+            apply_changes(backend, [(change, 0, len(rows))], rows, backend.from_numpy(x), y)

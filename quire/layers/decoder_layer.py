@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from quire.kernels.backend import Array, Backend, Linear
+from quire.kernels.forward_batch import BatchRows
 from quire.layers.attention import Mixing
 from quire.layers.mlp import FeedForward
 from quire.layers.norm import Norm
@@ -59,10 +60,10 @@ class End:
     norm: Norm | None = None
     scale: float = 1.0
 
-    def __call__(self, x: Array) -> Array:
-        """Change ``x`` (T, D) in place."""
+    def __call__(self, x: Array, rows: BatchRows) -> Array:
+        """Change ``x`` (T, D), these rows of a step, in place."""
         if self.norm is not None:
-            self.norm(x, x)
+            self.norm(x, x, None, rows)
         if self.scale != 1:
             self.backend.scale(x, self.scale, x)
         return x
@@ -95,10 +96,10 @@ class DecoderLayer:
 
     def feed(self, step: Activations) -> None:
         """Add attention and feed-forward part to ``residual``; its norm goes to ``normed``."""
-        normed, residual = step.normed, step.residual
-        self.attention_end(self.output(step.attended, normed, step.rows))
-        self.mlp_norm(normed, normed, residual)
-        self.next_norm(self.mlp_end(self.feed_forward(step)), normed, residual)
+        normed, residual, rows = step.normed, step.residual, step.rows
+        self.attention_end(self.output(step.attended, normed, rows), rows)
+        self.mlp_norm(normed, normed, residual, rows)
+        self.next_norm(self.mlp_end(self.feed_forward(step), rows), normed, residual, rows)
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,11 +121,11 @@ class ParallelLayer:
         """Add attention and feed-forward part to ``residual``; its norm goes to ``normed``."""
         residual = step.residual
         # Attention's norm may be another one, or of rows that are not wanted any more.
-        self.mlp_norm(residual, step.normed)
+        self.mlp_norm(residual, step.normed, None, step.rows)
         mixed = self.output(step.attended, step.apart, step.rows)
         fed = self.feed_forward(step)
         self.backend.add_residual(mixed, residual)
-        self.next_norm(fed, step.normed, residual)
+        self.next_norm(fed, step.normed, residual, step.rows)
 
 
 def _attend(layer: DecoderLayer | ParallelLayer, step: Activations) -> None:

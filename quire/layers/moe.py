@@ -83,5 +83,5 @@ class MixtureOfExperts:
         if self._weigh is not None:
             self._weigh(step.normed, weights, step.normed)
             weights = weights**0
-        self._experts(step.normed, ids, weights, step.mixed)
+        self._experts(step.normed, ids, weights, step.mixed, step.rows)
         return step.mixed if self._shared is None else self._shared.add(step, shares)

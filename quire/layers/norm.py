@@ -5,13 +5,20 @@ from __future__ import annotations
 from typing import Protocol
 
 from quire.kernels.backend import Array, Backend
+from quire.kernels.forward_batch import BatchRows
 
 
 class Norm(Protocol):
     """A norm over the last dim of (T, D)."""
 
-    def __call__(self, x: Array, out: Array, residual: Array | None = None) -> Array:
-        """Write the norm of ``x``, or of ``residual += x``, to ``out``, which may be ``x``."""
+    def __call__(
+        self, x: Array, out: Array, residual: Array | None = None, rows: BatchRows | None = None
+    ) -> Array:
+        """Write the norm of ``x``, or of ``residual += x``, to ``out``, which may be ``x``.
+
+        As of a linear, ``rows`` are what those of ``x`` are in the step; a plain norm does not look
+        at them.
+        """
         ...
 
 
@@ -21,7 +28,9 @@ class RMSNorm:
     def __init__(self, backend: Backend, weight: Array, eps: float) -> None:
         self._rms_norm, self._weight, self._eps = backend.rms_norm, weight, eps
 
-    def __call__(self, x: Array, out: Array, residual: Array | None = None) -> Array:
+    def __call__(
+        self, x: Array, out: Array, residual: Array | None = None, rows: BatchRows | None = None
+    ) -> Array:
         """Write the norm of ``x``, or of ``residual += x``, to ``out``."""
         return self._rms_norm(x, self._weight, self._eps, out, residual)
 
@@ -33,7 +42,9 @@ class LayerNorm:
         self._layer_norm, self._weight, self._bias = backend.layer_norm, weight, bias
         self._eps = eps
 
-    def __call__(self, x: Array, out: Array, residual: Array | None = None) -> Array:
+    def __call__(
+        self, x: Array, out: Array, residual: Array | None = None, rows: BatchRows | None = None
+    ) -> Array:
         """Write the norm of ``x``, or of ``residual += x``, to ``out``."""
         return self._layer_norm(x, self._weight, self._bias, self._eps, out, residual)
 
@@ -44,9 +55,11 @@ class CarriedNorm:
     def __init__(self, backend: Backend, norm: Norm) -> None:
         self._scale, self._norm = backend.scale, norm
 
-    def __call__(self, x: Array, out: Array, residual: Array | None = None) -> Array:
+    def __call__(
+        self, x: Array, out: Array, residual: Array | None = None, rows: BatchRows | None = None
+    ) -> Array:
         """Write the norm of ``x``, or of ``residual + x``, to ``out``, and in place of the sum."""
-        self._norm(x, out, residual)
+        self._norm(x, out, residual, rows)
         self._scale(out, 1.0, x if residual is None else residual)
         return out
 
@@ -57,7 +70,9 @@ class Unnormed:
     def __init__(self, backend: Backend) -> None:
         self._add_residual, self._scale = backend.add_residual, backend.scale
 
-    def __call__(self, x: Array, out: Array, residual: Array | None = None) -> Array:
+    def __call__(
+        self, x: Array, out: Array, residual: Array | None = None, rows: BatchRows | None = None
+    ) -> Array:
         """Write ``x``, or ``residual += x``, to ``out``."""
         if residual is None:
             return self._scale(x, 1.0, out)

@@ -13,7 +13,7 @@ from quire.core.errors import RequestError
 from quire.models.file_state import FileState, file_states
 
 if TYPE_CHECKING:
-    from quire.layers.adapted_linear import AdapterPlace
+    from quire.layers.adapter_slots import AdapterPlace
 
 #: References that are kept: an adapter is read whole for its hash.
 MOST_KEPT = 1024
@@ -68,19 +68,20 @@ class AdapterReader:
         # Imported where it is needed: a server without adapters loads nothing of it.
         from quire.models.adapters.matching import check_adapter
         from quire.models.adapters.peft_folder import (
-            CONFIG,
             WEIGHTS,
             adapter_folder,
             describe_adapter,
             read_adapter,
         )
+        from quire.models.adapters.peft_settings import CONFIG
 
         path = adapter_folder(folder)
         key = str(path), file_states((path / CONFIG, path / WEIGHTS))
         found = self._known.get(key)
         if found is None:
-            check_adapter(read_adapter(path), self._places, self._options.max_lora_rank)
-            found = describe_adapter(name, path)
+            adapter = read_adapter(path)
+            extra = check_adapter(adapter, self._places, self._options.max_lora_rank)
+            found = describe_adapter(name, adapter, extra)
             if len(self._known) >= MOST_KEPT:
                 self._known.clear()
             self._known[key] = found

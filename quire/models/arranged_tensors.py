@@ -16,6 +16,7 @@ from quire.core.model_config import ModelConfig
 from quire.kernels.block_matrix import BlockMatrix
 from quire.kernels.host_tensor import HostTensor
 from quire.kernels.quantized_tensor import QuantizedTensor
+from quire.models.latent_rows import neighbours_apart
 from quire.models.tensor_source import Entry, TensorSource
 from quire.models.weight_map import WeightMap
 from quire.models.weight_names import WeightNames
@@ -125,15 +126,10 @@ def kernel_orders(weights: WeightMap) -> dict[str, np.ndarray]:
 
 def _latent_orders(config: ModelConfig, names: WeightNames) -> list[np.ndarray | None]:
     """As :func:`_qkv_orders`, of queries and latents, whose last R elements turn."""
-    latent, rope = config.latent, config.rope
-    assert latent is not None and rope is not None
-    if not rope.interleaved:
+    assert config.rope is not None
+    if not config.rope.interleaved:
         return [None, None]
-    turned = np.arange(latent.rope_dim).reshape(-1, 2).T.reshape(-1)
-    rows = np.arange(config.num_heads * config.head_dim).reshape(-1, config.head_dim)
-    rows[:, latent.key_dim :] = rows[:, latent.key_dim :][:, turned]
-    latents = np.concatenate([np.arange(latent.rank), latent.rank + turned])
-    return [rows.reshape(-1), latents]
+    return list(neighbours_apart(config))
 
 
 def _qkv_orders(config: ModelConfig, names: WeightNames) -> list[np.ndarray | None]:

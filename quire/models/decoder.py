@@ -11,8 +11,7 @@ from dataclasses import dataclass
 from quire.core.model_config import ModelConfig
 from quire.kernels.backend import Array, Backend, KVCache, Linear
 from quire.kernels.forward_batch import BatchRows, ForwardBatch
-from quire.layers.adapted_embedding import AdaptedEmbedding
-from quire.layers.adapted_linear import AdaptedLinear
+from quire.layers.adapter_slots import AdapterSlots
 from quire.layers.decoder_layer import Layer
 from quire.layers.norm import Norm
 from quire.layers.residual_capture import ResidualCapture
@@ -37,7 +36,7 @@ class DecoderParts:
         held: What of it was made for this decoder.
         weight_bytes: Memory of all weights and tables that were made for it.
         shared_bytes: That of an output head that was made for another one.
-        adapted: Of its linears, those that adapters may be added to; empty where none may.
+        adapted: Of its parts, those that adapters may be added to; empty where none may.
     """
 
     embedding: Linear
@@ -50,7 +49,7 @@ class DecoderParts:
     held: HeldWeights
     weight_bytes: int
     shared_bytes: int
-    adapted: Sequence[AdaptedLinear | AdaptedEmbedding] = ()
+    adapted: Sequence[AdapterSlots] = ()
 
 
 @dataclass(slots=True)
@@ -104,8 +103,8 @@ class Decoder:
         return self._parts.embedding
 
     @property
-    def adapted(self) -> Sequence[AdaptedLinear | AdaptedEmbedding]:
-        """Its linears and embedding, as far as it takes adapters."""
+    def adapted(self) -> Sequence[AdapterSlots]:
+        """Its parts that adapters may be added to."""
         return self._parts.adapted
 
     @property
@@ -173,7 +172,7 @@ class Decoder:
             self.backend.add_rows(step.residual, parts.positions, batch.positions)
         if parts.token_types is not None and batch.token_types is not None:
             self.backend.add_rows(step.residual, parts.token_types, batch.token_types)
-        parts.first_norm(step.residual, step.normed)
+        parts.first_norm(step.residual, step.normed, None, step.rows)
         keep = capture.keep if capture is not None else _keep_nothing
         *earlier, last = parts.layers
         for index, layer in enumerate(earlier):

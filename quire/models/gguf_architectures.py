@@ -6,17 +6,34 @@ Source: llama.cpp, whose converters write these keys and whose models read them.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Container, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import Any
 
 from quire.core.model_config import ModelConfig
-
-WINDOW = "attention.sliding_window"
-WINDOW_PATTERN = "attention.sliding_window_pattern"
+from quire.models.gguf_keys import (
+    BERT,
+    CLASSES,
+    COMMON,
+    DEEPSEEK_EXPERTS,
+    EXPERTS,
+    FALCON,
+    GPT2,
+    GRANITE,
+    GROUPED_EXPERTS,
+    LAYER,
+    LLAMA,
+    RMS,
+    SCORES,
+    TOKEN_TYPES,
+    WINDOW,
+    WINDOW_PATTERN,
+)
 
 Fields = Mapping[str, Any]
+#: By name, with their shapes.
+Tensors = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,8 +43,10 @@ class GgufArchitecture:
     Attributes:
         model: The class that such a ``config.json`` names.
         instead: A key of the metadata, and the class where it is there and not 0.
+        instead_by: The same of a tensor that is there.
         keys: A field of it to the metadata's key without its architecture.
         fields: Fields of which files say nothing, or only where they have other values.
+        spelled: Values of fields, by those that a file has for them.
         derived: Fields that follow from others and from which tensors there are, unless given.
         window_every: All layers but each of this number have the window, where a file says
             nothing; 0: all have it, if there is one.
@@ -36,6 +55,10 @@ class GgufArchitecture:
         rotates: Whether positions turn queries and keys.
         truncates: Whether YaRN's ramp begins and ends at whole dims.
         stretches_context: Whether readers stretch the context by the factor of linear scaling.
+        mscale_unit: What ``rope.scaling.yarn_log_multiplier`` is of YaRN's ``mscale_all_dim``; 0
+            where there is no such key.
+        equal_mscales: ``mscale`` is that, too; else it is 1.
+        is_latent: Attention is of latents.
         limits: Choices of a model that llama.cpp takes for granted, with their value; where it is
             a function, of the model.
     """
@@ -43,92 +66,32 @@ class GgufArchitecture:
     model: str
     keys: Mapping[str, str]
     instead: tuple[str, str] | None = None
+    instead_by: tuple[str, str] | None = None
     fields: Fields = field(default_factory=dict)
-    derived: Mapping[str, Callable[[Fields, Container[str]], Any]] = field(default_factory=dict)
+    spelled: Mapping[str, Mapping[Any, Any]] = field(default_factory=dict)
+    derived: Mapping[str, Callable[[Fields, Tensors], Any]] = field(default_factory=dict)
     window_every: int = 0
     neutral: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
     written: Mapping[str, Callable[[ModelConfig], Any]] = field(default_factory=dict)
     rotates: bool = True
     truncates: bool = True
     stretches_context: bool = True
+    mscale_unit: float = 0.0
+    equal_mscales: bool = False
+    is_latent: bool = False
     limits: Mapping[str, Any] = field(default_factory=dict)
-
-
-COMMON = {
-    "hidden_size": "embedding_length",
-    "num_hidden_layers": "block_count",
-    "num_attention_heads": "attention.head_count",
-    "num_key_value_heads": "attention.head_count_kv",
-    "head_dim": "attention.key_length",
-    "intermediate_size": "feed_forward_length",
-    "max_position_embeddings": "context_length",
-    "rope_theta": "rope.freq_base",
-}
-RMS = COMMON | {"rms_norm_eps": "attention.layer_norm_rms_epsilon"}
-LAYER = COMMON | {"layer_norm_eps": "attention.layer_norm_epsilon"}
-LLAMA = RMS | {
-    "num_local_experts": "expert_count",
-    "num_experts_per_tok": "expert_used_count",
-}
-EXPERTS = RMS | {
-    "num_experts": "expert_count",
-    "num_experts_per_tok": "expert_used_count",
-    "moe_intermediate_size": "expert_feed_forward_length",
-}
-GPT2 = {
-    "n_embd": "embedding_length",
-    "n_layer": "block_count",
-    "n_head": "attention.head_count",
-    "n_inner": "feed_forward_length",
-    "n_positions": "context_length",
-    "layer_norm_epsilon": "attention.layer_norm_epsilon",
-}
-FALCON = {
-    "hidden_size": "embedding_length",
-    "num_hidden_layers": "block_count",
-    "num_attention_heads": "attention.head_count",
-    "num_kv_heads": "attention.head_count_kv",
-    "head_dim": "attention.key_length",
-    "ffn_hidden_size": "feed_forward_length",
-    "max_position_embeddings": "context_length",
-    "rope_theta": "rope.freq_base",
-    "layer_norm_epsilon": "attention.layer_norm_epsilon",
-}
-GRANITE = RMS | {
-    "attention_multiplier": "attention.scale",
-    "embedding_multiplier": "embedding_scale",
-    "residual_multiplier": "residual_scale",
-    "logits_scaling": "logit_scale",
-}
-DEEPSEEK_EXPERTS = RMS | {
-    "n_routed_experts": "expert_count",
-    "num_experts_per_tok": "expert_used_count",
-    "moe_intermediate_size": "expert_feed_forward_length",
-    "n_shared_experts": "expert_shared_count",
-    "first_k_dense_replace": "leading_dense_block_count",
-    "routed_scaling_factor": "expert_weights_scale",
-    "norm_topk_prob": "expert_weights_norm",
-}
-#: Of those in ``keys``, one that a file has to have.
-REQUIRED = (
-    "embedding_length", "block_count", "attention.head_count", "feed_forward_length",
-    "context_length", "attention.layer_norm_rms_epsilon", "attention.layer_norm_epsilon",
-    "use_parallel_residual",
-)  # fmt: skip
-#: Scales that are not there where they are 0.
-SCALES = ("attention.scale", "embedding_scale", "residual_scale", "logit_scale")
 
 
 def _square(config: ModelConfig) -> int:
     return config.hidden_size // config.num_heads
 
 
-def _scalar(layers: int) -> Callable[[Fields, Container[str]], int]:
+def _scalar(layers: int) -> Callable[[Fields, Tensors], int]:
     """Return what finds Gemma's factor of scores: the head dim; of the model of 27 billion, known
     by its layers, what it would be.
     """
 
-    def scalar(fields: Fields, tensors: Container[str]) -> int:
+    def scalar(fields: Fields, tensors: Tensors) -> int:
         if fields["num_hidden_layers"] == layers:
             return int(fields["hidden_size"] // fields["num_attention_heads"])
         return int(fields["head_dim"])
@@ -136,8 +99,42 @@ def _scalar(layers: int) -> Callable[[Fields, Container[str]], int]:
     return scalar
 
 
-def _falcon_norms(fields: Fields, tensors: Container[str]) -> int:
+def _falcon_norms(fields: Fields, tensors: Tensors) -> int:
     return 2 if "blk.0.attn_norm_2.weight" in tensors else 1
+
+
+def _num_token_types(fields: Fields, tensors: Tensors) -> int:
+    return int(tensors[TOKEN_TYPES].shape[0]) if TOKEN_TYPES in tensors else 0
+
+
+def _labels(fields: Fields, tensors: Tensors) -> dict[str, str] | None:
+    """Return names of classes for which a file has none."""
+    if CLASSES not in tensors:
+        return None
+    return {str(number): f"LABEL_{number}" for number in range(tensors[CLASSES].shape[0])}
+
+
+def _label_texts(config: ModelConfig) -> list[str] | None:
+    return list(config.classifier.labels) if config.classifier else None
+
+
+def _has_one_norm(fields: Fields, tensors: Tensors) -> bool:
+    return "blk.0.ffn_norm.weight" not in tensors
+
+
+def _has_qk_norm(fields: Fields, tensors: Tensors) -> bool:
+    return "blk.0.attn_q_norm.weight" in tensors
+
+
+def _first_sparse(config: ModelConfig) -> int:
+    """Return every which layer has experts, if it is every so many."""
+    sparse = (n for n in range(config.num_layers) if config.layer_moe(n) is not None)
+    return next(sparse) + 1
+
+
+def _gating(config: ModelConfig) -> int:
+    assert config.moe is not None
+    return {"softmax": 1, "sigmoid": 2}[config.moe.routing.scores]
 
 
 def _num_shared(config: ModelConfig) -> int:
@@ -145,7 +142,29 @@ def _num_shared(config: ModelConfig) -> int:
     return config.moe.shared_size // config.moe.intermediate_size
 
 
+def _deepseek_method(fields: Fields, tensors: Tensors) -> str:
+    """Return how DeepSeek chooses: V3 has a bias, and V2 may have groups."""
+    layer = fields.get("first_k_dense_replace", 0)
+    if f"blk.{layer}.exp_probs_b.bias" in tensors:
+        return "noaux_tc"
+    return "group_limited_greedy" if fields["n_group"] > 1 else "greedy"
+
+
 _EXPERT_SIZE = {"expert_feed_forward_length": attrgetter("moe.intermediate_size")}
+_DEEPSEEK_WRITTEN: dict[str, Callable[[ModelConfig], Any]] = {
+    **_EXPERT_SIZE,
+    "expert_shared_count": _num_shared,
+    "leading_dense_block_count": attrgetter("num_dense_layers"),
+    "expert_gating_func": _gating,
+    "expert_weights_scale": attrgetter("moe.routing.scale"),
+    "expert_weights_norm": attrgetter("moe.routing.renormalize"),
+}
+#: What files say nothing of, which llama.cpp's readers take so.
+_UNGROUPED = {"n_group": 1, "topk_group": 1, "routed_scaling_factor": 1.0, "norm_topk_prob": False}
+_GROUPED_WRITTEN = _DEEPSEEK_WRITTEN | {
+    "expert_group_count": attrgetter("moe.routing.num_groups"),
+    "expert_group_used_count": attrgetter("moe.routing.top_groups"),
+}
 _NO_BIAS = {"qkv_bias": False, "output_bias": False, "mlp_bias": False}
 _BIAS = dict.fromkeys(_NO_BIAS, True)
 _LOGIT_SCALE = {"logit_scale": attrgetter("logits_scale")}
@@ -181,12 +200,39 @@ ARCHITECTURES = {
         instead=("expert_count", "MixtralForCausalLM"),
         limits={"rotary_dim": attrgetter("head_dim")},
     ),
+    "llama4": GgufArchitecture(
+        model="Llama4ForCausalLM",
+        keys=LLAMA
+        | {
+            "intermediate_size": "expert_feed_forward_length",
+            "intermediate_size_mlp": "feed_forward_length",
+            "interleave_moe_layer_step": "interleave_moe_layer_step",
+        },
+        # No key is for these.
+        fields={
+            "attention_chunk_size": 8192, "attn_scale": 0.1, "attn_temperature_tuning": True,
+            "floor_scale": 8192, "no_rope_layer_interval": 4,
+        },
+        derived={"use_qk_norm": lambda fields, _: fields["num_local_experts"] != 128},
+        neutral={WINDOW: (), WINDOW_PATTERN: ()},
+        written=_EXPERT_SIZE | {"interleave_moe_layer_step": _first_sparse},
+        limits={"output_bias": False, "rotary_dim": attrgetter("head_dim")},
+    ),
+    "mistral3": GgufArchitecture(
+        model="MistralForCausalLM",
+        keys=RMS | {"llama_4_scaling_beta": "attention.temperature_scale"},
+        instead=("attention.temperature_scale", "Ministral3ForCausalLM"),
+        fields={"sliding_window": None},
+        written={"attention.temperature_scale": attrgetter("query_scaling.factor")},
+        mscale_unit=1.0,
+        limits={"rotary_dim": attrgetter("head_dim")},
+    ),
     "qwen2": GgufArchitecture(model="Qwen2ForCausalLM", keys=RMS),
     "qwen2moe": GgufArchitecture(
         model="Qwen2MoeForCausalLM",
         keys=EXPERTS | {"shared_expert_intermediate_size": "expert_shared_feed_forward_length"},
         written=_EXPERT_SIZE | {"expert_shared_feed_forward_length": attrgetter("moe.shared_size")},
-        limits={"head_dim": _square, "tie_word_embeddings": False},
+        limits={"head_dim": _square, "tie_word_embeddings": False, "num_dense_layers": 0},
     ),
     "qwen3": GgufArchitecture(model="Qwen3ForCausalLM", keys=RMS),
     "qwen3moe": GgufArchitecture(
@@ -194,6 +240,7 @@ ARCHITECTURES = {
         keys=EXPERTS,
         fields={"norm_topk_prob": True},
         written=_EXPERT_SIZE,
+        limits={"num_dense_layers": 0},
     ),
     "olmo2": GgufArchitecture(
         model="Olmo2ForCausalLM",
@@ -237,15 +284,33 @@ ARCHITECTURES = {
         keys=DEEPSEEK_EXPERTS,
         fields={"sliding_window": None, "n_group": 1, "topk_group": 1},
         neutral={"expert_gating_func": (2,)},
-        written=_EXPERT_SIZE
-        | {
-            "expert_shared_count": _num_shared,
-            "leading_dense_block_count": attrgetter("num_dense_layers"),
-            "expert_gating_func": lambda _: 2,
-            "expert_weights_scale": attrgetter("moe.routing.scale"),
-            "expert_weights_norm": attrgetter("moe.routing.renormalize"),
-        },
+        written=_DEEPSEEK_WRITTEN,
         limits={**_NO_BIAS, "tie_word_embeddings": False},
+    ),
+    "deepseek2": GgufArchitecture(
+        model="DeepseekV3ForCausalLM",
+        keys=GROUPED_EXPERTS
+        | {
+            "kv_lora_rank": "attention.kv_lora_rank",
+            "q_lora_rank": "attention.q_lora_rank",
+        },
+        fields=_UNGROUPED | {"scoring_func": "softmax"},
+        derived={"topk_method": _deepseek_method},
+        spelled=SCORES,
+        neutral={"expert_gating_func": (0, 1, 2)},
+        written=_GROUPED_WRITTEN
+        | {
+            "attention.head_count_kv": lambda _: 1,
+            "attention.kv_lora_rank": attrgetter("latent.rank"),
+            "attention.q_lora_rank": attrgetter("latent.query_rank"),
+            "attention.key_length": attrgetter("latent.row_dim"),
+            "attention.value_length": attrgetter("latent.rank"),
+            "attention.key_length_mla": attrgetter("head_dim"),
+            "attention.value_length_mla": attrgetter("latent.value_dim"),
+        },
+        mscale_unit=0.1,
+        equal_mscales=True,
+        is_latent=True,
     ),
     "gemma2": GgufArchitecture(
         model="Gemma2ForCausalLM",
@@ -264,6 +329,19 @@ ARCHITECTURES = {
         limits={"tie_word_embeddings": True, "output_bias": False},
     ),
     "gpt2": GgufArchitecture(model="GPT2LMHeadModel", keys=GPT2, rotates=False),
+    "bert": GgufArchitecture(
+        model="BertModel",
+        keys=BERT,
+        instead_by=(CLASSES, "BertForSequenceClassification"),
+        fields={"hidden_act": "gelu"},
+        derived={"type_vocab_size": _num_token_types, "id2label": _labels},
+        neutral={"attention.causal": (False,)},
+        written={
+            "attention.causal": lambda _: False,
+            "classifier.output_labels": _label_texts,
+        },
+        rotates=False,
+    ),
     "gemma": GgufArchitecture(
         model="GemmaForCausalLM",
         keys=RMS,
@@ -312,72 +390,44 @@ ARCHITECTURES = {
             "output_bias": False, "mlp_bias": False, "rotary_dim": attrgetter("head_dim")
         },
     ),
+    "glm4moe": GgufArchitecture(
+        model="Glm4MoeForCausalLM",
+        keys=GROUPED_EXPERTS,
+        fields=_UNGROUPED | {"scoring_func": "sigmoid"},
+        spelled=SCORES,
+        derived={"use_qk_norm": _has_qk_norm},
+        neutral={"expert_gating_func": (0, 2)},
+        written=_GROUPED_WRITTEN,
+        limits={"output_bias": False, "mlp_bias": False},
+    ),
+    "stablelm": GgufArchitecture(
+        model="StableLmForCausalLM",
+        keys=LAYER,
+        # Tensors decide, whatever the key says.
+        derived={"use_parallel_residual": _has_one_norm},
+        neutral={"use_parallel_residual": (False, True)},
+        written={"use_parallel_residual": attrgetter("parallel")},
+        limits={"tie_word_embeddings": False, "head_dim": _square},
+    ),
     "glm4": GgufArchitecture(model="Glm4ForCausalLM", **_GLM, limits=_GLM_BIAS),
     "chatglm": GgufArchitecture(
         model="GlmForCausalLM", **_GLM, limits={**_GLM_BIAS, "head_dim": _square}
     ),
     "granite": GgufArchitecture(model="GraniteForCausalLM", **_GRANITE),
     "granitemoe": GgufArchitecture(
-        model="GraniteMoeForCausalLM", **{**_GRANITE, "keys": GRANITE | LLAMA}
+        model="GraniteMoeForCausalLM",
+        instead=("expert_shared_feed_forward_length", "GraniteMoeSharedForCausalLM"),
+        **_GRANITE
+        | {
+            "keys": GRANITE
+            | LLAMA
+            | {"shared_intermediate_size": "expert_shared_feed_forward_length"},
+            "written": _GRANITE["written"]
+            | {"expert_shared_feed_forward_length": lambda config: config.moe.shared_size or None},
+        },
     ),
     "command-r": GgufArchitecture(model="CohereForCausalLM", **_COHERE),
     "cohere2": GgufArchitecture(
         model="Cohere2ForCausalLM", **{**_COHERE, "window_every": 4}
     ),
 }  # fmt: skip
-
-#: Keys that change the output, with the values that change nothing; others are refused in
-#: architectures that have no use for the key.
-NEUTRAL: dict[str, tuple[Any, ...]] = {
-    "attention.causal": (True,),
-    "attention.clamp_kqv": (0.0,),
-    "attention.key_length_swa": (),
-    "attention.max_alibi_bias": (0.0,),
-    "attention.output_scale": (0.0, 1.0),
-    "attention.rope_pattern": (1, True),
-    "attention.scale": (0.0,),
-    "attention.temperature_length": (0,),
-    "attention.temperature_scale": (0.0,),
-    "attention.value_length_swa": (),
-    "attention.value_scale": (0.0, 1.0),
-    "attn_logit_softcapping": (0.0,),
-    "deepstack_mapping": (-1,),
-    "embedding_scale": (0.0, 1.0),
-    "expert_count": (0,),
-    "expert_gating_func": (0, 1),
-    "expert_group_count": (0, 1),
-    "expert_group_used_count": (0, 1),
-    "expert_shared_count": (0,),
-    "expert_shared_feed_forward_length": (0,),
-    "expert_used_count": (0,),
-    "expert_weights_norm": (True,),
-    "expert_weights_scale": (0.0, 1.0),
-    "final_logit_softcapping": (0.0,),
-    "hidden_activation": (),
-    "leading_dense_block_count": (0,),
-    "logit_scale": (0.0, 1.0),
-    "n_deepstack_layers": (0,),
-    "nextn_predict_layers": (0,),
-    "num_loops": (0, 1),
-    "residual_scale": (0.0, 1.0),
-    "rope.dimension_count_swa": (),
-    "rope.dimension_sections": (0,),
-    "rope.freq_base_swa": (),
-    "rope.scaling.alpha": (0.0,),
-    "rope.scaling.yarn_attn_factor": (1.0, -1.0),
-    "rope.scaling.yarn_ext_factor": (1.0, -1.0),
-    "rope.scaling.yarn_log_multiplier": (0.0,),
-    "router_logit_softcapping": (0.0,),
-    "swin_norm": (False,),
-    "use_parallel_residual": (False,),
-}
-#: Keys that are read one by one or say nothing about the forward pass.
-OTHER_KEYS = frozenset(
-    {
-        WINDOW, WINDOW_PATTERN, "attention.value_length", "expert_feed_forward_length",
-        "rope.dimension_count", "rope.scale_linear", "rope.scaling.attn_factor",
-        "rope.scaling.factor", "rope.scaling.finetuned", "rope.scaling.original_context_length",
-        "rope.scaling.type", "rope.scaling.yarn_beta_fast", "rope.scaling.yarn_beta_slow",
-        "tensor_data_layout", "vocab_size",
-    }
-)  # fmt: skip

@@ -14,13 +14,15 @@ from pathlib import Path
 import numpy as np
 
 from quire.core.errors import WeightMismatchError
-from quire.core.model_config import ModelConfig
+from quire.core.model_config import LatentConfig, ModelConfig
 from quire.kernels.block_matrix import BlockMatrix
 from quire.kernels.host_tensor import NUMPY_DTYPES, HostTensor
+from quire.models.gguf_config import num_drafting_blocks
 from quire.models.gguf_file import GgufFile
 from quire.models.gguf_names import FUSED_QKV, gguf_family
+from quire.models.latent_rows import neighbours_apart
 from quire.models.weight_names import WeightNames
-from quire.quantization.gguf_layouts import Layout
+from quire.quantization.gguf_layouts import LAYOUTS, Layout
 from quire.quantization.gguf_types import FORMS, MX_SCALE_NAN, dequantize
 
 FLOATS = {"F32": "float32", "F16": "float16", "BF16": "bfloat16"}
@@ -28,7 +30,11 @@ FLOATS = {"F32": "float32", "F16": "float16", "BF16": "bfloat16"}
 _EXPERTS = re.compile(r"(blk\.\d+\.ffn_(?:gate|up|down))_exps\.(weight|bias)")
 #: A matrix of one row, which some files have as a vector.
 _SHARED_GATE = re.compile(r"blk\.\d+\.ffn_gate_inp_shexp\.weight")
-_ROTATED = re.compile(r"blk\.\d+\.attn_(q|k|qkv)\.(?:weight|bias)")
+_ROTATED = re.compile(r"blk\.\d+\.attn_(q|k|qkv|q_b|kv_a_mqa)\.(?:weight|bias)")
+_BLOCK = re.compile(r"blk\.(\d{1,9})\.")
+#: What makes keys and values of latents: one matrix, or one of each with keys' inputs and outputs
+#: swapped.
+HEADS, KEY_HEADS, VALUE_HEADS = (f"attn_{kind}_b.weight" for kind in ("kv", "k", "v"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,14 +42,14 @@ class GgufEntry:
     """A tensor, or one expert's share of it.
 
     Attributes:
-        stored: The file's name of it.
+        stored: The file's names of it: two of what makes keys and values of latents.
         expert: Which share, or None for all.
         layout: Its type.
         shape: Row-major, of the share.
         nbytes: Of the share.
     """
 
-    stored: str
+    stored: tuple[str, ...]
     expert: int | None
     layout: Layout
     shape: tuple[int, ...]
@@ -52,6 +58,9 @@ class GgufEntry:
 
 class GgufCheckpoint:
     """All tensors of a file by name; see :class:`quire.models.tensor_source.TensorSource`.
+
+    What makes keys and values of latents is one matrix, as checkpoints have it, also where the file
+    has two. Blocks that draft further tokens are left out.
 
     Args:
         file: The file.
@@ -62,8 +71,10 @@ class GgufCheckpoint:
         self._file = file
         self._config = config
         self._entries: dict[str, GgufEntry] = {}
+        self._drafting = {name for name in file.tensors if self._drafts(name)}
         for name in file.tensors:
-            self._add(name)
+            if name not in self._drafting:
+                self._add(name)
 
     @property
     def path(self) -> Path:
@@ -90,7 +101,7 @@ class GgufCheckpoint:
         names = gguf_family(config.architecture).weight_names(config)
         forms = {FUSED_QKV, ("attn_q", "attn_k", "attn_v")}
         # Files of one architecture have the one or the other.
-        for qkv in forms - {names.qkv}:
+        for qkv in forms - {names.qkv} if names.qkv else ():
             if f"blk.0.{qkv[0]}.weight" in self._entries:
                 names = replace(names, qkv=qkv)
         return names
@@ -99,7 +110,8 @@ class GgufCheckpoint:
         """Return the types of tensors in one line."""
         count = Counter(tensor.layout.name for tensor in self._file.tensors.values())
         types = ", ".join(f"{number} {name}" for name, number in count.most_common())
-        return [f"tensors are {types}"]
+        drafting = f"{len(self._drafting)} tensors draft further tokens, and are not loaded"
+        return [f"tensors are {types}", *([drafting] if self._drafting else [])]
 
     def entry(self, name: str) -> GgufEntry:
         """Return type, shape and size of a tensor."""
@@ -111,7 +123,7 @@ class GgufCheckpoint:
         A view of the file, or a copy where rows are put into the order of our RoPE.
         """
         entry = self._entries[name]
-        data = np.frombuffer(self._file.data(entry.stored), np.uint8)
+        data = np.frombuffer(self._file.data(entry.stored[0]), np.uint8)
         if entry.expert is not None:
             data = data[entry.expert * entry.nbytes : (entry.expert + 1) * entry.nbytes]
         order = row_order(name, self._config)
@@ -123,6 +135,8 @@ class GgufCheckpoint:
     def tensor(self, name: str) -> HostTensor | BlockMatrix:
         """Return a tensor: floats or, of quantized ones, the file's blocks."""
         entry = self._entries[name]
+        if len(entry.stored) > 1:
+            return self._latent_heads(name, entry)
         rows, layout = self.rows(name), entry.layout
         if layout.name in FLOATS:
             dtype = FLOATS[layout.name]
@@ -147,10 +161,19 @@ class GgufCheckpoint:
 
     def release(self, name: str) -> None:
         """Give the pages of a tensor back."""
-        self._file.release(self._entries[name].stored)
+        for stored in self._entries[name].stored:
+            self._file.release(stored)
+
+    def _drafts(self, name: str) -> bool:
+        match, first = _BLOCK.match(name), self._config.num_layers
+        return match is not None and 0 <= int(match[1]) - first < num_drafting_blocks(self._file)
 
     def _add(self, name: str) -> None:
         tensor = self._file.tensors[name]
+        latent = self._config.latent
+        if latent is not None and name.endswith((KEY_HEADS, VALUE_HEADS)):
+            self._add_latent_heads(name.removesuffix(KEY_HEADS).removesuffix(VALUE_HEADS), latent)
+            return
         if len(tensor.shape) == 1 and tensor.layout.is_quantized:
             raise WeightMismatchError(
                 f"[load] {self.path}: {name} must be F32, F16 or BF16, being a vector; got "
@@ -160,7 +183,7 @@ class GgufCheckpoint:
         if match is None or moe is None:
             is_row = _SHARED_GATE.fullmatch(name) and len(tensor.shape) == 1
             shape = (1, *tensor.shape) if is_row else tensor.shape
-            self._put(name, GgufEntry(name, None, tensor.layout, shape, tensor.nbytes))
+            self._put(name, GgufEntry((name,), None, tensor.layout, shape, tensor.nbytes))
             return
         num_dims, rule = {"weight": (3, "rows, columns"), "bias": (2, "rows")}[match[2]]
         if len(tensor.shape) != num_dims or tensor.shape[0] != moe.num_experts:
@@ -170,14 +193,52 @@ class GgufCheckpoint:
             )
         share = tensor.nbytes // moe.num_experts
         for expert in range(moe.num_experts):
-            entry = GgufEntry(name, expert, tensor.layout, tensor.shape[1:], share)
+            entry = GgufEntry((name,), expert, tensor.layout, tensor.shape[1:], share)
             self._put(f"{match[1]}.{expert}.{match[2]}", entry)
+
+    def _add_latent_heads(self, block: str, latent: LatentConfig) -> None:
+        stored, heads = (block + KEY_HEADS, block + VALUE_HEADS), self._config.num_heads
+        if block + HEADS in self._entries and self._entries[block + HEADS].stored == stored:
+            return
+        shapes = (
+            (heads, latent.rank, latent.key_dim),
+            (heads, latent.value_dim, latent.rank),
+        )
+        tensors = [self._file.tensors.get(part) for part in stored]
+        for part, tensor, shape in zip(stored, tensors, shapes, strict=True):
+            if tensor is None or tensor.shape != shape:
+                got = "none" if tensor is None else tensor.shape
+                raise WeightMismatchError(
+                    f"[load] {self.path}: {part} must have shape {shape}; got {got}."
+                )
+        found = [tensor for tensor in tensors if tensor is not None]
+        layout = found[0].layout
+        if layout != found[1].layout or layout.is_quantized:
+            layout = LAYOUTS["F32"]
+        joined = (heads * (latent.key_dim + latent.value_dim), latent.rank)
+        nbytes = sum(tensor.nbytes for tensor in found)
+        self._put(block + HEADS, GgufEntry(stored, None, layout, joined, nbytes))
+
+    def _latent_heads(self, name: str, entry: GgufEntry) -> HostTensor:
+        """Return what makes each head's key, then its value; float32 where it was quantized."""
+        dtype, made = FLOATS[entry.layout.name], []
+        for stored in entry.stored:
+            tensor = self._file.tensors[stored]
+            rows = np.frombuffer(self._file.data(stored), np.uint8)
+            rows = rows.reshape(math.prod(tensor.shape[:-1]), -1)
+            is_kept = tensor.layout == entry.layout
+            values = (
+                rows.view(NUMPY_DTYPES[dtype]) if is_kept else dequantize(tensor.layout.name, rows)
+            )
+            made.append(values.reshape(tensor.shape))
+        heads = np.concatenate([made[0].swapaxes(1, 2), made[1]], axis=1)
+        return HostTensor(name, dtype, heads.reshape(entry.shape))
 
     def _put(self, name: str, entry: GgufEntry) -> None:
         if name in self._entries:
+            places = " and ".join(self._entries[name].stored + entry.stored)
             raise WeightMismatchError(
-                f"[load] {self.path}: {name} must be there once; got it in {entry.stored} and "
-                f"{self._entries[name].stored}."
+                f"[load] {self.path}: {name} must be there once; got it in {places}."
             )
         self._entries[name] = entry
 
@@ -194,6 +255,8 @@ def row_order(name: str, config: ModelConfig) -> np.ndarray | None:
         or not gguf_family(config.architecture).interleaved_rope
     ):
         return None
+    if config.latent is not None:
+        return neighbours_apart(config)[match[1] == "kv_a_mqa"]
     queries, keys = config.num_heads, config.num_kv_heads
     heads = {"q": queries, "k": keys, "qkv": queries + 2 * keys}[match[1]]
     rows = np.arange(heads * config.head_dim).reshape(heads, config.head_dim)

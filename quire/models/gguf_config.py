@@ -18,24 +18,28 @@ import numpy as np
 
 from quire.core.errors import ModelLoadError, UnsupportedArchitectureError
 from quire.core.model_config import ModelConfig
+from quire.core.pooling_config import PoolingConfig
 from quire.layers.rope import longrope_attention
 from quire.models.config_fields import ConfigFields
-from quire.models.gguf_architectures import (
-    ARCHITECTURES,
+from quire.models.gguf_architectures import ARCHITECTURES
+from quire.models.gguf_file import GgufHeader
+from quire.models.gguf_keys import (
     NEUTRAL,
     OTHER_KEYS,
+    POOLING,
     REQUIRED,
     SCALES,
     WINDOW,
     WINDOW_PATTERN,
 )
-from quire.models.gguf_file import GgufHeader
 from quire.models.gguf_names import LONG_FACTORS, ROPE_FACTORS, SHORT_FACTORS
 from quire.models.registry import get_family
 
 log = logging.getLogger(__name__)
 
 MAX_EXPERTS = 1024
+#: ``pooling_type`` of classes.
+RANKING = 4
 #: Of llama.cpp, where a file says nothing.
 DEFAULT_THETA = 10_000.0
 
@@ -85,6 +89,11 @@ def read_gguf_config(file: GgufHeader) -> ModelConfig:
     )
 
 
+def num_drafting_blocks(file: GgufHeader) -> int:
+    """Return how many of the last blocks draft further tokens, which the model does without."""
+    return file.integer(f"{file.text('general.architecture')}.nextn_predict_layers", 0) or 0
+
+
 class _Reader:
     """Spells one architecture's metadata as a ``config.json``."""
 
@@ -109,20 +118,26 @@ class _Reader:
         self._at_most("block_count", len(self.file.tensors), "the number of tensors")
         self._at_most("expert_count", MAX_EXPERTS, "the most that Quire takes")
         fields = dict(self.architecture.fields) | {
-            field: self.values[key]
+            field: self._spelled(field, self.values[key])
             for field, key in self.keys.items()
             if key in self.values and not (key in SCALES and self.values[key] == 0.0)
         }
         key, other = self.architecture.instead or ("", "")
         model = other if self.values.get(key) else self.architecture.model
+        tensor, other_by = self.architecture.instead_by or ("", "")
+        model = other_by if tensor in self.file.tensors else model
+        if num_drafting_blocks(self.file):
+            fields["num_hidden_layers"] -= num_drafting_blocks(self.file)
         if self.architecture.rotates:
-            fields |= self._head_fields() | self._rope_fields()
+            heads = self._latent_fields if self.architecture.is_latent else self._head_fields
+            fields |= heads() | self._rope_fields()
+            fields |= self._query_fields(fields, fields.pop("llama_4_scaling_beta", 0.0))
             if fields.get("num_local_experts"):
                 self._same("expert_feed_forward_length", fields["intermediate_size"])
         # A class that the window's key alone makes another has none itself.
         if self.architecture.window_every and (key != WINDOW or model == other):
             fields |= self._window_fields()
-        if fields.get("head_dim"):
+        if fields.get("head_dim", 1):
             for name, derive in self.architecture.derived.items():
                 fields.setdefault(name, derive(fields, self.file.tensors))
         fields["architectures"] = [model]
@@ -136,8 +151,9 @@ class _Reader:
 
     def _complete(self, config: ModelConfig) -> ModelConfig:
         """Add what only the tensors tell, and options the families spell differently."""
-        for key in ("attention.key_length", "attention.value_length"):
-            self._same(key, config.head_dim)
+        if config.latent is None:
+            for key in ("attention.key_length", "attention.value_length"):
+                self._same(key, config.head_dim)
         if self.architecture.rotates:
             tensors = self.file.tensors
             biases = {"blk.0.attn_q.bias", "blk.0.attn_qkv.bias"}
@@ -148,6 +164,9 @@ class _Reader:
                 mlp_bias="blk.0.ffn_down.bias" in tensors,
                 head_bias="output.bias" in tensors,
             )
+        config = replace(config, pooling=self._pooling(config.pooling))
+        if config.pooler and config.classifier is None:
+            config = replace(config, pooler="cls.weight" in self.file.tensors)
         window = self._integer(WINDOW, 0)
         if window and not self.architecture.window_every:
             config = replace(config, sliding_window=window, layer_windows=self._layer_windows())
@@ -197,6 +216,33 @@ class _Reader:
         share = 1.0 if whole else (rotary_dim + 0.5) / head_dim
         return {"head_dim": head_dim, "partial_rotary_factor": share}
 
+    def _latent_fields(self) -> dict[str, Any]:
+        """Return the fields of latent attention's sizes.
+
+        Files that have keys and values of latents in two matrices count a KV head, as large as the
+        latents; older ones have the heads that are made of them.
+        """
+        end = "_mla" if "attention.key_length_mla" in self.values else ""
+        size, value_dim = (self._integer(f"attention.{n}_length{end}") for n in ("key", "value"))
+        turned, heads = (self._integer(n) for n in ("rope.dimension_count", "attention.head_count"))
+        if size <= turned:
+            rule = f"must be greater than rope.dimension_count ({turned})"
+            raise self._error(f"attention.key_length{end}", rule)
+        if end:
+            rank = self._integer("attention.kv_lora_rank")
+            self._same("attention.head_count_kv", 1)
+            self._same("attention.key_length", rank + turned)
+            self._same("attention.value_length", rank)
+        else:
+            self._same("attention.head_count_kv", heads)
+        return {
+            "head_dim": turned,
+            "num_key_value_heads": heads,
+            "qk_nope_head_dim": size - turned,
+            "qk_rope_head_dim": turned,
+            "v_head_dim": value_dim,
+        }
+
     def _rope_fields(self) -> dict[str, Any]:
         """Return the fields of positions; defaults are llama.cpp's."""
         values = self.values
@@ -233,7 +279,34 @@ class _Reader:
             scaling |= {field: values[key] for field, key in names.items() if key in values}
             if attention != 1.0:
                 scaling["attention_factor"] = attention * (0.1 * math.log(factor) + 1.0)
+            scaling |= self._mscales()
         return fields | {"rope_scaling": scaling}
+
+    def _query_fields(self, fields: dict[str, Any], factor: Any) -> dict[str, Any]:
+        """Return the RoPE's fields of queries that grow by ``factor`` past the original context."""
+        if factor == 0.0:
+            return {}
+        if type(factor) is not float or not 0.0 < factor < math.inf:
+            raise self._error("attention.temperature_scale", "must be a number >= 0")
+        context = {"original_max_position_embeddings": self._integer("context_length")}
+        scaling = context | fields.pop("rope_scaling", {"rope_type": "default"})
+        scaling |= {"rope_theta": fields.pop("rope_theta"), "llama_4_scaling_beta": factor}
+        return {"rope_parameters": scaling}
+
+    def _mscales(self) -> dict[str, float]:
+        """Return the fields of YaRN's factors on scores, where a file says them."""
+        unit, key = self.architecture.mscale_unit, "rope.scaling.yarn_log_multiplier"
+        if not unit or self.values.get(key, 0.0) == 0.0:
+            return {}
+        value = self.values[key]
+        if type(value) is not float or not 0.0 < value < math.inf:
+            raise self._error(key, "must be a number >= 0")
+        self._same("rope.scaling.attn_factor", 1.0)
+        every = round(value / unit, 6)
+        return {
+            "mscale": every if self.architecture.equal_mscales else 1.0,
+            "mscale_all_dim": every,
+        }
 
     def _longrope(self, kind: str, attention: float) -> dict[str, Any]:
         """Return LongRoPE's parameters: factors of two tensors, by the length of the context."""
@@ -290,6 +363,21 @@ class _Reader:
             )
         return embedding.shape[0]
 
+    def _pooling(self, usual: PoolingConfig) -> PoolingConfig:
+        """Return how vectors are made; files of models with classes say what those are given."""
+        kinds = {number: kind for kind, number in POOLING.items()}
+        number = self.values.get("pooling_type", 0)
+        if type(number) is not int or number not in {0, RANKING, *kinds}:
+            raise self._error("pooling_type", f"must be one of {', '.join(map(str, kinds))}")
+        return replace(usual, kind=kinds[number]) if number in kinds else usual
+
+    def _spelled(self, field: str, value: Any) -> Any:
+        if field == "id2label":
+            texts = self.file.texts(f"{self.name}.{self.keys[field]}")
+            return {str(number): text for number, text in enumerate(texts)}
+        spelled = self.architecture.spelled.get(field, {})
+        return spelled[value] if spelled else value
+
     def _at_most(self, key: str, limit: int, what: str) -> None:
         # Names are made for each layer and expert before tensors are looked for.
         value = self.values.get(key, 0)
@@ -302,12 +390,14 @@ class _Reader:
             raise self._error(key, "must be an integer >= 0 and < 2**31")
         return value
 
-    def _same(self, key: str, value: int) -> None:
+    def _same(self, key: str, value: float) -> None:
         if self.values.get(key, value) != value:
             raise self._error(key, f"must be {value}, as its tensors and other keys say")
 
     def _refuse_options(self) -> None:
         values, used = self.values, set(self.keys.values())
+        if self.architecture.mscale_unit:
+            used.add("rope.scaling.yarn_log_multiplier")
         options = {key: allowed for key, allowed in NEUTRAL.items() if key not in used}
         for key, allowed in {**options, **self.architecture.neutral}.items():
             if key in values and values[key] not in allowed:

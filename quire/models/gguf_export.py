@@ -6,7 +6,7 @@ import logging
 import math
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,47 +14,37 @@ from typing import Any
 import numpy as np
 
 from quire.core.errors import ConfigError, ModelLoadError
-from quire.core.model_config import ModelConfig
 from quire.kernels.block_matrix import CHUNK
 from quire.kernels.host_tensor import HostTensor
 from quire.layers.rope import inverse_frequencies
 from quire.models.arranged_tensors import arrange
 from quire.models.checkpoint import Checkpoint
 from quire.models.config_reader import read_model_config
-from quire.models.gguf_checkpoint import row_order
 from quire.models.gguf_metadata import PlannedFile, check_file_says, model_metadata
 from quire.models.gguf_mix import Mix
 from quire.models.gguf_names import LONG_FACTORS, ROPE_FACTORS, SHORT_FACTORS, gguf_family
+from quire.models.gguf_places import Place, file_config, find_places
 from quire.models.gguf_writer import TensorPlan
 from quire.models.importance_matrix import ImportanceMatrix
-from quire.models.registry import get_family
 from quire.models.split_experts import split_experts
 from quire.models.tensor_source import check_tensors, map_weights
-from quire.models.weight_map import WeightMap
 from quire.quantization.gguf_layouts import LAYOUTS
 from quire.quantization.producers.gguf_quantize import quantize_rows
 
 log = logging.getLogger(__name__)
+
+#: A tensor of ours, and its place.
+_Source = tuple[str, Place]
 
 QUANTIZATION_VERSION = 2
 HALF_MAX = 65504.0
 #: Magnitudes whose scale is a finite float16; of other types those that are float16 themselves.
 LARGEST = {"Q8_0": 127 * HALF_MAX, "Q4_0": 8 * HALF_MAX, "F32": math.inf, "BF16": math.inf}
 
-_EXPERT = re.compile(r"(blk\.\d+\.ffn_(?:gate|up|down))\.(\d+)\.(weight|bias)")
 #: Small, and read as float32 by llama.cpp.
 _KEPT_FLOAT = re.compile(
     r"blk\.\d+\.(ffn_gate_inp(_shexp)?\.weight|ffn_(gate|up|down)_exps\.bias)|position_embd\.weight"
 )
-
-
-@dataclass(frozen=True, slots=True)
-class _Source:
-    """One tensor of the folder and how its rows are ordered in the file."""
-
-    name: str
-    transposed: bool = False
-    order: np.ndarray | None = None
 
 
 class GgufExport:
@@ -87,7 +77,11 @@ class GgufExport:
         importance: ImportanceMatrix | None = None,
         threads: int = 1,
     ) -> None:
-        self.config = config = read_model_config(folder)
+        config = read_model_config(folder)
+        # Where there are no classes, a file has no pooler.
+        self.config = config = replace(
+            config, pooler=config.pooler and config.classifier is not None
+        )
         self._checkpoint = split_experts(Checkpoint(folder), config)
         self._family = gguf_family(config.architecture)
         self._mix = Mix(type_name, config, pure, importance is not None)
@@ -100,34 +94,30 @@ class GgufExport:
         }
         if LAYOUTS[self._mix.main].is_quantized:
             self.metadata["general.quantization_version"] = QUANTIZATION_VERSION
+        if config.token_types:
+            self.metadata["tokenizer.ggml.token_type_count"] = config.token_types
         options = model_metadata(config, folder)
         self.metadata |= {f"{self._family.architecture}.{key}": v for key, v in options.items()}
         self.tensors = self._plans()
-        check_file_says(config, PlannedFile(folder, self.metadata, self.tensors))
+        check_file_says(file_config(config), PlannedFile(folder, self.metadata, self.tensors))
 
     def _plans(self) -> list[TensorPlan]:
-        """Pair our names with the file's: both come from the same map, in the same order."""
+        """Give each tensor of the file those of ours that it holds."""
         config = self.config
         weights = map_weights(self._checkpoint, config)
         names, ours = weights.names, weights.shapes()
         tied = (re.escape(f"{names.head}.weight"),) if config.tie_word_embeddings else ()
-        check_tensors(self._checkpoint, ours, (*names.harmless, *tied))
+        pooler = (rf"{re.escape(names.pooler)}\.(weight|bias)",) if names.pooler else ()
+        check_tensors(self._checkpoint, ours, (*names.harmless, *tied, *pooler))
         self._arranged = arrange(self._checkpoint, weights)
         sources: dict[str, list[_Source]] = {}
-        shapes: dict[str, tuple[int, ...]] = {}
-        for (name, stored), (gguf_name, shape) in zip(ours.items(), _shapes(config), strict=True):
-            # A square matrix looks the same either way, so the family decides, not the shape.
-            names = get_family(config.architecture).weight_names(config)
-            is_transposed = names.linear_is_transposed
-            transposed = is_transposed and gguf_name.startswith("blk.") and len(stored) == 2
-            order = row_order(gguf_name, config)
-            source = _Source(name, transposed, None if order is None else np.argsort(order))
-            sources.setdefault(gguf_name, []).append(source)
-            shapes[gguf_name] = shape
-        plans = [self._plan(name, shapes[name], parts) for name, parts in sources.items()]
+        for name, place in find_places(config, ours):
+            sources.setdefault(place.name, []).append((name, place))
+        plans = [self._plan(name, parts) for name, parts in sources.items()]
         return plans + self._factor_plans()
 
-    def _plan(self, name: str, shape: tuple[int, ...], sources: list[_Source]) -> TensorPlan:
+    def _plan(self, name: str, sources: list[_Source]) -> TensorPlan:
+        shape = sources[0][1].shape
         if len(shape) == 1 or _KEPT_FLOAT.fullmatch(name):
             type_name = "F32"
         else:
@@ -153,25 +143,26 @@ class GgufExport:
         self, type_name: str, sources: list[_Source], importance: list[np.ndarray | None]
     ) -> Iterator[bytes]:
         largest = LARGEST.get(type_name, HALF_MAX)
-        for source, counts in zip(sources, importance, strict=True):
-            tensor = self._arranged.tensor(source.name)
+        for (source, place), counts in zip(sources, importance, strict=True):
+            tensor = self._arranged.tensor(source)
             assert isinstance(tensor, HostTensor)
-            array = tensor.array.T if source.transposed else tensor.array
-            if source.order is not None:
-                array = array[source.order]
+            array = tensor.array if place.order is None else tensor.array[place.order]
+            if place.transposed:
+                parts = array.reshape(place.transposed, -1, array.shape[1]).swapaxes(1, 2)
+                array = parts.reshape(-1, parts.shape[2])
             rows = array if array.ndim > 1 else array[None]
             step = max(1, CHUNK // rows.shape[1])
             for begin in range(0, len(rows), step):
                 part = np.ascontiguousarray(rows[begin : begin + step])
-                values = HostTensor(source.name, tensor.dtype, part).float32()
+                values = HostTensor(source, tensor.dtype, part).float32()
                 # Not greater: NaN is neither.
                 if largest < math.inf and not np.abs(values).max() <= largest:
                     raise ModelLoadError(
-                        f"[convert] {source.name} must fit the float16 of {type_name}; got "
+                        f"[convert] {source} must fit the float16 of {type_name}; got "
                         f"{np.abs(values).max():g}. Use --type bf16 or f32."
                     )
                 yield quantize_rows(type_name, values, counts, self._threads).tobytes()
-            self._arranged.release(source.name)
+            self._arranged.release(source)
 
     def _factor_plans(self) -> list[TensorPlan]:
         """Return the tensors of factors that the frequencies of positions are divided by."""
@@ -201,18 +192,6 @@ def tensor_names(folder: Path) -> dict[str, list[str]]:
     config = read_model_config(folder)
     found: dict[str, list[str]] = {}
     names = map_weights(split_experts(Checkpoint(folder), config), config).shapes()
-    for name, (gguf_name, _) in zip(names, _shapes(config), strict=True):
-        found.setdefault(gguf_name, []).append(name)
+    for name, place in find_places(config, names):
+        found.setdefault(place.name, []).append(name)
     return found
-
-
-def _shapes(config: ModelConfig) -> Iterator[tuple[str, tuple[int, ...]]]:
-    """Yield names and shapes in the file, in our order; an expert's are those of all of them."""
-    names = gguf_family(config.architecture).weight_names(config)
-    for name, shape in WeightMap(config, names).shapes().items():
-        match = _EXPERT.fullmatch(name)
-        if match is None:
-            yield name, shape
-        else:
-            assert config.moe is not None
-            yield f"{match[1]}_exps.{match[3]}", (config.moe.num_experts, *shape)

@@ -11,10 +11,16 @@ from typing import Any
 
 from quire.core.errors import UnsupportedArchitectureError
 from quire.core.model_config import ModelConfig, RopeConfig
+from quire.core.pooling_config import PoolingConfig
 from quire.layers.rope import inverse_frequencies
-from quire.models.gguf_architectures import ARCHITECTURES, WINDOW, WINDOW_PATTERN
+from quire.models.gguf_architectures import ARCHITECTURES, GgufArchitecture
 from quire.models.gguf_config import read_gguf_config
 from quire.models.gguf_file import GgufHeader, GgufTensor
+from quire.models.gguf_keys import (
+    POOLING,
+    WINDOW,
+    WINDOW_PATTERN,
+)
 from quire.models.gguf_names import gguf_family
 from quire.models.gguf_writer import TensorPlan
 
@@ -24,6 +30,7 @@ log = logging.getLogger(__name__)
 OPTIONS = {
     "activation": "hidden_act",
     "layer_windows": "layer_types",
+    "num_dense_layers": "the number of layers without experts",
     "output_bias": "attention_bias",
     "parallel": "parallel_attn",
     "qkv_bias": "attention_bias",
@@ -55,9 +62,12 @@ def model_metadata(config: ModelConfig, folder: Path) -> dict[str, Any]:
     }
     kind = "layer_norm_rms" if config.norm == "rms_norm" else "layer_norm"
     values[f"attention.{kind}_epsilon"] = config.norm_eps
-    values |= {key: value(config) for key, value in architecture.written.items()}
+    written = {key: value(config) for key, value in architecture.written.items()}
+    written = {key: value for key, value in written.items() if value is not None}
+    if config.pooling != PoolingConfig() and config.pooling.kind in POOLING:
+        written["pooling_type"] = POOLING[config.pooling.kind]
     if not architecture.rotates:
-        return values
+        return values | written
     values |= {
         "attention.head_count_kv": config.num_kv_heads,
         "attention.key_length": config.head_dim,
@@ -65,14 +75,16 @@ def model_metadata(config: ModelConfig, folder: Path) -> dict[str, Any]:
     }
     if config.moe is not None:
         values |= {"expert_count": config.moe.num_experts, "expert_used_count": config.moe.top_k}
-    if config.sliding_window is not None:
+        if config.moe.routing.num_groups > 1 and config.moe.routing.group_best == 1:
+            log.warning("%s: llama.cpp lets groups count as two experts, not as one", folder)
+    if config.sliding_window is not None and not config.chunked:
         values[WINDOW] = config.sliding_window
         if config.layer_windows:
             values[WINDOW_PATTERN] = list(config.layer_windows)
         if not architecture.window_every:
             log.warning("%s: the sliding window is written; not every program keeps to it", folder)
     assert config.rope is not None
-    return values | _rope_metadata(config.rope, config, folder)
+    return values | written | _rope_metadata(config.rope, config, folder)
 
 
 def _rope_metadata(rope: RopeConfig, config: ModelConfig, folder: Path) -> dict[str, Any]:
@@ -85,7 +97,7 @@ def _rope_metadata(rope: RopeConfig, config: ModelConfig, folder: Path) -> dict[
     if scaling is None:
         return values
     kind = scaling["rope_type"]
-    if kind == "llama3" and name == "llama":
+    if kind == "llama3" and name in ("llama", "llama4"):
         return values
     longrope = ("longrope",) if name in ("phi3", "llama", "granite") else ()
     _refuse(folder, "rope_type", kind, "linear", "yarn", *longrope)
@@ -101,13 +113,33 @@ def _rope_metadata(rope: RopeConfig, config: ModelConfig, folder: Path) -> dict[
             return values
         return values | {"context_length": round(config.max_position_embeddings / factor)}
     _refuse(folder, "truncate", scaling["truncate"], ARCHITECTURES[name].truncates)
-    attention = inverse_frequencies(rope, 1)[1] / (0.1 * math.log(factor) + 1.0)
+    multiplier = _multiplier(scaling, ARCHITECTURES[name], folder)
+    usual = 0.1 * math.log(factor) + 1.0
+    attention = 1.0 if multiplier else inverse_frequencies(rope, 1)[1] / usual
     values |= {
         "rope.scaling.original_context_length": scaling["original_max_position_embeddings"],
         "rope.scaling.yarn_beta_fast": scaling["beta_fast"],
         "rope.scaling.yarn_beta_slow": scaling["beta_slow"],
     }
+    values |= multiplier
     return values if abs(attention - 1) < 1e-6 else values | {"rope.scaling.attn_factor": attention}
+
+
+def _multiplier(
+    scaling: Mapping[str, Any], architecture: GgufArchitecture, folder: Path
+) -> dict[str, Any]:
+    """Return the key of YaRN's factors on scores, of which a file says one."""
+    every = scaling.get("mscale_all_dim", 0.0)
+    if not architecture.mscale_unit:
+        return {}
+    if not every:
+        if architecture.equal_mscales:
+            _refuse(folder, "mscale_all_dim", every, "a number > 0")
+        return {}
+    wanted = every if architecture.equal_mscales else 1.0
+    _refuse(folder, "mscale", scaling.get("mscale", 1.0), wanted)
+    _refuse(folder, "attention_factor", scaling.get("attention_factor"), None)
+    return {"rope.scaling.yarn_log_multiplier": architecture.mscale_unit * every}
 
 
 class PlannedFile(GgufHeader):
@@ -144,7 +176,10 @@ def check_file_says(config: ModelConfig, file: PlannedFile) -> None:
             continue
         _refuse(file.path, OPTIONS.get(name, name), got, wanted)
     if config.rope is not None and said.rope is not None:
-        plain = [replace(rope, scaling=None) for rope in (config.rope, said.rope)]
+        # Rows are put in the order in which the file's turn.
+        plain = [
+            replace(rope, scaling=None, interleaved=False) for rope in (config.rope, said.rope)
+        ]
         _refuse(file.path, "rope_parameters", plain[0], plain[1])
 
 

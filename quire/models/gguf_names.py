@@ -47,6 +47,17 @@ _MIXTRAL = replace(
     shared_gate="ffn_gate_inp_shexp",
     choice_bias="exp_probs_b.bias",
 )
+_DEEPSEEK = replace(
+    _MIXTRAL,
+    qkv=(),
+    queries="attn_q",
+    query_down="attn_q_a",
+    query_norm="attn_q_a_norm",
+    query_up="attn_q_b",
+    latents="attn_kv_a_mqa",
+    latent_norm="attn_kv_a_norm",
+    latent_heads="attn_kv_b",
+)
 _SEED_OSS = replace(_LLAMA, mlp_norm="post_attention_norm")
 _GPT_OSS = replace(_MIXTRAL, mlp_norm="post_attention_norm", sinks="attn_sinks.weight")
 _GPT2 = replace(_LLAMA, positions="position_embd", qkv=FUSED_QKV, gate_up=("ffn_up",), harmless=())
@@ -59,7 +70,26 @@ _FUSED = replace(_LLAMA, qkv=FUSED_QKV, gate_up=("ffn_up",))
 _FALCON = replace(_FUSED, mlp_norm="attn_norm")
 _ONE_UP = replace(_LLAMA, gate_up=("ffn_up",))
 _GLM4 = replace(_GEMMA3, gate_up=("ffn_up",))
+_BERT = replace(
+    _LLAMA,
+    positions="position_embd",
+    token_types="token_types",
+    embedding_norm="token_embd_norm",
+    attention_norm="",
+    mlp_norm="attn_output_norm",
+    next_norm="layer_output_norm",
+    final_norm="",
+    gate_up=("ffn_up",),
+    pooler="cls",
+    classifier="cls.output",
+    harmless=(),
+)
 _COHERE = replace(_LLAMA, mlp_norm="attn_norm")
+_GLM4_MOE = replace(_MIXTRAL, mlp_norm="post_attention_norm")
+
+
+def _stablelm_names(config: ModelConfig) -> WeightNames:
+    return _COHERE if config.shared_norm else _LLAMA
 
 
 def _falcon_names(config: ModelConfig) -> WeightNames:
@@ -91,7 +121,10 @@ GGUF_FAMILIES = {
     "LlamaForCausalLM": GgufFamily("llama", _LLAMA, True),
     "MistralForCausalLM": GgufFamily("llama", _LLAMA, True),
     "MinistralForCausalLM": GgufFamily("llama", _LLAMA, True),
+    "Ministral3ForCausalLM": GgufFamily("mistral3", _LLAMA, True),
     "MixtralForCausalLM": GgufFamily("llama", _MIXTRAL, True),
+    "Llama4ForCausalLM": GgufFamily("llama4", _MIXTRAL, True),
+    "Llama4ForConditionalGeneration": GgufFamily("llama4", _MIXTRAL, True),
     "Qwen2ForCausalLM": GgufFamily("qwen2", _LLAMA),
     "Qwen2MoeForCausalLM": GgufFamily("qwen2moe", _MIXTRAL),
     "Qwen3ForCausalLM": GgufFamily("qwen3", _LLAMA),
@@ -104,6 +137,8 @@ GGUF_FAMILIES = {
     "Exaone4ForCausalLM": GgufFamily("exaone4", _OLMO2),
     "GptOssForCausalLM": GgufFamily("gpt-oss", _GPT_OSS),
     "Dots1ForCausalLM": GgufFamily("dots1", _MIXTRAL),
+    "DeepseekV2ForCausalLM": GgufFamily("deepseek2", _DEEPSEEK, True),
+    "DeepseekV3ForCausalLM": GgufFamily("deepseek2", _DEEPSEEK, True),
     "GPT2LMHeadModel": GgufFamily("gpt2", _GPT2),
     "GemmaForCausalLM": GgufFamily("gemma", _LLAMA),
     "Gemma2ForCausalLM": GgufFamily("gemma2", _GEMMA3),
@@ -116,8 +151,17 @@ GGUF_FAMILIES = {
     "SmolLM3ForCausalLM": GgufFamily("smollm3", _LLAMA, True),
     "GlmForCausalLM": GgufFamily("chatglm", _ONE_UP, True),
     "Glm4ForCausalLM": GgufFamily("glm4", _GLM4, True),
+    "Glm4MoeForCausalLM": GgufFamily("glm4moe", _GLM4_MOE),
+    "StableLmForCausalLM": GgufFamily("stablelm", _LLAMA, names_of=_stablelm_names),
     "GraniteForCausalLM": GgufFamily("granite", _LLAMA, True),
     "GraniteMoeForCausalLM": GgufFamily("granitemoe", _MIXTRAL, True),
+    "GraniteMoeSharedForCausalLM": GgufFamily("granitemoe", _MIXTRAL, True),
+    "BertModel": GgufFamily("bert", _BERT),
+    "BertForSequenceClassification": GgufFamily("bert", _BERT),
+    "RobertaModel": GgufFamily("bert", _BERT),
+    "RobertaForSequenceClassification": GgufFamily("bert", _BERT),
+    "XLMRobertaModel": GgufFamily("bert", _BERT),
+    "XLMRobertaForSequenceClassification": GgufFamily("bert", _BERT),
     "CohereForCausalLM": GgufFamily("command-r", _COHERE, True),
     "Cohere2ForCausalLM": GgufFamily("cohere2", _COHERE, True),
 }

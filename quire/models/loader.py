@@ -62,34 +62,19 @@ def load_model(
             does not fit in memory.
     """
     opened = open_checkpoint(Path(path), dtype, max_model_len)
-    return _load(opened, backend, plan, packed_weights_cache, on_progress, meanwhile, False)
+    return load_opened(opened, backend, plan, packed_weights_cache, on_progress, meanwhile)
 
 
-def load_adaptable_model(
-    path: str | Path,
+def load_opened(
+    opened: OpenedCheckpoint,
     backend: Backend,
-    *,
-    dtype: str = "auto",
     plan: QuantizationPlan | None = None,
-    max_model_len: int | None = None,
     packed_weights_cache: str | None = None,
     on_progress: Progress | None = None,
     meanwhile: Callable[[], object] = lambda: None,
+    takes_adapters: bool = False,
 ) -> Decoder:
-    """Load a checkpoint so that adapters may be added to its linears; else :func:`load_model`."""
-    opened = open_checkpoint(Path(path), dtype, max_model_len)
-    return _load(opened, backend, plan, packed_weights_cache, on_progress, meanwhile, True)
-
-
-def _load(
-    opened: OpenedCheckpoint,
-    backend: Backend,
-    plan: QuantizationPlan | None,
-    packed_weights_cache: str | None,
-    on_progress: Progress | None,
-    meanwhile: Callable[[], object],
-    takes_adapters: bool,
-) -> Decoder:
+    """Do the same with a checkpoint that is open, perhaps so that it takes adapters."""
     plan = plan or QuantizationPlan()
     plan.check_overrides(_modules(opened.weights))
     cache = _open_cache(opened, packed_weights_cache, backend, plan.held)

@@ -21,8 +21,6 @@ from quire.kernels.block_matrix import BlockMatrix
 from quire.kernels.host_tensor import HostTensor
 from quire.kernels.packed_weights import PackedWeights
 from quire.kernels.quantized_tensor import QuantizedForm, QuantizedTensor
-from quire.layers.adapted_embedding import AdaptedEmbedding
-from quire.layers.adapted_linear import AdaptedLinear
 from quire.layers.attention import HeadsMixing, LatentMixing, QueryRank
 from quire.layers.decoder_layer import DecoderLayer, End, Layer, ParallelLayer
 from quire.layers.logits_head import logits_head
@@ -31,6 +29,7 @@ from quire.layers.moe import MixtureOfExperts, SharedExperts
 from quire.layers.norm import CarriedNorm, LayerNorm, Norm, RMSNorm, Unnormed
 from quire.layers.rope import query_scales, rope_table_bytes, rope_tables
 from quire.layers.state_head import StateHead
+from quire.models.adapters.adapted_parts import AdaptedParts
 from quire.models.adapters.places import adaptable_head, find_places
 from quire.models.arranged_tensors import arrange
 from quire.models.decoder import DecoderParts
@@ -66,8 +65,8 @@ class ModelBuilder:
         self.weight_bytes = 0
         self.made = HeldWeights()
         self._shared = shared
-        self._adapted: list[AdaptedLinear | AdaptedEmbedding] = []
-        self._places = find_places(opened.tensors, opened.weights) if takes_adapters else {}
+        places = find_places(opened.tensors, opened.weights) if takes_adapters else {}
+        self._adapted = AdaptedParts(backend, places)
         self._dtype = None if opened.keeps_types else opened.config.dtype
         self._plan = plan
         self._exact = plan.exact_activations
@@ -97,9 +96,9 @@ class ModelBuilder:
         layers = [self.layer(config, layer, ropes) for layer in range(config.num_layers)]
         self.made.embedding = embedding
         is_own = any(own is head for own in self.made.linears.values())
-        adapted_head = self._adapt(adaptable_head(weights), head)
+        adapted_head = self._adapted.linear(adaptable_head(weights), head)
         return DecoderParts(
-            embedding=self._adapt(weights.embedding(), embedding),
+            embedding=self._adapted.linear(weights.embedding(), embedding),
             positions=positions,
             token_types=token_types,
             first_norm=first_norm,
@@ -109,7 +108,7 @@ class ModelBuilder:
             held=self.made,
             weight_bytes=self.weight_bytes,
             shared_bytes=0 if is_own else head.nbytes,
-            adapted=self._adapted,
+            adapted=self._adapted.slots,
         )
 
     def _positions(self, config: ModelConfig) -> tuple[Array | None, Array | None]:
@@ -161,17 +160,11 @@ class ModelBuilder:
 
     def _layer_linear(self, weights: LinearWeights) -> Linear:
         """Pack matrices of a layer, which adapters may be added to."""
-        return self._adapt(weights, self.linear(weights, self._plan.layers))
+        return self._adapted.linear(weights, self.linear(weights, self._plan.layers))
 
-    def _adapt(self, weights: LinearWeights, linear: Linear) -> Linear:
-        """Return a linear that takes adapters, where the model does."""
-        place = self._places.get(weights.modules)
-        if place is None:
-            return linear
-        make = AdaptedEmbedding if place.embeds else AdaptedLinear
-        made = make(self.backend, linear, place)
-        self._adapted.append(made)
-        return made
+    def _floats_linear(self, weights: LinearWeights) -> Linear:
+        """Pack a linear of a layer that is never rounded, which adapters may be added to."""
+        return self._adapted.linear(weights, self.linear(weights, None))
 
     def _key(self, weights: LinearWeights, scheme: Scheme | None) -> LinearKey:
         forms = self._plan.forms(weights.modules, weights.columns, scheme)
@@ -278,7 +271,7 @@ class ModelBuilder:
         """Make a norm with its weights; without, rows are only added up."""
         if weights is None:
             return Unnormed(self.backend)
-        norm = self._plain_norm(weights)
+        norm = self._adapted.norm(weights, self._plain_norm(weights))
         is_of_sum = self.weights.config.norm_placement == "sum"
         return CarriedNorm(self.backend, norm) if is_of_sum else norm
 
@@ -424,7 +417,8 @@ class ModelBuilder:
             biases=map(self._biases, (*gate_up, *down)),
         )
         self._made(experts.nbytes, zip((*gate_up, *down), experts.packed, strict=False))
-        router = self.linear(weights.router(layer), None)
+        experts = self._adapted.experts(gate_up, down, experts)
+        router = self._floats_linear(weights.router(layer))
         bias = self.parameter(weights.choice_bias(layer)) if config.choice_bias else None
         always = self._shared_experts(config, activation, layer)
         return MixtureOfExperts(
@@ -437,8 +431,8 @@ class ModelBuilder:
         shared = self.weights.mlp(layer)
         if shared is None:
             return None
-        gate = self.linear(self.weights.shared_gate(layer), None) if config.shared_gate else None
-        up, down = (self.linear(linear, self._plan.layers) for linear in shared)
+        gate = self._floats_linear(self.weights.shared_gate(layer)) if config.shared_gate else None
+        up, down = map(self._layer_linear, shared)
         return SharedExperts(self.backend, up, down, activation, gate)
 
     def _matrices_in_turn(self, linears: Iterable[LinearWeights]) -> Iterator[Sequence[Weight]]:

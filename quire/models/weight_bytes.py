@@ -63,16 +63,17 @@ def expected_weight_bytes(
         others += 4 * max_model_len
     schemes = _schemes(weights, plan)
     # Made anew by each decoder, a matrix for each head's keys and one for its values.
-    latents = 0 if config.latent is None else _latent_bytes(config, dtype)
+    latents = 0
     for layer in range(config.num_layers if config.latent else 0):
-        del linears[weights.latent_heads(layer).modules]
+        heads = linears.pop(weights.latent_heads(layer).modules)
+        latents += _latent_bytes(config, sizes.floats(heads))
     if target_plan is not None:
         others = 0
         for modules in _shared(weights, plan, target_plan):
             linears.pop(modules, None)
     return (
         others
-        + config.num_layers * latents
+        + latents
         + sum(
             sizes.linear(part, schemes.get(modules, plan.layers))
             for modules, part in linears.items()
@@ -165,6 +166,11 @@ class _Sizes:
             else:
                 total += stacked_form(alike).matrix_bytes(rows, weights.columns)
         return total
+
+    def floats(self, weights: LinearWeights) -> str:
+        """Return the type that one matrix is held in, made of floats if it is quantized."""
+        form = self._form(weights.modules[0], weights.columns, None)
+        return self.dtype or (form if isinstance(form, str) else "float32")
 
     def _form(self, module: str, columns: int, scheme: Scheme | None) -> QuantizedForm | str:
         """Return how a matrix is quantized, or the type that its floats are stored in."""

@@ -298,13 +298,17 @@ class WeightMap:
         return [first, *inputs, output, *norms, *inner, *unrounded, *linears]
 
     def unrounded(self, layer: int) -> list[LinearWeights]:
-        """Return linears of a layer that stay floats: its router, the gate of experts always on,
-        and what keys and values are made of latents with."""
+        """Return linears of a layer that stay floats: what it routes by, and what keys and values
+        are made of latents with."""
+        heads = [] if self.config.latent is None else [self.latent_heads(layer)]
+        return [*heads, *self.routing(layer)]
+
+    def routing(self, layer: int) -> list[LinearWeights]:
+        """Return the router of a layer and the gate of experts always on; none without experts."""
         moe = self.config.layer_moe(layer)
-        made = [] if self.config.latent is None else [self.latent_heads(layer)]
-        if moe is not None:
-            made += [self.router(layer), *([self.shared_gate(layer)] if moe.shared_gate else [])]
-        return made
+        if moe is None:
+            return []
+        return [self.router(layer), *([self.shared_gate(layer)] if moe.shared_gate else [])]
 
     def shapes(self) -> dict[str, tuple[int, ...]]:
         """Return every tensor of the model."""

@@ -128,17 +128,19 @@ class _ObservedExperts:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._experts, name)
 
-    def __call__(self, x: Array, ids: Array, weights: Array, out: Array) -> Array:
+    def __call__(
+        self, x: Array, ids: Array, weights: Array, out: Array, rows: BatchRows | None = None
+    ) -> Array:
         for expert, second in enumerate(self._seen.second):
-            rows = x[(ids == expert).any(axis=1)]
-            if not len(rows):
+            given = x[(ids == expert).any(axis=1)]
+            if not len(given):
                 continue
-            up = self._seen.gate_up(expert, rows)
-            self._observer(_modules(self._seen.first[expert]), rows)
-            activated = np.empty((len(rows), up.shape[1] // 2), np.float32)
+            up = self._seen.gate_up(expert, given)
+            self._observer(_modules(self._seen.first[expert]), given)
+            activated = np.empty((len(given), up.shape[1] // 2), np.float32)
             self._backend.gated_activation(up, self._seen.activation, activated)
             self._observer(second, activated)
-        return self._experts(x, ids, weights, out)
+        return self._experts(x, ids, weights, out, rows)
 
 
 def _modules(weights: Sequence[Weight]) -> tuple[str, ...]:

@@ -74,7 +74,7 @@ class AdapterStore:
         decoder: Takes adapters.
         backend: Holds them.
         max_rank: Largest rank.
-        num_held: The budget, in adapters of the largest rank for all linears.
+        num_held: The budget, in adapters of the largest rank for all linears but experts'.
         base: The decoder's checkpoint.
 
     Attributes:
@@ -85,8 +85,8 @@ class AdapterStore:
     def __init__(
         self, decoder: Decoder, backend: Backend, max_rank: int, num_held: int, base: BaseWeights
     ) -> None:
-        self._linears, self._backend, self._base = decoder.adapted, backend, base
-        self._places = [linear.place for linear in decoder.adapted]
+        self._adapted, self._backend, self._base = decoder.adapted, backend, base
+        self._places = [slots.place for slots in decoder.adapted]
         self._max_rank = max_rank
         self.largest_bytes = largest_adapter_bytes(self._places, max_rank)
         self.budget_bytes = num_held * self.largest_bytes
@@ -121,7 +121,7 @@ class AdapterStore:
         """
         if self._loading is not None:
             return
-        needed = self.largest_bytes + adapter.whole_bytes
+        needed = self.largest_bytes + adapter.extra_bytes
         names = [name for name in self._held if name not in kept]
         while self.nbytes + needed > self.budget_bytes and names:
             self._evict(names.pop(0))
@@ -130,8 +130,8 @@ class AdapterStore:
             if not self._held:
                 self._failures[adapter.content_hash] = (
                     f"[adapter] {adapter.path} must fit in the memory of adapters "
-                    f"({self.budget_bytes} bytes); it needs up to {needed}, for modules_to_save. "
-                    "Raise --max-cpu-loras."
+                    f"({self.budget_bytes} bytes); it needs up to {needed}, for experts or "
+                    f"modules_to_save. Set --max-cpu-loras {-(-needed // self.largest_bytes)}."
                 )
             return
         self._loading = adapter, self._thread.submit(self._read, adapter)
@@ -184,7 +184,7 @@ class AdapterStore:
             )
         read = read_adapter(adapter.path)
         check_adapter(read, self._places, self._max_rank)
-        return place_adapter(read, self._linears, self._backend, self._base)
+        return place_adapter(read, self._adapted, self._backend, self._base)
 
     def _hold(self, adapter: AdapterReference, placed: PlacedAdapter) -> None:
         if not self._free_slots:

@@ -12,7 +12,7 @@ from quire.core.model_config import ModelConfig
 from quire.core.resolve import ResolvedConfig
 from quire.kernels.backend import Backend
 from quire.models.decoder import Decoder
-from quire.models.loader import load_adaptable_model, load_model
+from quire.models.loader import load_opened, open_checkpoint
 from quire.models.model_builder import Progress
 from quire.models.vision.loader import expected_encoder_bytes, load_encoder
 from quire.models.weight_bytes import expected_weight_bytes
@@ -79,17 +79,14 @@ def load(
         ModelLoadError: The checkpoint cannot be used.
     """
     options = resolved.config.model
-    takes_adapters = resolved.config.adapters.enable_lora
-    make = load_adaptable_model if takes_adapters else load_model
-    decoder = make(
-        folder,
+    decoder = load_opened(
+        open_checkpoint(folder, resolved.dtype, resolved.max_model_len),
         backend,
-        dtype=resolved.dtype,
-        plan=create_plan(options),
-        max_model_len=resolved.max_model_len,
-        packed_weights_cache=options.packed_weights_cache,
-        on_progress=on_progress,
-        meanwhile=meanwhile,
+        create_plan(options),
+        options.packed_weights_cache,
+        on_progress,
+        meanwhile,
+        takes_adapters=resolved.config.adapters.enable_lora,
     )
     config = decoder.config
     eos = _possible((*config.eos_token_ids, *eos_token_ids), config.vocab_size)

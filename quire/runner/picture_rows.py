@@ -24,6 +24,9 @@ from quire.runner.input_batch import GivenRows
 
 log = get_logger(__name__)
 
+#: The longest of the last slices is what the next one is thought to take; a slice later, that
+#: part of it.
+STILL_EXPECTED = 0.9
 
 FloatArray = npt.NDArray[np.float32]
 
@@ -39,8 +42,9 @@ class Encoding:
 class PictureRows:
     """Pictures of the live requests, and rows of those encoded last.
 
-    It is :class:`quire.engine.picture_gate.Pictures`. What has not been made when a step computes
-    it is made there: a picture that cannot be encoded then fails the step of its request alone.
+    It is :class:`quire.engine.picture_gate.Pictures`. Those that cannot be encoded together are
+    encoded one after another; one that cannot be encoded alone fails the step that is to compute
+    it, at once. What has not been made when a step computes it is made there.
 
     Args:
         encoder: Of the model; None where it reads text alone.
@@ -61,7 +65,9 @@ class PictureRows:
         self._num_bytes = 0
         self._wanted: dict[str, Picture] = {}
         self._encoding: Encoding | None = None
-        self._failed: set[str] = set()
+        self._slice_seconds = 0.0
+        self._failed: dict[str, Exception] = {}  # those that cannot be encoded, and why
+        self._alone: set[str] = set()  # those that could not be encoded together
         self._unused: set[str] = set()  # encoded, and no step had them yet
         self.num_encoded = 0
         self.num_found = 0
@@ -92,7 +98,8 @@ class PictureRows:
             if num_bytes > self._kept_bytes and self._wanted:
                 break
             self._wanted |= new
-        self._failed.intersection_update(self._wanted)
+        self._failed = {key: e for key, e in self._failed.items() if key in self._wanted}
+        self._alone.intersection_update(self._wanted)
         encoding = self._encoding
         if encoding and not any(picture.key in self._wanted for picture in encoding.pictures):
             self._encoding = None
@@ -100,10 +107,14 @@ class PictureRows:
     def encode(self, seconds: float) -> None:
         """Make rows of what is wanted; see the protocol."""
         begin = last = time.perf_counter()
-        longest = 0.0
-        while last + longest <= begin + seconds and self._advance():
+        while last == begin or last + self._slice_seconds <= begin + seconds:
+            if not self._advance():
+                return
             now = time.perf_counter()
-            last, longest = now, max(longest, now - last)
+            # One that was disturbed is no reason to stop after each of those that follow.
+            took = min(now - last, seconds / 2)
+            self._slice_seconds = max(took, STILL_EXPECTED * self._slice_seconds)
+            last = now
 
     def given(self, scheduled: Sequence[ScheduledRequest]) -> list[GivenRows]:
         """Return the rows of pictures in a step.
@@ -148,10 +159,12 @@ class PictureRows:
                 self._keep(picture, encoded)
             self._encoding = None
             self._drop()
-        except Exception:
-            # Each is tried again alone, in a step, which knows whose fault it is.
-            log.exception("[pictures] %d pictures could not be encoded together", len(pictures))
-            self._failed.update(picture.key for picture in pictures)
+        except Exception as error:
+            if len(pictures) == 1:
+                self._failed[pictures[0].key] = error
+            else:
+                log.exception("[pictures] %d pictures could not be encoded together", len(pictures))
+                self._alone.update(picture.key for picture in pictures)
             self._encoding = None
         return True
 
@@ -163,9 +176,12 @@ class PictureRows:
         for picture in self._wanted.values():
             if not self.is_ready(picture):
                 num_patches += picture.height * picture.width // patch
-                if pictures and num_patches > BATCH_PATCHES:
+                is_alone = picture.key in self._alone
+                if pictures and (is_alone or num_patches > BATCH_PATCHES):
                     break
                 pictures.append(picture)
+                if is_alone:
+                    break
         return Encoding(pictures, self._encode(pictures)) if pictures else None
 
     def _encode(self, pictures: Sequence[Picture]) -> Slices[list[Array]]:
@@ -174,6 +190,8 @@ class PictureRows:
         return self._encoder.encode(list(map(_pixels, pictures)), tilings)
 
     def _find(self, picture: Picture, *, begins: bool) -> FloatArray:
+        if picture.key in self._failed:
+            raise self._failed[picture.key].with_traceback(None)
         if picture.key not in self._rows:
             (encoded,) = finish(self._encode([picture]))
             self._keep(picture, encoded)

@@ -11,9 +11,10 @@ from quire.core.errors import ModelLoadError, QuireError
 from quire.models.config_fields import read_json
 from quire.models.file_state import FileState, file_states
 from quire.models.gguf_file import forget_gguf, open_gguf
+from quire.models.gguf_keys import PREFIX
 from quire.text.chat_template import ChatTemplate, find_template
 from quire.text.fim_tokens import GGUF_NAMES, FimTokens
-from quire.text.gguf_tokenizer import PREFIX, read_templates
+from quire.text.gguf_tokenizer import read_templates
 
 #: Files of a folder that may say something of them.
 _NAMED = ("bos_token", "eos_token")

@@ -1,4 +1,4 @@
-"""The tokenizer of a GGUF file's metadata: sentencepiece pieces or byte-level BPE.
+"""The tokenizer of a GGUF file's metadata: sentencepiece pieces, byte-level BPE or WordPiece.
 
 Source: the format's description (docs/gguf.md in ggml) and the defaults of llama.cpp's loader.
 """
@@ -12,7 +12,14 @@ from typing import Any
 from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers
 
 from quire.models.gguf_file import GgufFile, open_gguf
+from quire.models.gguf_keys import PREFIX
 from quire.text.fim_tokens import GGUF_NAMES
+from quire.text.gguf_encoder_vocabulary import (
+    DEFAULT_IDS,
+    encoder_templates,
+    unigram,
+    word_piece,
+)
 from quire.text.gguf_pre_tokenizers import PRE_TOKENIZERS, GgufPreTokenizer
 from quire.text.library_errors import library_errors
 from quire.text.sentencepiece_model import (
@@ -26,11 +33,14 @@ from quire.text.sentencepiece_model import (
     build_tokenizer,
 )
 
-PREFIX = "tokenizer.ggml."
+#: Kinds of vocabularies.
+KINDS = ("llama", "gpt2", "bert", "t5")
+#: Architectures that read texts between a start and an end token, and two of them as a pair.
+ENCODERS = ("bert",)
 #: Named special tokens; the format has the misspelling.
 SPECIAL = {
     "bos": "bos", "eos": "eos", "unk": "unknown", "sep": "seperator", "pad": "padding",
-    "mask": "mask", **{name: name for name in GGUF_NAMES.values()},
+    "mask": "mask", "cls": "cls", **{name: name for name in GGUF_NAMES.values()},
 }  # fmt: skip
 #: What files of codellama call the same.
 _OLDER = {"fim_pre": "prefix", "fim_suf": "suffix", "fim_mid": "middle"}
@@ -69,19 +79,25 @@ def read_gguf_tokenizer(path: Path) -> tuple[Tokenizer, dict[str, Any]]:
                 raise ValueError(f"{key}_token_id {token_id} beyond {len(tokens)} tokens")
             continue
         config[f"{name}_token"] = tokens[token_id]
+    if file.text("general.architecture", "") in ENCODERS:
+        config["templates"] = encoder_templates(file.text(f"{PREFIX}model"), config)
     return backend, config
 
 
 def _build(file: GgufFile, tokens: list[str]) -> tuple[Tokenizer, dict[str, int], bool]:
     """Return the tokenizer, and what holds unless said: special ids, whether bos is added."""
     model = file.text(f"{PREFIX}model")
-    if model not in ("llama", "gpt2"):
-        raise ValueError(f"a vocabulary of kind {model!r:.80}; llama and gpt2 are supported")
+    if model not in KINDS:
+        raise ValueError(f"a vocabulary of kind {model!r:.80}; supported: {', '.join(KINDS)}")
     with library_errors("a vocabulary"):
         types = list(map(int, file.numbers(f"{PREFIX}token_type")))
         types = types or [NORMAL] * len(tokens)
         if len(types) != len(tokens):
             raise ValueError(f"{len(types)} token types for {len(tokens)} tokens")
+        if model == "bert":
+            return word_piece(file, tokens, types), DEFAULT_IDS[model], True
+        if model == "t5":
+            return unigram(file, tokens, types, _charsmap(file)), DEFAULT_IDS[model], False
         if model == "llama":
             return _sentencepiece(file, tokens, types), SENTENCEPIECE_IDS, True
         pre = PRE_TOKENIZERS[_pre_tokenizer(file)]
@@ -106,18 +122,22 @@ def _sentencepiece(file: GgufFile, tokens: list[str], types: list[int]) -> Token
         raise ValueError(f"{len(scores)} scores for {len(tokens)} tokens")
     if UNKNOWN not in types:
         raise ValueError("no unknown token")
-    charsmap = file.metadata.get(f"{PREFIX}precompiled_charsmap")
     model = SentencePieceModel(
         pieces=tokens,
         scores=scores,
         types=types,
         algorithm=BPE,
         byte_fallback=BYTE in types,
-        charsmap=bytes(number & 255 for number in charsmap) if charsmap is not None else b"",
+        charsmap=_charsmap(file),
         add_dummy_prefix=file.boolean(f"{PREFIX}add_space_prefix", True),
         remove_extra_whitespaces=file.boolean(f"{PREFIX}remove_extra_whitespaces", False),
     )
     return build_tokenizer(model)
+
+
+def _charsmap(file: GgufFile) -> bytes:
+    numbers = file.metadata.get(f"{PREFIX}precompiled_charsmap")
+    return b"" if numbers is None else bytes(number & 255 for number in numbers)
 
 
 def _byte_level(
@@ -156,6 +176,7 @@ def _byte_level(
 
 def _pre_tokenizer(file: GgufFile) -> str:
     name = file.text(f"{PREFIX}pre", "default")
+    name = {"roberta-bpe": "gpt-2"}.get(name, name)  # what ends a text is apart
     if name not in PRE_TOKENIZERS:
         raise ValueError(
             f"the pre-tokenizer {name!r:.80}; supported: {', '.join(sorted(PRE_TOKENIZERS))}"

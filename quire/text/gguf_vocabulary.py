@@ -8,8 +8,16 @@ from pathlib import Path
 from typing import Any
 
 from quire.core.errors import ModelLoadError
+from quire.models.gguf_keys import PREFIX
+from quire.text.gguf_encoder_vocabulary import (
+    DEFAULT_IDS,
+    is_unigram,
+    is_word_piece,
+    unigram_metadata,
+    word_piece_metadata,
+)
 from quire.text.gguf_pre_tokenizers import find_pre_tokenizer
-from quire.text.gguf_tokenizer import PREFIX, SPECIAL
+from quire.text.gguf_tokenizer import SPECIAL
 from quire.text.sentencepiece_model import (
     BPE,
     CONTROL,
@@ -44,20 +52,29 @@ def gguf_vocabulary(folder: Path, vocab_size: int) -> dict[str, Any]:
     pre = find_pre_tokenizer(tokenizer.backend)
     if pre is not None:
         metadata = _byte_level(tokenizer, pre, vocab_size)
+    elif is_word_piece(tokenizer.backend):
+        metadata = word_piece_metadata(tokenizer.backend, *_own_tokens(tokenizer, vocab_size))
+    elif is_unigram(tokenizer.backend):
+        metadata = unigram_metadata(tokenizer.backend, *_own_tokens(tokenizer, vocab_size))
     elif (folder / "tokenizer.model").is_file():
         metadata = _sentencepiece(folder, tokenizer, vocab_size)
     else:
         raise ModelLoadError(
             f"[convert] the tokenizer of {folder} must be byte-level BPE with a known "
-            "pre-tokenizer, or a tokenizer.model; got another. A GGUF file cannot say it."
+            "pre-tokenizer, a tokenizer.model, WordPiece or unigram; got another. A GGUF file "
+            "cannot say it."
         )
     for name, key in SPECIAL.items():
         token_id = tokenizer.token_to_id(tokenizer.special_tokens.get(f"{name}_token"))
         if token_id is not None:
             metadata[f"{key}_token_id"] = token_id
+    if metadata["model"] in DEFAULT_IDS:  # Readers know of encoders' ends under these names.
+        for name, key in {"bos": "cls", "eos": "seperator"}.items():
+            if f"{key}_token_id" in metadata:
+                metadata.setdefault(f"{name}_token_id", metadata[f"{key}_token_id"])
     added = tokenizer.encode("a")
-    metadata["add_bos_token"] = added[:1] == [tokenizer.bos_token_id]
-    metadata["add_eos_token"] = added[-1:] == [tokenizer.eos_token_id]
+    metadata["add_bos_token"] = added[:1] == [metadata.get("bos_token_id")]
+    metadata["add_eos_token"] = added[-1:] == [metadata.get("eos_token_id")]
     return {f"{PREFIX}{key}": value for key, value in metadata.items()} | _templates(tokenizer)
 
 
@@ -97,6 +114,10 @@ def _sentencepiece(folder: Path, tokenizer: Tokenizer, vocab_size: int) -> dict[
     if model.charsmap:
         metadata["precompiled_charsmap"] = array("B", model.charsmap)
     return metadata
+
+
+def _own_tokens(tokenizer: Tokenizer, vocab_size: int) -> tuple[list[str], list[int]]:
+    return _tokens(tokenizer, tokenizer.backend.get_vocab(False), vocab_size)
 
 
 def _tokens(

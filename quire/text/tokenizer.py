@@ -322,6 +322,14 @@ def _add_start_and_end(
     backend: Backend, config: dict[str, Any], special_tokens: dict[str, str]
 ) -> None:
     """Make ``encode`` put start and end tokens where ``add_bos_token``/``add_eos_token`` say."""
+    if "templates" in config:
+        single, pair = config["templates"]
+        named = {token for token in single + pair if not token.startswith("$")}
+        ids = [
+            (token, backend.token_to_id(token)) for token in {t.removesuffix(":1") for t in named}
+        ]
+        backend.post_processor = processors.TemplateProcessing(single, pair, ids)
+        return
     before, after = [], []
     if config.get("add_bos_token", True) and "bos_token" in special_tokens:
         before = [special_tokens["bos_token"]]

@@ -58,7 +58,7 @@ def test_a_request_is_the_same_at_the_other_side_of_the_process_boundary() -> No
         second_text=2, range_keys=(RangeKey(1, 2, "image"),),
         pictures=(Picture(1, 2, "key", bytes(12), 2, 2),),
         client=Client("c", 2.0), arrival_time=0.25, speculative_method="ngram",
-        adapter=AdapterReference("a", "/a", "0f", 8, 100),
+        adapter=AdapterReference("a", "/a", "0f", 100),
         continuation=Continuation(True, "p", ("q",)),
     )  # fmt: skip
     for field in fields(request)[3:]:

@@ -58,7 +58,7 @@ class ScriptedAdapters:
 
 
 def adapter(name: str) -> AdapterReference:
-    return AdapterReference(name, f"/adapters/{name}", name, 8, 100)
+    return AdapterReference(name, f"/adapters/{name}", name)
 
 
 @pytest.fixture

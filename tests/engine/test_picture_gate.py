@@ -138,6 +138,23 @@ def test_encoding_takes_as_long_as_a_step_of_those_who_decode(gated):
     assert pictures.seconds == [pytest.approx(0.25, rel=0.3)]
 
 
+def test_encoding_takes_no_longer_after_a_step_that_was_disturbed(gated):
+    step_seconds = 0.25
+    run, pictures = gated(step_seconds=lambda plan: step_seconds)
+    pictures.calls = None
+    add(run, "text", "", max_tokens=40)
+    for _ in range(10):
+        run.step()
+    add(run, "y", "b")
+    step_seconds = 2.5
+    run.step()
+    step_seconds = 0.25
+    pictures.seconds.clear()
+    for _ in range(3):
+        run.step()
+    assert len(pictures.seconds) == 3 and max(pictures.seconds) <= 0.25 + 1e-9
+
+
 def test_a_long_prompt_begins_before_its_last_pictures_are_encoded(gated):
     run, pictures = gated(max_num_batched_tokens=16)
     add(run, "long", "abcdef")

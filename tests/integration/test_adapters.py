@@ -47,6 +47,7 @@ def tokens(llm: LLM, prompts: list[list[int]], adapters: Any = None) -> list[lis
         ("tiny-llama", {}),
         ("tiny-mixtral", {}),
         ("tiny-llama", {"quantization": "int4"}),
+        ("tiny-mixtral", {"quantization": "int4"}),
         ("tiny-llama", {"dtype": "bfloat16"}),
     ],
 )

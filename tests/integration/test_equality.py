@@ -57,8 +57,9 @@ def test_a_cache_of_4_bits(tmp_path: Path, native: str, family: str, block_size:
     assert {o.condition.name: o.failures for o in outcomes if o.failures} == {}
 
 
-def test_quire_tiny(native: str) -> None:
-    outcomes = check_lattice(resolve_model("quire-tiny"), few_conditions(), device=native)
+@pytest.mark.parametrize("model", ["quire-tiny", "quire-tiny-vision"])
+def test_embedded_models(native: str, model: str) -> None:
+    outcomes = check_lattice(resolve_model(model), few_conditions(), device=native)
     assert {o.condition.name: o.failures for o in outcomes if o.failures} == {}
 
 

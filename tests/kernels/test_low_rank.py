@@ -130,11 +130,11 @@ def groups_of(adapters: list[int], lengths: list[int], indices: list[int] | None
 
 def test_rows_are_grouped_by_their_requests_adapter() -> None:
     found = groups_of([2, 0, 1, 2], [2, 3, 1, 1], None)
-    assert found.slots == (1, 2)
+    assert found.keys == (1, 2)
     assert found.bounds == ((0, 1), (1, 4))
     assert found.rows.tolist() == [5, 0, 1, 6]
     wanted = groups_of([2, 0, 1, 2], [2, 3, 1, 1], [6, 4, 1])
-    assert (wanted.slots, wanted.bounds) == ((2,), ((0, 2),))
+    assert (wanted.keys, wanted.bounds) == ((2,), ((0, 2),))
     assert wanted.rows.tolist() == [0, 2]
     nobody = groups_of([0, 2], [1, 1], [0])
-    assert (nobody.slots, nobody.bounds, len(nobody.rows)) == ((), (), 0)
+    assert (nobody.keys, nobody.bounds, len(nobody.rows)) == ((), (), 0)

@@ -15,7 +15,7 @@ from transformers.models.qwen3_moe import modeling_qwen3_moe
 
 from quire.core.errors import UnsupportedInputError
 from quire.core.moe_config import ExpertRouting
-from quire.kernels.backend import Weight
+from quire.kernels.backend import ProductChange, Weight
 from quire.kernels.cpu.backend import CpuBackend
 from quire.kernels.cpu.moe import CpuExperts
 from quire.kernels.cpu.native import native
@@ -203,6 +203,26 @@ def test_a_rows_bits_depend_on_that_row_alone(isa: str, threads: int) -> None:
         np.testing.assert_array_equal(alone[0], together[row])
 
 
+def test_products_can_be_changed_and_other_rows_keep_their_bits(isa: str) -> None:
+    """What is added to a product depends on its inputs, so that these are checked, too."""
+    ours, theirs = experts(5)
+    rng = np.random.default_rng(1)
+    x = rng.standard_normal((9, WIDTH), dtype=np.float32)
+    ids, weights = CPU.route(rng.standard_normal((9, 5), dtype=np.float32), ExpertRouting(top_k=3))
+
+    def change(given: Any, made: Any, places: np.ndarray) -> None:
+        for place in places[4:, 1].tolist():  # of the last rows, those of the second expert
+            made[place] += 0.5 * given[place].sum()
+
+    got = ours.changed(x, ids, weights, np.empty_like(x), change, change)
+    arrays = (torch.from_numpy(array) for array in (x, ids, weights, np.empty_like(x)))
+    want = theirs.changed(*arrays, change, change)
+    np.testing.assert_allclose(got, want.numpy(), rtol=1e-4, atol=1e-4)
+    plain = ours(x, ids, weights, np.empty_like(x))
+    np.testing.assert_array_equal(got[:4], plain[:4])
+    assert (got[4:] != plain[4:]).any(axis=1).all()
+
+
 def stack(kind: str, rows: int, columns: int, seed: int) -> list[Weight]:
     """The matrices of one expert's product: two halves, held alike or in two ways."""
     if kind in ("float32", "bfloat16", "float16"):
@@ -247,6 +267,9 @@ def test_wrong_routes_are_refused() -> None:
         ours(x, np.array([[2]], np.int32), weights, x)
     with pytest.raises(UnsupportedInputError, match="ids and weights"):
         ours(x, np.zeros((2, 1), np.int32), weights, x)
+    with pytest.raises(UnsupportedInputError, match=r"ids must be in \[0, 2\)"):
+        nothing: ProductChange = lambda x, y, places: None  # noqa: E731
+        ours.changed(x, np.array([[-1]], np.int32), weights, x, nothing, nothing)
     with pytest.raises(UnsupportedInputError, match=r"top_k must be in 1\.\.E"):
         CPU.route(np.zeros((1, 4), np.float32), ExpertRouting(top_k=5))
     with pytest.raises(UnsupportedInputError, match="every expert must map"):

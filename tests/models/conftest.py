@@ -1,12 +1,15 @@
 """Tiny random models written by transformers, and a driver that runs ours by hand."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
 from quire.core.errors import NoKernelError
 from quire.kernels.forward_batch import ForwardBatch
 from quire.kernels.registry import create_backend
-from quire.models.loader import load_adaptable_model, load_model
+from quire.models.loader import load_opened, open_checkpoint
+from tests.models.peft_adapters import AdaptedModels
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
@@ -271,7 +274,7 @@ MODELS = {
         {**SHARED, "head_dim": 16, "sliding_window": 9, "layer_types": LAYER_TYPES},
     ),
 }
-CLASSES = {"GPT2": "GPT2LMHeadModel", "Gemma3": "Gemma3ForCausalLM"}
+CLASSES = {"Bert": "BertModel", "GPT2": "GPT2LMHeadModel", "Gemma3": "Gemma3ForCausalLM"}
 CONFIGS = {"Gemma3": "Gemma3TextConfig", "Llama4": "Llama4TextConfig"}
 
 
@@ -329,10 +332,10 @@ def backend(request):
 class Driver:
     """Runs a decoder without scheduler or runner: block tables by hand, one per sequence."""
 
-    def __init__(self, folder, backend, block_size=16, takes_adapters=False, **options):
+    def __init__(self, folder, backend, block_size=16, dtype="auto", max_model_len=None, **options):
         self.backend, self.folder = backend, folder
-        load = load_adaptable_model if takes_adapters else load_model
-        self.decoder = load(folder, backend, **options)
+        opened = open_checkpoint(Path(folder), dtype, max_model_len)
+        self.decoder = load_opened(opened, backend, **options)
         self.block_size = block_size
         self.adapters = None
         self.start(1)
@@ -448,3 +451,10 @@ def hub_of(tmp_path, monkeypatch):
         return stand_in
 
     return use
+
+
+@pytest.fixture(scope="session")
+def adapted(oracle, tmp_path_factory):
+    """Return a function that gives (peft's model, the adapter's folder), made once."""
+    pytest.importorskip("peft")
+    return AdaptedModels(oracle, tmp_path_factory)

@@ -65,8 +65,8 @@ def check(driver, path, folder, wanted, prompt):
     """Add the adapter to a decoder of ``path``, and compare its logits."""
     adapter = read_adapter(folder)
     check_adapter(adapter, read_places(path), 4)
-    linears = driver.decoder.adapted
-    place_adapter(adapter, linears, driver.backend, BaseWeights(path)).set(1)
+    adapted = driver.decoder.adapted
+    place_adapter(adapter, adapted, driver.backend, BaseWeights(path)).set(1)
     driver.adapters = [1]
     got = driver.step([np.array(prompt)])
     np.testing.assert_allclose(got, wanted, rtol=1e-4, atol=1e-4 * np.abs(wanted).max())
@@ -79,8 +79,19 @@ def test_a_gguf_file_takes_the_adapters_of_its_checkpoint(
 ):
     export = GgufExport(oracle(name)[1], "F32")
     write_gguf(tmp_path / "model.gguf", export.metadata, export.tensors)
-    targets = [t for t in FAMILIES[name] if not (use_dora and t == "embed_tokens")]
-    model, folder = adapt(oracle(name)[0], targets, use_dora=use_dora)
+    model, folder = adapt(oracle(name)[0], FAMILIES[name], use_dora=use_dora)
+    (prompt,) = random_prompts([17])
+    driver = create_driver(tmp_path / "model.gguf", backend, takes_adapters=True)
+    check(driver, tmp_path / "model.gguf", folder, oracle_logits(model, prompt), prompt)
+
+
+def test_experts_of_a_gguf_file_take_the_adapters_of_their_checkpoint(
+    oracle, adapted, backend, create_driver, oracle_logits, random_prompts, tmp_path
+):
+    export = GgufExport(oracle("mixtral")[1], "F32")
+    write_gguf(tmp_path / "model.gguf", export.metadata, export.tensors)
+    parameters = ["experts.gate_up_proj", "experts.down_proj"]
+    model, folder = adapted("mixtral", ["q_proj"], rank=4, target_parameters=parameters)
     (prompt,) = random_prompts([17])
     driver = create_driver(tmp_path / "model.gguf", backend, takes_adapters=True)
     check(driver, tmp_path / "model.gguf", folder, oracle_logits(model, prompt), prompt)

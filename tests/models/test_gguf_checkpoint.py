@@ -27,10 +27,12 @@ from quire.models.loader import load_model
 from quire.quantization.gguf_layouts import LAYOUTS
 from quire.quantization.gguf_types import FORMS, QUANTIZED, dequantize
 from quire.quantization.plan import QuantizationPlan
-from tests.models.conftest import GPT2, MODELS, SHARED
 from tests.models.gguf_settings import SETTINGS
 
 torch = pytest.importorskip("torch")
+
+#: Those that name a factor for each frequency.
+FACTORS = ("llama", "llama4-scaled")
 
 
 @pytest.fixture(scope="module")
@@ -86,7 +88,7 @@ def as_floats(value):
 def test_same_configuration(name, folder, export):
     want, got = read_model_config(folder(name)), read_model_config(export(name))
     changed = {"architecture": got.architecture}  # Mistral is a Llama there.
-    if name == "llama":
+    if name in FACTORS:
         assert got.rope.scaling["rope_type"] == "factors"
         changed["rope"] = got.rope
     want = replace(want, bos_token_id=None, eos_token_ids=(), **changed)
@@ -101,7 +103,7 @@ def test_float32_logits_are_the_folders(
     (prompt,) = random_prompts([40])
     want = create_driver(folder(name), reference).step([np.array(prompt)])
     got = create_driver(export(name), reference).step([np.array(prompt)])
-    if name == "llama":  # Its frequencies are divided by rounded factors.
+    if name in FACTORS:  # Their frequencies are divided by rounded factors.
         assert np.abs(got - want).max() < 1e-4 * np.abs(want).max()
     else:
         assert np.array_equal(got, want)
@@ -218,7 +220,10 @@ def test_partial_rotation_reorders_only_what_is_rotated(export):
 
 
 REFUSED = {
-    "general.architecture": ("mamba", "general.architecture must be one of llama, qwen2, qwen2moe"),
+    "general.architecture": (
+        "mamba",
+        "general.architecture must be one of llama, llama4, mistral3",
+    ),
     "llama.attention.head_count": (5, "head_count_kv must divide|embedding_length"),
     "llama.block_count": (10**6, "llama.block_count must be an integer of at most"),
     "llama.embedding_length": ("wide", "llama.embedding_length must be an integer"),
@@ -312,30 +317,6 @@ def test_vocabulary_without_weights_is_no_model(export):
         read_model_config(path)
 
 
-UNSAID = {
-    "falcon-rw": (*MODELS["falcon-rw"], "attention_bias must be False; got True"),
-    "gemma3-scale": ("Gemma3", MODELS["gemma3"][1], r"attention_scale must be 0\.22.*; got 0\.18"),
-    "gemma-act": ("Gemma", {**SHARED, "hidden_act": "silu"}, "hidden_act must be 'gelu_tanh'"),
-    "smollm3": ("SmolLM3", {**SHARED, "no_rope_layer_interval": 2}, "no_rope_layers must be"),
-    "smollm3-rope": (
-        "SmolLM3",
-        {**SHARED, "rope_parameters": MODELS["llama"][1]["rope_parameters"]},
-        "rope_type must be 'linear' or 'yarn'; got 'llama3'",
-    ),
-    "cohere2": (*MODELS["cohere2"], "head_dim must be 16; got 20"),
-    "cohere": ("Cohere", {**SHARED, "tie_word_embeddings": False}, "tie_word_embeddings must be"),
-    "gpt-j": ("GPTJ", {**GPT2, "rotary_dim": 8}, "the architecture must be one of .*; got GPTJ"),
-}
-
-
-@pytest.mark.parametrize("name", UNSAID)
-def test_what_a_file_cannot_say_is_refused(name, create_oracle, tmp_path):
-    family, settings, message = UNSAID[name]
-    create_oracle(family, settings).save_pretrained(tmp_path)
-    with pytest.raises(UnsupportedArchitectureError, match=message):
-        GgufExport(tmp_path, "F16")
-
-
 FAMILY_REFUSED = {
     "command-r.logit_scale": ("cohere", "x", "logit_scale must be a finite number"),
     "gptneox.use_parallel_residual": ("gpt-neox", 1, "must be true or false"),
@@ -352,6 +333,11 @@ FAMILY_REFUSED = {
     "llama.rope.scaling.attn_factor": ("llama-linear", 1.5, "must be 1 for the type linear"),
     "glm4.rope.dimension_sections": ("glm4", array("i", [2, 2, 2, 2]), "does not implement"),
     "glm4.nextn_predict_layers": ("glm4", 1, "is an option that Quire does not"),
+    "llama4.attention.sliding_window": ("llama4", 4096, "is an option that Quire does not"),
+    "llama4.interleave_moe_layer_step": ("llama4", 0, "must be an integer >= 1"),
+    "mistral3.attention.temperature_scale": ("ministral3", -1.0, "must be a number >= 0"),
+    "glm4moe.expert_gating_func": ("glm4-moe", 1, "is an option that Quire does not"),
+    "stablelm.rope.dimension_count": ("stablelm", 5, "must rotate an even part"),
     "phi2.expert_count": ("phi", 4, "is an option that Quire does not"),
 }
 
@@ -425,6 +411,14 @@ def test_which_layers_have_the_window(pattern, want, export):
     key = "llama.attention.sliding_window_pattern"
     config = read_model_config(export("ministral", change=set_value(key, pattern)))
     assert config.layer_windows == want and config.sliding_window == 9
+
+
+def test_mistral_under_the_name_of_its_successor(export):
+    """As Mistral Small 3.1 is: queries that do not grow."""
+    path = export("ministral3", change=set_value("mistral3.attention.temperature_scale", 0.0))
+    config = read_model_config(path)
+    assert (config.architecture, config.query_scaling) == ("MistralForCausalLM", None)
+    assert config.rope.scaling["rope_type"] == "yarn" and config.sliding_window is None
 
 
 def test_no_window_where_a_file_names_none(export):

@@ -30,20 +30,27 @@ from tests.models.gguf_settings import SETTINGS
 WIDE = {"sliding_window": 256}
 #: Its converter takes these for granted.
 FALCON = {"ffn_hidden_size": 256, "max_position_embeddings": 2048}
+UNGROUPED = {"n_group": 1, "topk_group": 1}
 CHANGES = {
     "mistral": WIDE, "qwen2": WIDE, "ministral": WIDE, "starcoder2": WIDE, "phi3-window": WIDE,
     "phi": {"intermediate_size": 256, "num_key_value_heads": 4}, "glm": {"rms_norm_eps": 1e-5},
     "falcon-7b": {**FALCON, "num_kv_heads": 1}, "falcon-40b": FALCON,
+    # A group counts as its two best there, and models of 27 layers alone make queries of states.
+    "deepseek-v2": UNGROUPED, "deepseek-v2-lite": {**UNGROUPED, "num_hidden_layers": 27},
 }  # fmt: skip
 #: Fields that it looks for and transformers of today leave out.
 OLD_FIELDS = {
     "gpt2": {"n_ctx": 128},
     "gpt-neox": {"rotary_pct": 0.25},
     "cohere2": {"rotary_pct": 1.0},
+    "deepseek-v2": {"scoring_func": "softmax"},
+    "deepseek-v2-lite": {"scoring_func": "softmax"},
+    "deepseek-v3": {"scoring_func": "sigmoid"},
+    "glm4-moe": {"num_nextn_predict_layers": 0},
 }
 OLD_FIELDS["gpt-neox-in-turn"] = OLD_FIELDS["gpt-neox"]
-#: It has no class of these.
-NOT_CONVERTED = ("ministral",)
+#: It has no class of these, or takes a field for granted.
+NOT_CONVERTED = ("ministral", "ministral3")
 #: Metadata that it writes otherwise: the width of the model for the context.
 CONVERTERS_OWN = ("chatglm.context_length",)
 MODELS = {name: (family, {**s, **CHANGES.get(name, {})}) for name, (family, s) in SETTINGS.items()}

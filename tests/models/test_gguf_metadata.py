@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from array import array
 
@@ -9,10 +10,14 @@ import pytest
 
 from quire.core.errors import ModelLoadError
 from quire.core.model_config import ModelConfig
-from quire.models.gguf_architectures import ARCHITECTURES, NEUTRAL, OTHER_KEYS
+from quire.models.config_reader import read_model_config
+from quire.models.gguf_architectures import ARCHITECTURES
 from quire.models.gguf_config import read_gguf_config
 from quire.models.gguf_export import GgufExport
+from quire.models.gguf_keys import NEUTRAL, OTHER_KEYS
 from quire.models.gguf_metadata import PlannedFile
+from quire.models.gguf_writer import write_gguf
+from tests.models.conftest import SHARED
 from tests.models.gguf_settings import SETTINGS
 
 #: One model of each architecture.
@@ -23,8 +28,11 @@ NAMES = {
     "qwen2moe": "qwen2-moe", "qwen3moe": "qwen3-moe", "olmo2": "olmo3", "olmoe": "olmoe",
     "seed_oss": "seed-oss", "ernie4_5": "ernie", "exaone4": "exaone4-wide",
     "gpt-oss": "gpt-oss", "dots1": "dots1", "gemma2": "gemma2", "granitemoe": "granite-moe",
+    "llama4": "llama4", "mistral3": "ministral3-scored", "deepseek2": "deepseek-v3",
+    "glm4moe": "glm4-moe", "stablelm": "stablelm", "bert": "bert",
     "chatglm": "glm", "granite": "granite", "command-r": "cohere", "cohere2": "cohere2",
 }  # fmt: skip
+MODELS = SETTINGS | {"bert": ("Bert", SHARED)}
 VALUES = [
     0, 1, -1, 3, 62, 2**31, 2**64 - 1, 0.0, -1.0, 0.5, 1e-45, 3.4e38, math.inf, math.nan, True,
     False, "", "none", "yarn", "linear", "longrope", [], ["x"], [True, False, True],
@@ -38,7 +46,7 @@ def test_every_architecture_has_a_model():
 
 @pytest.mark.parametrize("architecture", NAMES)
 def test_any_value_gives_a_model_or_a_load_error(architecture, create_oracle, tmp_path):
-    create_oracle(*SETTINGS[NAMES[architecture]]).save_pretrained(tmp_path)
+    create_oracle(*MODELS[NAMES[architecture]]).save_pretrained(tmp_path)
     exported = GgufExport(tmp_path, "F32")
     keys = {*ARCHITECTURES[architecture].keys.values(), *NEUTRAL, *OTHER_KEYS}
     read = refused = 0
@@ -54,3 +62,23 @@ def test_any_value_gives_a_model_or_a_load_error(architecture, create_oracle, tm
                 read += 1
                 assert isinstance(config, ModelConfig)
     assert read and refused
+
+
+def test_how_vectors_are_pooled(create_oracle, tmp_path):
+    """As sentence-transformers' files say, also of a model that generates."""
+    create_oracle(*SETTINGS["qwen3"]).save_pretrained(tmp_path)
+    modules = [
+        {"type": f"sentence_transformers.models.{name}", "path": path}
+        for name, path in (("Transformer", ""), ("Pooling", "pool"), ("Normalize", ""))
+    ]
+    (tmp_path / "modules.json").write_text(json.dumps(modules))
+    (tmp_path / "pool").mkdir()
+    (tmp_path / "pool" / "config.json").write_text(json.dumps({"pooling_mode_mean_tokens": True}))
+    exported = GgufExport(tmp_path, "F32")
+    assert exported.metadata["qwen3.pooling_type"] == 1
+    write_gguf(tmp_path / "model.gguf", exported.metadata, exported.tensors)
+    assert read_model_config(tmp_path / "model.gguf").pooling.kind == "mean"
+    exported.metadata["qwen3.pooling_type"] = 5
+    write_gguf(tmp_path / "model.gguf", exported.metadata, exported.tensors)
+    with pytest.raises(ModelLoadError, match="qwen3.pooling_type must be one of 1, 2, 3; got 5"):
+        read_model_config(tmp_path / "model.gguf")

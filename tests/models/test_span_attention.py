@@ -8,7 +8,7 @@ from quire.models.vision.attention import SpanAttention
 from quire.models.vision.slices import finish
 
 HEADS, SIZE = 6, 12
-LENGTHS = [1, 5, 64, 65, 300, 3]
+LENGTHS = [1, 5, 64, 65, 300, 129, 3]
 
 
 def run(made, backend, qkv, lengths, positions=None):
@@ -47,6 +47,15 @@ def test_the_cut_changes_nothing(backend, qkv, monkeypatch, work):
     whole = run(made, backend, qkv, LENGTHS)
     monkeypatch.setattr(attention, "SLICE_WORK", work)
     np.testing.assert_array_equal(run(made, backend, qkv, LENGTHS), whole)
+
+
+def test_a_head_of_a_long_span_is_several_slices(backend, monkeypatch):
+    monkeypatch.setattr(attention, "SLICE_WORK", 2 * 600 * SIZE * 256)
+    made = SpanAttention(backend, HEADS, SIZE)
+    (part,) = made.plan([600])
+    assert [rows.stop - rows.start for rows, _ in part.queries] == [256, 256, 88]
+    qkv = np.random.default_rng(2).standard_normal((600, 3 * HEADS * SIZE)).astype(np.float32)
+    np.testing.assert_allclose(run(made, backend, qkv, [600]), defined(qkv, [600]), atol=2e-6)
 
 
 @pytest.mark.parametrize("work", [1, 2**40])

@@ -5,6 +5,8 @@ import pytest
 from quire.core.config import EngineConfig
 from quire.kernels.registry import create_backend
 from quire.models.config_reader import read_model_config
+from quire.models.gguf_export import GgufExport
+from quire.models.gguf_writer import write_gguf
 from quire.models.loader import load_model
 from quire.models.weight_bytes import expected_weight_bytes
 from quire.quantization.plan import create_plan
@@ -54,5 +56,14 @@ def test_overrides_count(tmp_path):
 def test_of_gguf_files(name, preset, tmp_path):
     path = tmp_path / "model.gguf"
     random_gguf(path, name, preset)
+    check(path, read_model_config(path).dtype)
+    check(path, "float32")
+
+
+@pytest.mark.parametrize("name", ["F32", "F16", "BF16", "Q8_0", "Q4_K_M"])
+def test_of_latents_in_gguf_files(name, oracle, tmp_path):
+    path = tmp_path / "model.gguf"
+    exported = GgufExport(oracle("deepseek-v2")[1], name)
+    write_gguf(path, exported.metadata, exported.tensors)
     check(path, read_model_config(path).dtype)
     check(path, "float32")

@@ -12,6 +12,7 @@ from quire.core.request import Picture
 from quire.core.step import ScheduledRequest
 from quire.kernels.registry import create_backend
 from quire.models.vision.encoder import BATCH_PATCHES
+from quire.runner import picture_rows
 from quire.runner.picture_rows import PictureRows
 
 NUM_ROWS, WIDTH = 4, 8
@@ -124,14 +125,44 @@ def test_pictures_that_nobody_wants_any_more_are_given_up(rows, encoder):
     assert encoder.batches == [[1], [2]] and not rows.is_ready(picture(1))
 
 
-def test_a_picture_that_cannot_be_encoded_fails_alone_and_in_a_step(rows, encoder):
+def test_a_picture_that_cannot_be_encoded_fails_alone_and_at_once_in_a_step(rows, encoder):
     encoder.bad = 1
     rows.want([[picture(1)], [picture(2)]])
     rows.encode(seconds=1)
     assert rows.is_ready(picture(1)) and rows.is_ready(picture(2))
+    assert encoder.batches == [[1, 2], [1], [2]]
     for value in (1, 2):
         rows.set(str(value), (picture(value),))
     (part,) = rows.given([scheduled("2", 0, 4)])
     assert part.embeddings.min() == 2
-    with pytest.raises(ValueError, match="a bad picture"):
-        rows.given([scheduled("1", 0, 4)])
+    for _ in range(2):  # steps that fail are tried again in halves
+        with pytest.raises(ValueError, match="a bad picture"):
+            rows.given([scheduled("1", 0, 4)])
+    assert encoder.batches == [[1, 2], [1], [2]]
+
+
+def test_slices_are_taken_for_as_long_as_others_may_wait(monkeypatch):
+    """Every tenth slice takes a hundred times as long as others: a busy machine's."""
+    now = 0.0
+
+    class Slow:
+        width = WIDTH
+        config = SimpleNamespace(patch_size=1)
+
+        def encode(self, pictures, tilings):
+            nonlocal now
+            for number in range(200):
+                now += 0.1 if number % 10 == 9 else 0.001
+                yield
+            return [np.zeros((NUM_ROWS, WIDTH), np.float32) for _ in pictures]
+
+    monkeypatch.setattr(picture_rows.time, "perf_counter", lambda: now)
+    made = PictureRows(Slow(), create_backend("cpu", threads=1), kept_bytes=0)
+    made.want([[picture(1)]])
+    took = []
+    while not made.is_ready(picture(1)):
+        begin = now
+        made.encode(seconds=0.02)
+        took.append(now - begin)
+    assert max(seconds for seconds in took if seconds < 0.1) <= 0.02
+    assert max(took) < 0.02 + 0.1 and len(took) < 60

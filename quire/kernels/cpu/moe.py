@@ -11,9 +11,10 @@ from quire.core.errors import UnsupportedInputError
 from quire.core.moe_config import ExpertRouting
 from quire.kernels import moe
 from quire.kernels.activation import ACTIVATIONS
-from quire.kernels.backend import Weight
+from quire.kernels.backend import ProductChange, Weight
 from quire.kernels.cpu.linear import CpuLinear
 from quire.kernels.cpu.native import native
+from quire.kernels.forward_batch import BatchRows
 from quire.kernels.host_tensor import HostTensor
 from quire.kernels.packed_weights import PackedWeights
 
@@ -80,16 +81,42 @@ class CpuExperts:
         )
 
     def __call__(
-        self, x: np.ndarray, ids: np.ndarray, weights: np.ndarray, out: np.ndarray
+        self,
+        x: np.ndarray,
+        ids: np.ndarray,
+        weights: np.ndarray,
+        out: np.ndarray,
+        rows: BatchRows | None = None,
     ) -> np.ndarray:
         """``out[t] = sum_j weights[t, j] * mlp[ids[t, j]](x[t])``, summed in the order of j."""
         moe.check(x, ids, weights, out)
-        num_rows, width = x.shape
-        count, top_k = ids.size, ids.shape[1]
-        grouped = np.empty((count, width), np.float32)
-        hidden = np.empty((count, 2 * self._middle), np.float32)
-        activated = np.empty((count, self._middle), np.float32)
-        buffers = (grouped, hidden, activated)
-        if not self._stack.run(x, ids, weights, num_rows, top_k, *buffers, out):
+        buffers = self._buffers(x, ids)
+        if not self._stack.run(x, ids, weights, *ids.shape, *buffers, out):
             raise moe.refuse_expert(self._num_experts)
         return out
+
+    def changed(
+        self,
+        x: np.ndarray,
+        ids: np.ndarray,
+        weights: np.ndarray,
+        out: np.ndarray,
+        change_up: ProductChange,
+        change_down: ProductChange,
+    ) -> np.ndarray:
+        """Do the same, with changes of both products before they are used."""
+        moe.check(x, ids, weights, out)
+        grouped, hidden, activated = self._buffers(x, ids)
+        places = np.empty(ids.shape, np.int32)
+        if not self._stack.gate_up(x, ids, *ids.shape, grouped, hidden, places):
+            raise moe.refuse_expert(self._num_experts)
+        change_up(grouped, hidden, places)
+        self._stack.down(ids, *ids.shape, hidden, activated, grouped)
+        change_down(activated, grouped, places)
+        self._stack.combine(ids, weights, *ids.shape, grouped, out)
+        return out
+
+    def _buffers(self, x: np.ndarray, ids: np.ndarray) -> tuple[np.ndarray, ...]:
+        """Return memory of routed rows: (T k, D), (T k, 2 M) and (T k, M)."""
+        widths = (x.shape[1], 2 * self._middle, self._middle)
+        return tuple(np.empty((ids.size, width), np.float32) for width in widths)

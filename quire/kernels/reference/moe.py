@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from itertools import chain, repeat
 
+import numpy as np
 import torch
 
 from quire.core.moe_config import ExpertRouting
 from quire.kernels import moe
-from quire.kernels.backend import Weight
+from quire.kernels.backend import ProductChange, Weight
+from quire.kernels.forward_batch import BatchRows
 from quire.kernels.host_tensor import HostTensor
 from quire.kernels.packed_weights import PackedWeights
 from quire.kernels.reference.activation import gated
@@ -62,13 +64,50 @@ class ReferenceExperts:
         self.packed: Sequence[Sequence[PackedWeights]] = ()
 
     def __call__(
-        self, x: torch.Tensor, ids: torch.Tensor, weights: torch.Tensor, out: torch.Tensor
+        self,
+        x: torch.Tensor,
+        ids: torch.Tensor,
+        weights: torch.Tensor,
+        out: torch.Tensor,
+        rows: BatchRows | None = None,
     ) -> torch.Tensor:
         """``out[t] = sum_j weights[t, j] * mlp[ids[t, j]](x[t])``, in the order of j."""
+        return self.changed(x, ids, weights, out, _keep, _keep)
+
+    def changed(
+        self,
+        x: torch.Tensor,
+        ids: torch.Tensor,
+        weights: torch.Tensor,
+        out: torch.Tensor,
+        change_up: ProductChange,
+        change_down: ProductChange,
+    ) -> torch.Tensor:
+        """Do the same, with changes of both products before they are used."""
         moe.check(x, ids, weights, out)
+        count, top_k = ids.numel(), ids.shape[1]
+        places = np.arange(count, dtype=np.int32).reshape(ids.shape)
+        given = x.repeat_interleave(top_k, 0)
+        hidden = self._multiply(self.gate_up, ids, given)
+        change_up(given, hidden, places)
+        middle = gated(hidden, self.activation)
+        made = self._multiply(self.down, ids, middle)
+        change_down(middle, made, places)
         result = torch.zeros_like(out)
         for t in range(x.shape[0]):
-            for expert, weight in zip(ids[t].tolist(), weights[t], strict=True):
-                hidden = gated(self.gate_up[expert](x[t : t + 1]), self.activation)
-                result[t] += weight * self.down[expert](hidden)[0]
+            for j in range(top_k):
+                result[t] += weights[t, j] * made[t * top_k + j]
         return out.copy_(result)
+
+    def _multiply(
+        self, linears: Sequence[ReferenceLinear], ids: torch.Tensor, x: torch.Tensor
+    ) -> torch.Tensor:
+        """Multiply each row with its expert's matrix."""
+        y = x.new_empty((len(x), linears[0].out_features))
+        for i, expert in enumerate(ids.reshape(-1).tolist()):
+            y[i] = linears[expert](x[i : i + 1])[0]
+        return y
+
+
+def _keep(x: torch.Tensor, y: torch.Tensor, places: np.ndarray) -> None:
+    """Change nothing."""

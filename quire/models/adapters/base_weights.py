@@ -11,14 +11,14 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from quire.layers.adapted_linear import AdapterPlace
+from quire.layers.adapter_slots import AdapterPlace
 from quire.models.arranged_tensors import arrange
 from quire.models.config_reader import read_model_config
 from quire.models.tensor_source import TensorSource, map_weights, open_tensors
 
 Floats = npt.NDArray[np.float32]
-#: Rows whose norms are computed at once, so that sums of large matrices stay small.
-ROWS = 1024
+#: Elements of the rows whose norms are computed at once, so that sums of large matrices stay small.
+ELEMENTS = 1 << 22
 
 
 class BaseWeights:
@@ -55,8 +55,9 @@ class BaseWeights:
             matrix = self._read(f"{module}.weight")
             if place.transposed:
                 matrix = matrix.T
-            for begin in range(0, len(matrix), ROWS):
-                rows = matrix[begin : begin + ROWS].copy()
+            step = max(1, ELEMENTS // matrix.shape[1])
+            for begin in range(0, len(matrix), step):
+                rows = matrix[begin : begin + step].copy()
                 start = first + begin
                 for at, up, down in added:
                     low, high = max(start, at), min(start + len(rows), at + len(up))

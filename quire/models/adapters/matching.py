@@ -5,18 +5,17 @@ D model dim, V vocabulary.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple, TypeVar
 
 from quire.core.errors import ModelLoadError
 from quire.kernels.host_tensor import HostTensor
-from quire.layers.adapted_linear import AdapterPlace
+from quire.layers.adapter_slots import AdapterPlace
+from quire.models.adapters.module_names import ModuleNames
 from quire.models.adapters.peft_folder import AdapterMatrices, PeftAdapter
+from quire.models.adapters.stacked_experts import take_apart
 
 Part = TypeVar("Part")
-
-_NUMBER = re.compile(r"(?<![^.])\d+(?![^.])")
 
 
 class AdapterParts(NamedTuple):
@@ -26,20 +25,44 @@ class AdapterParts(NamedTuple):
     biases: dict[str, HostTensor]
     whole: dict[str, HostTensor]
 
+    def of(self, place: AdapterPlace) -> AdapterParts:
+        """Return what is for one place."""
 
-def check_adapter(adapter: PeftAdapter, places: Sequence[AdapterPlace], max_rank: int) -> None:
+        def own(parts: dict[str, Part]) -> dict[str, Part]:
+            return {name: parts[name] for name in place.modules if name in parts}
+
+        return AdapterParts(own(self.matrices), own(self.biases), own(self.whole))
+
+
+def check_adapter(adapter: PeftAdapter, places: Sequence[AdapterPlace], max_rank: int) -> int:
     """Refuse an adapter that does not fit a decoder.
+
+    Returns:
+        Memory that it takes besides low ranks of linears that all rows pass.
 
     Raises:
         ModelLoadError: Its rank is too large, or it is for modules that the model does not have, or
             of other sizes.
     """
-    if adapter.rank > max_rank:
+    found = find_parts(adapter, places)
+    rank = max((part.down.shape[0] for part in found.matrices.values()), default=0)
+    if rank > max_rank:
         raise ModelLoadError(
             f"[adapter] {adapter.path}: the rank must be at most --max-lora-rank ({max_rank}); got "
-            f"{adapter.rank}. Raise the setting."
+            f"{rank}. Raise the setting."
         )
-    find_parts(adapter, places)
+    experts = (place for place in places if place.is_expert)
+    return adapter.whole_bytes + sum(
+        low_rank_bytes(place, rank) for place in experts if any(found.of(place))
+    )
+
+
+def low_rank_bytes(place: AdapterPlace, rank: int) -> int:
+    """Return the memory of an adapter of one place, in float32, of a rank."""
+    # Kernels round ranks and outputs up.
+    elements = -(-rank * len(place.rows) // 4) * 4 * place.columns + 2 * sum(place.rows)
+    elements += sum(rank * -(-rows // 64) * 64 for rows in place.rows)
+    return 4 * elements
 
 
 def find_parts(adapter: PeftAdapter, places: Sequence[AdapterPlace]) -> AdapterParts:
@@ -48,9 +71,10 @@ def find_parts(adapter: PeftAdapter, places: Sequence[AdapterPlace]) -> AdapterP
     Raises:
         ModelLoadError: The model does not have one of them, or it has another size.
     """
+    linears = [place for place in places if place.columns]
     found = AdapterParts(
-        _match(adapter, adapter.matrices, places, "a linear or the embedding"),
-        _match(adapter, adapter.biases, places, "the bias of a linear"),
+        _match(adapter, adapter.matrices, linears, "a linear or the embedding"),
+        _match(adapter, adapter.biases, places, "the bias of a linear or a norm"),
         _match(adapter, adapter.whole, [p for p in places if p.whole], "the head or embedding"),
     )
     for place in places:
@@ -59,15 +83,11 @@ def find_parts(adapter: PeftAdapter, places: Sequence[AdapterPlace]) -> AdapterP
             if matrices is not None:
                 got = matrices.up.shape[0], matrices.down.shape[1]
                 _check_shape(adapter, module, got, (rows, place.columns))
-                if place.embeds and matrices.magnitudes is not None:
-                    raise ModelLoadError(
-                        f"[adapter] {adapter.path}: DoRA must be of linears; got {module}, the "
-                        "embedding. Merge the adapter into its model with PEFT, and serve that."
-                    )
             if bias is not None:
                 _check_shape(adapter, module, bias.shape, (rows,))
             if module in found.whole and place.whole is not None:
                 _check_shape(adapter, module, found.whole[module].shape, place.whole)
+    found.matrices.update(take_apart(adapter, linears))
     return found
 
 
@@ -75,12 +95,11 @@ def _match(
     adapter: PeftAdapter, parts: Mapping[str, Part], places: Sequence[AdapterPlace], kind: str
 ) -> dict[str, Part]:
     """Return parts by the places' names; the first parts of either name may be left out."""
-    left, by_tail, found = dict(parts), dict[str, list[str]](), dict[str, Part]()
-    for name in left:
-        by_tail.setdefault(_tail(name), []).append(name)
+    left, names, found = dict(parts), ModuleNames(parts), dict[str, Part]()
     modules = [module for place in places for module in place.modules]
-    for module in modules:
-        known = _name_of(module, by_tail.get(_tail(module), ()))
+    said = [(module, n) for p in places for module in p.modules for n in (module, *p.aliases)]
+    for module, name in said:
+        known = names.find(name)
         if known is not None and known in left:
             found[module] = left.pop(known)
     if left:
@@ -91,20 +110,6 @@ def _match(
             "was trained for, or merged into it with PEFT."
         )
     return found
-
-
-def _tail(module: str) -> str:
-    """Return a name from the number of its layer on; all of it without one."""
-    found = _NUMBER.search(module)
-    return module.rpartition(".")[2] if found is None else module[found.start() :]
-
-
-def _name_of(module: str, names: Sequence[str]) -> str | None:
-    """Return the name of a module; a checkpoint may leave the first parts of it out."""
-    for name in names:
-        if f".{name}".endswith(f".{module}") or f".{module}".endswith(f".{name}"):
-            return name
-    return None
 
 
 def _check_shape(

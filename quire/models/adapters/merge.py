@@ -41,7 +41,7 @@ def merged_tensors(
     for place in places:
         for module in place.modules:
             changed = {
-                "weight": _change_of(parts, module, place.transposed, place.embeds),
+                "weight": _change_of(parts, module, place.transposed),
                 "bias": _replaced(parts.biases.get(module)),
             }
             for kind, change in changed.items():
@@ -67,11 +67,11 @@ def _check_tied(weights: WeightMap, parts: AdapterParts) -> None:
         )
 
 
-def _change_of(parts: AdapterParts, module: str, turned: bool, embeds: bool) -> Change | None:
+def _change_of(parts: AdapterParts, module: str, turned: bool) -> Change | None:
     if module in parts.whole:
         return _replaced(parts.whole[module])
     own = parts.matrices.get(module)
-    return None if own is None else partial(_merged, own, turned or embeds)
+    return None if own is None else partial(_merged, own, turned)
 
 
 def _replaced(tensor: HostTensor | None) -> Change | None:

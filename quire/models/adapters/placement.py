@@ -1,4 +1,4 @@
-"""Which of a decoder's linears an adapter is added to, in the kernels' order.
+"""Which of a decoder's parts an adapter is added to, in the kernels' order.
 
 R rank, D model dim, V vocabulary, O outputs of a linear.
 """
@@ -7,22 +7,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TypeVar
 
 import numpy as np
 
 from quire.kernels.backend import Backend, Linear
 from quire.kernels.host_tensor import HostTensor
 from quire.kernels.low_rank import LowRankPart
-from quire.layers.adapted_embedding import AdaptedEmbedding, EmbeddingChange
-from quire.layers.adapted_linear import AdaptedLinear, AdapterPlace, LinearChange
+from quire.layers.adapter_slots import AdapterChange, AdapterPlace, AdapterSlots
 from quire.models.adapters.base_weights import BaseWeights, Floats
-from quire.models.adapters.matching import AdapterParts, find_parts
+from quire.models.adapters.matching import AdapterParts, find_parts, low_rank_bytes
 from quire.models.adapters.peft_folder import PeftAdapter
-
-Part = TypeVar("Part")
-#: What adapters may be added to; each takes its own kind of change.
-Adapted = AdaptedLinear | AdaptedEmbedding
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,84 +24,67 @@ class PlacedAdapter:
     """An adapter on a backend.
 
     Attributes:
-        parts: The linears it is added to, each with what it makes of it.
+        parts: Where it is added, each with what it makes of it.
         nbytes: Memory of its matrices.
     """
 
-    parts: Sequence[tuple[Adapted, LinearChange | EmbeddingChange]]
+    parts: Sequence[tuple[AdapterSlots, AdapterChange]]
     nbytes: int
 
     def set(self, slot: int) -> None:
         """Have rows of a slot get the adapter, from the next step on."""
-        for linear, change in self.parts:
-            if isinstance(linear, AdaptedEmbedding):
-                assert isinstance(change, EmbeddingChange), change
-                linear.set(slot, change)
-            else:
-                assert isinstance(change, LinearChange), change
-                linear.set(slot, change)
+        for slots, change in self.parts:
+            slots.set(slot, change)
 
     def clear(self, slot: int) -> None:
         """Have rows of a slot get nothing."""
-        for linear, _ in self.parts:
-            linear.clear(slot)
+        for slots, _ in self.parts:
+            slots.clear(slot)
 
 
 def place_adapter(
-    adapter: PeftAdapter, linears: Sequence[Adapted], backend: Backend, base: BaseWeights
+    adapter: PeftAdapter, adapted: Sequence[AdapterSlots], backend: Backend, base: BaseWeights
 ) -> PlacedAdapter:
-    """Copy an adapter's matrices to where a decoder's linears find them.
+    """Copy an adapter's matrices to where a decoder's parts find them.
 
     Raises:
         ModelLoadError: As of :func:`~quire.models.adapters.matching.check_adapter`.
     """
-    found = find_parts(adapter, [linear.place for linear in linears])
-    placed = list[tuple[Adapted, LinearChange | EmbeddingChange]]()
-    for linear in linears:
-        own = AdapterParts(*(_of_place(part, linear.place) for part in found))
-        if not own.matrices and not own.biases and not own.whole:
-            continue
-        if isinstance(linear, AdaptedEmbedding):
-            placed.append((linear, _embedding_change(own, linear.place, backend)))
-        else:
-            placed.append((linear, _linear_change(own, linear, backend, base)))
+    found = find_parts(adapter, [slots.place for slots in adapted])
+    placed = list[tuple[AdapterSlots, AdapterChange]]()
+    for slots in adapted:
+        own = found.of(slots.place)
+        if any(own):
+            placed.append((slots, _change(own, slots.place, backend, base)))
     return PlacedAdapter(placed, sum(change.nbytes for _, change in placed))
 
 
 def largest_adapter_bytes(places: Sequence[AdapterPlace], max_rank: int) -> int:
-    """Return the memory of an adapter of all linears, in float32, of a rank."""
-    elements = 0
-    for place in places:
-        # Kernels round ranks and outputs up.
-        rank = -(-max_rank * len(place.rows) // 4) * 4
-        elements += rank * place.columns
-        elements += sum(max_rank * -(-rows // 64) * 64 for rows in place.rows)
-        elements += 2 * sum(place.rows)
-    return 4 * elements
+    """Return the memory of an adapter of all places but experts', in float32, of a rank."""
+    return sum(low_rank_bytes(place, max_rank) for place in places if not place.is_expert)
 
 
-def _of_place(parts: dict[str, Part], place: AdapterPlace) -> dict[str, Part]:
-    return {module: parts[module] for module in place.modules if module in parts}
-
-
-def _linear_change(
-    own: AdapterParts, linear: AdaptedLinear, backend: Backend, base: BaseWeights
-) -> LinearChange:
-    place = linear.place
-    parts = _of_one_type(_low_rank_parts(own, place))
-    low_rank = None
-    if parts:
-        low_rank = backend.low_rank(parts, linear.in_features, linear.out_features)
-    nbytes = 0 if low_rank is None else low_rank.nbytes
+def _change(
+    own: AdapterParts, place: AdapterPlace, backend: Backend, base: BaseWeights
+) -> AdapterChange:
+    parts, table, low_rank = _low_rank_parts(own, place), None, None
     factors = shifts = whole = None
+    nbytes = 0
     if own.biases or any(part.magnitudes is not None for part in own.matrices.values()):
         made = _factors_and_shifts(own, parts, place, base)
         factors, shifts = (backend.from_numpy(values) for values in made)
         nbytes += sum(values.nbytes for values in made)
+    columns = place.columns
+    if parts and place.embeds:
+        table, parts, columns = _looked_up(parts)
+        nbytes += table.array.nbytes
+    if parts:
+        low_rank = backend.low_rank(_of_one_type(parts), columns, sum(place.rows))
+        nbytes += low_rank.nbytes
     if own.whole:
         whole = _whole(own, backend)
         nbytes += whole.nbytes
-    return LinearChange(low_rank, factors, shifts, whole, nbytes)
+    return AdapterChange(low_rank, factors, shifts, whole, table, nbytes)
 
 
 def _low_rank_parts(own: AdapterParts, place: AdapterPlace) -> list[LowRankPart]:
@@ -116,7 +93,11 @@ def _low_rank_parts(own: AdapterParts, place: AdapterPlace) -> list[LowRankPart]
         found = own.matrices.get(module)
         if found is not None:
             up = found.up if order is None else _in_order(found.up, order)
-            parts.append(LowRankPart(first, found.down, up, found.scale))
+            if parts and parts[-1].down is found.down:  # one product for the whole linear
+                both = np.concatenate([parts[-1].up.array, up.array])
+                parts[-1] = replace(parts[-1], up=replace(up, array=both))
+            else:
+                parts.append(LowRankPart(first, found.down, up, found.scale))
         first += rows
     return parts
 
@@ -148,19 +129,14 @@ def _factors_and_shifts(
     return factors, own_biases - factors * biases
 
 
-def _embedding_change(own: AdapterParts, place: AdapterPlace, backend: Backend) -> EmbeddingChange:
-    whole = _whole(own, backend) if own.whole else None
-    table = low_rank = None
-    nbytes = 0 if whole is None else whole.nbytes
-    for found in own.matrices.values():
-        rank = found.down.shape[0]
-        # A copy: the mapped file may change, and a row of it is read in one piece.
-        table = replace(found.down, array=np.ascontiguousarray(found.down.array.T))
-        unit = HostTensor(found.down.name, "float32", np.eye(rank, dtype=np.float32))
-        part = LowRankPart(0, unit, _float32(found.up), found.scale)
-        low_rank = backend.low_rank([part], rank, place.rows[0])
-        nbytes += table.array.nbytes + low_rank.nbytes
-    return EmbeddingChange(table, low_rank, whole, nbytes)
+def _looked_up(parts: list[LowRankPart]) -> tuple[HostTensor, list[LowRankPart], int]:
+    """Return an embedding's table (V, R), what its rows are multiplied by, and R."""
+    (part,) = parts
+    rank = part.down.shape[0]
+    # A copy: the mapped file may change, and a row of it is read in one piece.
+    table = replace(part.down, array=np.ascontiguousarray(part.down.array.T))
+    unit = HostTensor(part.down.name, "float32", np.eye(rank, dtype=np.float32))
+    return table, [replace(part, down=unit, up=_float32(part.up))], rank
 
 
 def _whole(own: AdapterParts, backend: Backend) -> Linear:

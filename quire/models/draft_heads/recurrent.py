@@ -168,15 +168,17 @@ class Addition:
         self._backend = backend
         self._rows: Array = backend.from_numpy(np.arange(1, dtype=np.int32))
 
-    def __call__(self, x: Array, out: Array, residual: Array | None = None) -> Array:
+    def __call__(
+        self, x: Array, out: Array, residual: Array | None = None, rows: BatchRows | None = None
+    ) -> Array:
         """Add ``x`` to ``residual`` and write the sum to ``out``."""
         assert residual is not None, "a layer ends with an addition"
         num_rows = x.shape[0]
         if num_rows > self._rows.shape[0]:
             self._rows = self._backend.from_numpy(np.arange(2 * num_rows, dtype=np.int32))
-        rows = self._rows[:num_rows]
-        self._backend.add_rows(residual, x, rows)
-        return self._backend.gather_rows(residual, rows, out)
+        own = self._rows[:num_rows]
+        self._backend.add_rows(residual, x, own)
+        return self._backend.gather_rows(residual, own, out)
 
 
 @dataclass(frozen=True, slots=True)

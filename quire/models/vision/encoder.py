@@ -20,7 +20,7 @@ from quire.layers.norm import Norm
 from quire.models.vision.attention import SpanAttention, SpanPart
 from quire.models.vision.layout import PatchLayout, lay_out
 from quire.models.vision.projectors import Projector
-from quire.models.vision.slices import Slices, cut_rows
+from quire.models.vision.slices import Slices, cut_rows, norm_in_place
 from quire.models.vision.tiles import TileJoiner
 
 FloatArray = npt.NDArray[np.float32]
@@ -164,11 +164,12 @@ class PictureEncoder:
         patch = config.patch_size
         grids = [(p.shape[0] // patch, p.shape[1] // patch) for p in pictures]
         layouts = [lay_out(*grid, config) if parts.rope else None for grid in grids]
-        residual = yield from self._embed(pictures, layouts)
-        if parts.first_norm is not None:
-            residual = parts.first_norm(residual, backend.empty(residual.shape, self._dtype))
         lengths = [down * across + config.has_class_token for down, across in grids]
+        residual = yield from self._embed(pictures, layouts, lengths)
+        if parts.first_norm is not None:
+            yield from norm_in_place(parts.first_norm, residual)
         plans = self._plans(lengths, layouts)
+        yield
         for number, layer in enumerate(parts.layers):
             is_windowed = config.window_size > 0 and number not in config.full_layers
             yield from layer.run(backend, self._attention, plans[is_windowed], residual)
@@ -178,7 +179,7 @@ class PictureEncoder:
             rows = residual[start : start + length - drops]
             start += length
             if parts.last_norm is not None:
-                rows = parts.last_norm(rows, rows)
+                yield from norm_in_place(parts.last_norm, rows)
             found.append(Features(rows, grid, layout))
         return found
 
@@ -204,10 +205,6 @@ class PictureEncoder:
         """Memory of its weights."""
         return self._parts.nbytes
 
-    @property
-    def _dtype(self) -> str:
-        return self._backend.activation_dtype
-
     def _plans(
         self, lengths: Sequence[int], layouts: Sequence[PatchLayout | None]
     ) -> tuple[Sequence[SpanPart], Sequence[SpanPart]]:
@@ -224,40 +221,48 @@ class PictureEncoder:
         )
 
     def _embed(
-        self, pictures: Sequence[Pixels], layouts: Sequence[PatchLayout | None]
+        self,
+        pictures: Sequence[Pixels],
+        layouts: Sequence[PatchLayout | None],
+        lengths: Sequence[int],
     ) -> Slices[Array]:
         """Return the rows before the layers, (T, W)."""
         config, parts = self.config, self._parts
-        rows = []
-        for pixels, layout in zip(pictures, layouts, strict=True):
-            patches = cut_patches(pixels, config.input, config.patch_size)
-            if layout is not None:
-                patches = patches[layout.order]
-            embedded = np.asarray(
-                self._backend.to_numpy(parts.patches(self._backend.from_numpy(patches))), np.float32
-            )
+        residual = np.empty((sum(lengths), config.hidden_size), np.float32)
+        start = 0
+        for pixels, layout, length in zip(pictures, layouts, lengths, strict=True):
+            own = residual[start : start + length]
+            start += length
+            patches = patches_of(pixels, config.patch_size)
+            order = np.arange(length - config.has_class_token) if layout is None else layout.order
             if parts.class_token is not None:
-                embedded = np.concatenate([parts.class_token, embedded])
-            rows.append(embedded if parts.positions is None else embedded + parts.positions)
-            yield
-        return self._backend.from_numpy(np.concatenate(rows))
+                own[:1] = parts.class_token
+            for rows in cut_rows(len(order), config.hidden_size * 3 * config.patch_size**2):
+                cut = patches[np.divmod(order[rows], patches.shape[1])]
+                values = self._backend.from_numpy(normed(cut, config.input))
+                at = slice(rows.start + config.has_class_token, rows.stop + config.has_class_token)
+                own[at] = self._backend.to_numpy(parts.patches(values))
+                yield
+            if parts.positions is not None:
+                own += parts.positions
+        return self._backend.from_numpy(residual)
 
 
-def cut_patches(pixels: npt.NDArray[np.uint8], shape: PictureShape, patch_size: int) -> FloatArray:
-    """Return a picture's patches as rows, their values rescaled and normed.
+def patches_of(pixels: Pixels, patch_size: int) -> Pixels:
+    """Return a view of a picture as patches, (down, across, 3, P, P): red, green, blue of each.
 
     Args:
         pixels: (height, width, 3); what is left over at the right and bottom edge is not used.
-        shape: How values change.
         patch_size: P.
-
-    Returns:
-        (patches, 3 P P): all of a patch's red values, row by row, then green, then blue.
     """
-    mean, std = np.array(shape.mean, np.float32), np.array(shape.std, np.float32)
-    values = (pixels.astype(np.float32) * np.float32(shape.rescale) - mean) / std
     down, across = pixels.shape[0] // patch_size, pixels.shape[1] // patch_size
-    values = values[: down * patch_size, : across * patch_size]
-    cut = values.reshape(down, patch_size, across, patch_size, 3).transpose(0, 2, 4, 1, 3)
-    rows: FloatArray = np.ascontiguousarray(cut.reshape(down * across, -1), np.float32)
+    whole = pixels[: down * patch_size, : across * patch_size]
+    return whole.reshape(down, patch_size, across, patch_size, 3).transpose(0, 2, 4, 1, 3)
+
+
+def normed(patches: Pixels, shape: PictureShape) -> FloatArray:
+    """Return patches (T, 3, P, P) as rows (T, 3 P P), their values rescaled and normed."""
+    mean, std = (np.array(v, np.float32)[:, None, None] for v in (shape.mean, shape.std))
+    values = (patches.astype(np.float32) * np.float32(shape.rescale) - mean) / std
+    rows: FloatArray = values.reshape(len(patches), -1)
     return rows

@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from quire.kernels.backend import Array, Backend, Linear
 from quire.layers.norm import Norm
-from quire.models.vision.slices import Slices, cut_rows
+from quire.models.vision.slices import Slices, cut_rows, norm_in_place
 
 FloatArray = npt.NDArray[np.float32]
 
@@ -86,9 +86,11 @@ class PooledProjector:
     def project(self, features: Array, down: int, across: int) -> Slices[Array]:
         """Return (S / merge ** 2, D)."""
         found = squares(np.asarray(self.backend.to_numpy(features)), down, across, self.merge)
-        means = self.backend.from_numpy(found.mean(1, dtype=np.float32))
-        out = self.linear(self.norm(means, means))
-        yield
+        out = self.backend.empty((len(found), self.width), self.backend.activation_dtype)
+        for rows in cut_rows(len(found), self.linear.in_features * self.width):
+            means = self.backend.from_numpy(found[rows].mean(1, dtype=np.float32))
+            self.linear(self.norm(means, means), out[rows])
+            yield
         return out
 
 
@@ -116,7 +118,8 @@ class MergingProjector:
 
     def project(self, features: Array, down: int, across: int) -> Slices[Array]:
         """Return (S / merged, D), of features whose neighbours are the squares."""
-        normed = self.norm(features, features).reshape(-1, self.first.in_features)
+        yield from norm_in_place(self.norm, features)
+        normed = features.reshape(-1, self.first.in_features)
         matrices = self.first, self.second
         return (yield from _multiply_twice(self.backend, normed, matrices, self.activation))
 
@@ -174,6 +177,7 @@ def _multiply_twice(
     for rows in cut_rows(features.shape[0], work):
         inner = first(features[rows])
         backend.activation(inner, activation, inner)
+        yield
         second(inner, out[rows])
         yield
     return out

@@ -7,7 +7,12 @@ import pytest
 
 from quire.core.errors import ConfigError, RequestError
 from quire.llm.pictures.fetch import MAX_BYTES
-from quire.llm.pictures.sources import PictureSource, SourceRules, picture_sources
+from quire.llm.pictures.sources import (
+    DECODED_TOGETHER,
+    PictureSource,
+    SourceRules,
+    picture_sources,
+)
 
 
 def read(url, allowed_domains=(), allowed_path=None):
@@ -18,6 +23,16 @@ def test_data_urls_are_decoded():
     data = base64.b64encode(b"picture").decode()
     assert read(f"data:image/png;base64,{data}") == b"picture"
     assert read(f"DATA:Image/PNG;name=a.png;BASE64,{data}") == b"picture"
+
+
+@pytest.mark.parametrize("more", range(4))
+def test_long_data_urls_are_decoded_in_parts(more):
+    data = os.urandom(DECODED_TOGETHER + more)
+    text = base64.b64encode(data).decode()
+    assert read(f"data:image/png;base64,{text}") == data
+    middle = f"{text[: DECODED_TOGETHER - 1]}={text[DECODED_TOGETHER:]}"
+    with pytest.raises(RequestError, match="must be base64"):
+        read(f"data:image/png;base64,{middle}")
 
 
 @pytest.mark.parametrize(
