@@ -236,12 +236,44 @@ void each_on_path(const Step& step, const Path& path, int64_t start, Span span, 
   }
 }
 
+// Unpack one position, wherever its slot is.
+template <class T, class Panel>
+void unpack_slot(const Step& step, const Unit& unit, int64_t j, int64_t block, int64_t offset,
+                 Panel panel) {
+  const int64_t size = step.blocks.block_size, units = head_units<T>(step);
+  const T* v = elements_of<T>(step, block, unit.kv_head, true) + offset * units;
+  if (step.blocks.is_latent)
+    unpack_position(v, 1, j, panel);
+  else
+    unpack_position(elements_of<T>(step, block, unit.kv_head, false) + offset, size, j, panel);
+  unpack_values(v, j, panel);
+}
+
+#if defined(QUIRE_DOTS)
+
+// Latents stay where they are.
+template <class T>
+void unpack(const Step& step, const Unit& unit, int64_t start, Span span, LatentRows panel) {
+  const int64_t dim = step.layer.head_dim;
+  each_run(step, unit, start, span, [&](int64_t j, int64_t block, int64_t offset, int64_t count) {
+    const T* rows = elements_of<T>(step, block, 0, false) + offset * dim;
+    for (int64_t i = 0; i < count; ++i) panel.rows[j + i] = rows + i * dim;
+  });
+}
+
+template <class T>
+void unpack_slot(const Step& step, const Unit&, int64_t j, int64_t block, int64_t offset,
+                 LatentRows panel) {
+  panel.rows[j] = elements_of<T>(step, block, 0, false) + offset * step.layer.head_dim;
+}
+
+#endif
+
 // Each query by itself, with the positions on its own path. What all see is unpacked once, but for
 // positions that may be written over: from the lowest query's on, or all where a window begins.
 template <class T, class Panel>
 void attend_paths(const Step& step, const Unit& unit, int64_t start, const Span* spans,
                   const Workspace& work, Panel panel, Part part) {
-  const int64_t size = step.blocks.block_size, units = head_units<T>(step);
   const bool windowed = step.layer.first_seen(unit.last_position) > start;
   const int64_t kept = windowed ? 0 : larger<int64_t>(0, unit.position - start);
   int64_t fresh = 0;
@@ -261,13 +293,7 @@ void attend_paths(const Step& step, const Unit& unit, int64_t start, const Span*
     if (path.length)
       each_on_path(step, path, start, span, [&](int64_t j, int64_t block, int64_t offset) {
         load_scales_of(step, unit, j, block, offset, work);
-        const T* v = elements_of<T>(step, block, unit.kv_head, true) + offset * units;
-        if (step.blocks.is_latent)
-          unpack_position(v, 1, j, panel);
-        else
-          unpack_position(elements_of<T>(step, block, unit.kv_head, false) + offset, size, j,
-                          panel);
-        unpack_values(v, j, panel);
+        unpack_slot<T>(step, unit, j, block, offset, panel);
       });
     attend_panel(rows, step.group, span, panel, scales);
     fresh = kept / (4 * lanes) * (4 * lanes);
@@ -287,7 +313,6 @@ void attend_piece(const Step& step, const Unit& unit, int64_t index, const Works
   if (unit.in_place)
     return attend_query<typename Products<T>::DecodeTiles>(
         step.group, work.q, whole, locate<T>(step, unit, start, whole, scales), work.scores, part);
-  const auto panel = Products<T>::unpacked(work.panel, scales);
   const int64_t rows = step.rows(unit);
   auto* spans =
       static_cast<Span*>(scratch(Slot::weights, static_cast<size_t>(rows) * sizeof(Span)));
@@ -295,11 +320,14 @@ void attend_piece(const Step& step, const Unit& unit, int64_t index, const Works
     spans[row] =
         span_at(position_of(step.batch, unit.request, unit.first_query + row / step.group));
   const bool has_window = span_at(unit.last_position).begin > 0;
-  if (has_tree(step.batch, unit.request) &&
-      (has_window || start + piece_positions > step.batch.tree_starts[unit.request]))
-    return attend_paths<T>(step, unit, start, spans, work, panel, part);
-  unpack<T>(step, unit, start, whole, panel);
-  attend_panel({work.q, spans, work.scores, part}, rows, whole, panel, scales);
+  const bool in_paths =
+      has_tree(step.batch, unit.request) &&
+      (has_window || start + piece_positions > step.batch.tree_starts[unit.request]);
+  Products<T>::with_panel(work.panel, scales, step.blocks.is_latent, [&](auto panel) {
+    if (in_paths) return attend_paths<T>(step, unit, start, spans, work, panel, part);
+    unpack<T>(step, unit, start, whole, panel);
+    attend_panel({work.q, spans, work.scores, part}, rows, whole, panel, scales);
+  });
 }
 
 // What rows have before their first piece: nothing, or a sink, which is a score without a value.
