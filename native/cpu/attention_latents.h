@@ -60,7 +60,6 @@ struct LatentValues {
   template <int C, class Share>
   [[gnu::always_inline]] void load(Pairs (&x)[C], int64_t j, Share share) const {
     const BF16 *low = rows[2 * j] + column, *high = rows[2 * j + 1] + column;
-    prefetch(low + panel_width), prefetch(high + panel_width);
 #pragma GCC unroll 8
     for (int c = 0; c < C; ++c) x[c] = keep(interleave(low + c * lanes, high + c * lanes), share);
   }
@@ -76,7 +75,7 @@ inline LatentValues values(const LatentRows& panel, int64_t column) { return {pa
   const BF16* k[score_positions];
   for (int i = 0; i < score_positions; ++i) k[i] = rows[i];
   for (int64_t first = 0; first < pairs; first += line) {
-    for (int i = 0; i < score_positions; ++i) prefetch(next[i] + 2 * first);
+    for (int i = 0; i < score_positions; ++i) __builtin_prefetch(next[i] + 2 * first, 0, 2);
     for (int64_t pair = first; pair < smaller(first + line, pairs); ++pair) {
       const Pairs queries = load_pairs(q + pair * lanes);
 #pragma GCC unroll 8

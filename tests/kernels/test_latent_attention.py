@@ -88,11 +88,14 @@ def test_equals_the_reference(isa: str, shape: str, block_size: int) -> None:
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16", "fp8_e4m3", "int8"])
+@pytest.mark.parametrize("shape", ["odd", "twenty"])
 @pytest.mark.parametrize("block_size", [16, 3])
-def test_narrow_caches_equal_the_reference(isa: str, dtype: str, block_size: int) -> None:
+def test_narrow_caches_equal_the_reference(
+    isa: str, dtype: str, shape: str, block_size: int
+) -> None:
     """Both round rows to the same values, but for some that a norm leaves at the edge of another;
     where pairs are multiplied, queries and weights, too."""
-    case = Latents(dtype=dtype, block_size=block_size)
+    case = replace(SHAPES[shape], dtype=dtype, block_size=block_size)
     tables, rows = case.tables(LENS), random_rows(case, LENS)
     ours = run(case, tables, rows, halves(LENS))
     atol = 2e-2 if dtype == "fp8_e4m3" or (dtype == "bfloat16" and isa in PAIR_ISAS) else 1e-3
@@ -100,11 +103,12 @@ def test_narrow_caches_equal_the_reference(isa: str, dtype: str, block_size: int
         np.testing.assert_allclose(got, want, atol=atol)
 
 
+@pytest.mark.parametrize("shape", ["odd", "twenty"])
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int8"])
 def test_bits_do_not_depend_on_chunks_batch_blocks_or_threads(
-    isa: str, threads: int, dtype: str
+    isa: str, threads: int, dtype: str, shape: str
 ) -> None:
-    case = Latents(dtype=dtype, heads=6)
+    case = replace(SHAPES[shape], dtype=dtype)
     lens = [17, 620, 300]
     rows = random_rows(case, lens)
     want = run(case, case.tables(lens), rows, [[(i, 0, n) for i, n in enumerate(lens)]])
@@ -129,10 +133,11 @@ def test_heads_in_turn_give_the_same_bits(isa: str) -> None:
     np.testing.assert_array_equal(run(case, case.tables([900]), rows, steps)[0], whole[0])
 
 
+@pytest.mark.parametrize("shape", ["odd", "twenty"])
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int8"])
-def test_paths_of_a_tree_see_their_own_tokens(isa: str, dtype: str) -> None:
+def test_paths_of_a_tree_see_their_own_tokens(isa: str, dtype: str, shape: str) -> None:
     """Two tokens for one position: each gets what it gets alone in its place."""
-    case = Latents(dtype=dtype)
+    case = replace(SHAPES[shape], dtype=dtype)
     rows = random_rows(case, [40])
     tables = case.tables([40])
     weights, rope = case.parameters()
