@@ -71,9 +71,10 @@ inline LatentValues values(const LatentRows& panel, int64_t column) { return {pa
 [[gnu::noinline]] void score_latents(const uint32_t* q, int64_t pairs, const BF16* const* rows,
                                      const BF16* const* next, float* s) {
   constexpr int64_t line = 64 / sizeof(uint32_t);
-  F32 sums[score_positions] = {};
+  F32 sums[score_positions];
   const BF16* k[score_positions];
-  for (int i = 0; i < score_positions; ++i) k[i] = rows[i];
+#pragma GCC unroll 8
+  for (int i = 0; i < score_positions; ++i) sums[i] = zero(), k[i] = rows[i];
   for (int64_t first = 0; first < pairs; first += line) {
     for (int i = 0; i < score_positions; ++i) __builtin_prefetch(next[i] + 2 * first, 0, 2);
     for (int64_t pair = first; pair < smaller(first + line, pairs); ++pair) {
@@ -86,6 +87,7 @@ inline LatentValues values(const LatentRows& panel, int64_t column) { return {pa
       }
     }
   }
+#pragma GCC unroll 8
   for (int i = 0; i < score_positions; ++i) store(s + i * lanes, sums[i]);
 }
 
