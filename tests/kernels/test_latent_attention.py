@@ -14,6 +14,7 @@ from quire.core.errors import ConfigError, UnsupportedInputError
 from quire.core.kv_cache_spec import KVCacheSpec
 from quire.kernels.cpu.attention import CpuAttention, CpuKVCache
 from quire.kernels.cpu.latent_attention import CpuLatentAttention
+from quire.kernels.cpu.native import native
 from quire.kernels.reference.kv_cache import ReferenceKVCache
 from quire.kernels.reference.latent_attention import ReferenceLatentAttention
 from tests.kernels.attention_cases import Case, Tables
@@ -131,6 +132,29 @@ def test_heads_in_turn_give_the_same_bits(isa: str) -> None:
     whole = run(case, case.tables([900]), rows, [[(0, 0, 900)]])
     steps: list[Parts] = [[(0, at, at + 300)] for at in range(0, 900, 300)]
     np.testing.assert_array_equal(run(case, case.tables([900]), rows, steps)[0], whole[0])
+
+
+def test_pieces_in_turn_give_the_same_bits() -> None:
+    """One query whose parts of all pieces are more than a step keeps: two threads share them."""
+    length = 17000
+    case = Latents(dtype="bfloat16", heads=128, rank=512, rope=64, key=8, value=8)
+    tables, rng = case.tables([length]), np.random.default_rng(2)
+    weights, rope = case.parameters(max_positions=length)
+    attention = CpuLatentAttention(case.spec, weights, rope)
+    cache = CpuKVCache(case.cache_spec, tables.num_blocks)
+    memory = cache.native.memory.view(np.uint16)
+    memory[:] = np.resize(rng.integers(0x3C00, 0x3F00, 1 << 16, np.uint16), memory.shape)
+    plan = attention.plan(tables.step([(0, length - 1, length)]), cache)
+    given = [rng.standard_normal((1, width), np.float32) for width in case.widths[:2]]
+    found, threads = [], native.num_threads()
+    try:
+        for count in (1, 2):
+            native.set_num_threads(count)
+            out = np.empty((1, case.widths[2]), np.float32)
+            found.append(attention.run(*(x.copy() for x in given), plan, out))
+    finally:
+        native.set_num_threads(threads)
+    np.testing.assert_array_equal(found[0], found[1])
 
 
 @pytest.mark.parametrize("shape", ["odd", "twenty"])
