@@ -236,12 +236,44 @@ void each_on_path(const Step& step, const Path& path, int64_t start, Span span, 
   }
 }
 
+// Unpack one position, wherever its slot is.
+template <class T, class Panel>
+void unpack_slot(const Step& step, const Unit& unit, int64_t j, int64_t block, int64_t offset,
+                 Panel panel) {
+  const int64_t size = step.blocks.block_size, units = head_units<T>(step);
+  const T* v = elements_of<T>(step, block, unit.kv_head, true) + offset * units;
+  if (step.blocks.is_latent)
+    unpack_position(v, 1, j, panel);
+  else
+    unpack_position(elements_of<T>(step, block, unit.kv_head, false) + offset, size, j, panel);
+  unpack_values(v, j, panel);
+}
+
+#if defined(QUIRE_DOTS)
+
+// Latents stay where they are.
+template <class T>
+void unpack(const Step& step, const Unit& unit, int64_t start, Span span, LatentRows panel) {
+  const int64_t dim = step.layer.head_dim;
+  each_run(step, unit, start, span, [&](int64_t j, int64_t block, int64_t offset, int64_t count) {
+    const T* rows = elements_of<T>(step, block, 0, false) + offset * dim;
+    for (int64_t i = 0; i < count; ++i) panel.rows[j + i] = rows + i * dim;
+  });
+}
+
+template <class T>
+void unpack_slot(const Step& step, const Unit&, int64_t j, int64_t block, int64_t offset,
+                 LatentRows panel) {
+  panel.rows[j] = elements_of<T>(step, block, 0, false) + offset * step.layer.head_dim;
+}
+
+#endif
+
 // Each query by itself, with the positions on its own path. What all see is unpacked once, but for
 // positions that may be written over: from the lowest query's on, or all where a window begins.
 template <class T, class Panel>
 void attend_paths(const Step& step, const Unit& unit, int64_t start, const Span* spans,
                   const Workspace& work, Panel panel, Part part) {
-  const int64_t size = step.blocks.block_size, units = head_units<T>(step);
   const bool windowed = step.layer.first_seen(unit.last_position) > start;
   const int64_t kept = windowed ? 0 : larger<int64_t>(0, unit.position - start);
   int64_t fresh = 0;
@@ -261,13 +293,7 @@ void attend_paths(const Step& step, const Unit& unit, int64_t start, const Span*
     if (path.length)
       each_on_path(step, path, start, span, [&](int64_t j, int64_t block, int64_t offset) {
         load_scales_of(step, unit, j, block, offset, work);
-        const T* v = elements_of<T>(step, block, unit.kv_head, true) + offset * units;
-        if (step.blocks.is_latent)
-          unpack_position(v, 1, j, panel);
-        else
-          unpack_position(elements_of<T>(step, block, unit.kv_head, false) + offset, size, j,
-                          panel);
-        unpack_values(v, j, panel);
+        unpack_slot<T>(step, unit, j, block, offset, panel);
       });
     attend_panel(rows, step.group, span, panel, scales);
     fresh = kept / (4 * lanes) * (4 * lanes);
@@ -287,7 +313,6 @@ void attend_piece(const Step& step, const Unit& unit, int64_t index, const Works
   if (unit.in_place)
     return attend_query<typename Products<T>::DecodeTiles>(
         step.group, work.q, whole, locate<T>(step, unit, start, whole, scales), work.scores, part);
-  const auto panel = Products<T>::unpacked(work.panel, scales);
   const int64_t rows = step.rows(unit);
   auto* spans =
       static_cast<Span*>(scratch(Slot::weights, static_cast<size_t>(rows) * sizeof(Span)));
@@ -295,17 +320,20 @@ void attend_piece(const Step& step, const Unit& unit, int64_t index, const Works
     spans[row] =
         span_at(position_of(step.batch, unit.request, unit.first_query + row / step.group));
   const bool has_window = span_at(unit.last_position).begin > 0;
-  if (has_tree(step.batch, unit.request) &&
-      (has_window || start + piece_positions > step.batch.tree_starts[unit.request]))
-    return attend_paths<T>(step, unit, start, spans, work, panel, part);
-  unpack<T>(step, unit, start, whole, panel);
-  attend_panel({work.q, spans, work.scores, part}, rows, whole, panel, scales);
+  const bool in_paths =
+      has_tree(step.batch, unit.request) &&
+      (has_window || start + piece_positions > step.batch.tree_starts[unit.request]);
+  Products<T>::with_panel(work.panel, scales, step.blocks.is_latent, [&](auto panel) {
+    if (in_paths) return attend_paths<T>(step, unit, start, spans, work, panel, part);
+    unpack<T>(step, unit, start, whole, panel);
+    attend_panel({work.q, spans, work.scores, part}, rows, whole, panel, scales);
+  });
 }
 
 // What rows have before their first piece: nothing, or a sink, which is a score without a value.
-Part fresh_state(const Step& step, const Unit& unit, const Workspace& work) {
+Part fresh_state(const Step& step, const Unit& unit, float* memory) {
   const int64_t rows = step.rows(unit);
-  const Part state = step.part_at(work.state, rows);
+  const Part state = step.part_at(memory, rows);
   for (int64_t row = 0; row < rows; ++row) state.total[row] = 0.0f;
   if (!step.layer.sinks) return state;
   each_group(step, unit, [&step, state](int64_t row, int64_t, int64_t head) {
@@ -325,7 +353,7 @@ void attend_unit(const Step& step, const Unit& unit) {
   const Workspace work(step);
   const int64_t rows = step.rows(unit);
   load_queries<T>(step, unit, work.q);
-  const Part part = step.part_at(work.part, rows), state = fresh_state(step, unit, work);
+  const Part part = step.part_at(work.part, rows), state = fresh_state(step, unit, work.state);
   for (int64_t index = unit.first_piece; index < unit.end_piece; ++index) {
     attend_piece<T>(step, unit, index, work, part);
     merge_rows(rows, step.layer.value_dim, part, state);
@@ -333,37 +361,50 @@ void attend_unit(const Step& step, const Unit& unit) {
   write_rows(step, unit, state);
 }
 
-// Bytes that the parts of all pieces of all units take.
+// Bytes of a piece's parts of all units.
 int64_t partial_bytes(const Step& step) {
-  return step.num_units * step.max_pieces * aligned(step.part_floats(step.max_rows)) * 4;
+  return step.num_units * aligned(step.part_floats(step.max_rows)) * 4;
 }
 
-// Pieces side by side, then each unit's parts in order.
+// Pieces side by side, as many as there is room for, then each unit's parts in order; and so on.
 template <class T>
 void attend_split(const Step& step, const Unit* units) {
-  auto* floats =
-      static_cast<float*>(scratch(Slot::partial, static_cast<size_t>(partial_bytes(step))));
-  const int64_t pieces = step.max_pieces, stride = aligned(step.part_floats(step.max_rows));
+  const int64_t pieces = smaller(step.max_pieces, max_partial_bytes / partial_bytes(step));
+  const int64_t stride = aligned(step.part_floats(step.max_rows));
+  // Of each unit its state, then parts.
+  const size_t bytes = static_cast<size_t>((pieces + 1) * partial_bytes(step));
+  auto* floats = static_cast<float*>(scratch(Slot::partial, bytes));
+  const auto memory_of = [=](int64_t unit) { return floats + unit * (pieces + 1) * stride; };
   const auto part_of = [=, &step](int64_t unit, int64_t piece) {
-    return step.part_at(floats + (unit * pieces + piece) * stride, step.rows(units[unit]));
+    return step.part_at(memory_of(unit) + (piece + 1) * stride, step.rows(units[unit]));
   };
-  parallel_for(step.num_units * pieces, [=, &step](int64_t chunk) {
-    const Unit& unit = units[chunk % step.num_units];
-    const int64_t piece = chunk / step.num_units;
-    if (unit.first_piece + piece >= unit.end_piece) return;
-    const Workspace work(step);
-    load_queries<T>(step, unit, work.q);
-    attend_piece<T>(step, unit, unit.first_piece + piece, work,
-                    part_of(chunk % step.num_units, piece));
-  });
-  parallel_for(step.num_units, [=, &step](int64_t index) {
-    const Unit& unit = units[index];
-    const Workspace work(step);
-    const Part state = fresh_state(step, unit, work);
-    for (int64_t piece = 0; piece < unit.end_piece - unit.first_piece; ++piece)
-      merge_rows(step.rows(unit), step.layer.value_dim, part_of(index, piece), state);
-    write_rows(step, unit, state);
-  });
+  for (int64_t first = 0; first < step.max_pieces; first += pieces) {
+    parallel_for(step.num_units * pieces, [=, &step](int64_t chunk) {
+      const Unit& unit = units[chunk % step.num_units];
+      const int64_t piece = chunk / step.num_units, index = unit.first_piece + first + piece;
+      if (index >= unit.end_piece) return;
+      const Workspace work(step);
+      load_queries<T>(step, unit, work.q);
+      attend_piece<T>(step, unit, index, work, part_of(chunk % step.num_units, piece));
+    });
+    parallel_for(step.num_units, [=, &step](int64_t at) {
+      const Unit& unit = units[at];
+      const int64_t left = unit.end_piece - unit.first_piece - first;
+      if (left <= 0) return;
+      const Part state = first ? step.part_at(memory_of(at), step.rows(unit))
+                               : fresh_state(step, unit, memory_of(at));
+      for (int64_t piece = 0; piece < smaller(pieces, left); ++piece)
+        merge_rows(step.rows(unit), step.layer.value_dim, part_of(at, piece), state);
+      if (left <= pieces) write_rows(step, unit, state);
+    });
+  }
+}
+
+// Units would leave threads idle, or are few and their parts fit in the cache that threads share.
+bool goes_in_pieces(const Step& step) {
+  if (step.num_units > few_units || step.max_pieces <= 1) return false;
+  const int64_t room = max_partial_bytes / partial_bytes(step);
+  return room >= (step.num_units < num_threads() ? 2 : step.max_pieces);
 }
 
 template <class T>
@@ -385,8 +426,7 @@ void attend(Step& step) {
   }
   if (step.work < inline_work) {
     for (int64_t i = 0; i < step.num_units; ++i) attend_unit<T>(step, units[i]);
-  } else if (step.num_units <= few_units && step.max_pieces > 1 &&
-             partial_bytes(step) <= max_partial_bytes) {
+  } else if (goes_in_pieces(step)) {
     attend_split<T>(step, units);
   } else {
     // Later queries of a prompt see more: they go first, so that no long unit is left at the end.

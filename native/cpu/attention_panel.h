@@ -22,7 +22,9 @@ constexpr int64_t value_positions = 128;
 // V.
 //
 // What `attend_panel` asks of a panel: load_words(p, share) loads a vector of words, of which
-// `share` is wanted; each_run(span, f) calls f(first word, end word, share) over the positions.
+// `share` is wanted; each_run(span, f) calls f(first word, end word, share) over the positions;
+// score_rows(panel, rows, count, whole) computes scores; values(panel, column) are what
+// `value_tile` loads a tile of columns from.
 struct Panel {
   using Word = float;
   using Vector = F32;
@@ -67,9 +69,10 @@ void unpack_vector(const T* k, int64_t k_stride, int64_t j, Panel panel) {
 }
 
 // Turn words of 32 bits of `lanes` rows, `stride` bytes apart, round: `count` of each, row i's word
-// w to word i of line w, `panel_width` words apart. Rows are read as far as a multiple of 4.
+// w to word i of line w, `width` words apart. Rows are read as far as a multiple of 4.
 template <class Word>
-void turn_round(const void* rows, int64_t stride, int64_t count, Word* to) {
+void turn_round(const void* rows, int64_t stride, int64_t count, Word* to,
+                int64_t width = panel_width) {
   static_assert(sizeof(Word) == 4 && register_bytes == 4 * lanes, "a line is a register");
   const char* from = static_cast<const char*>(rows);
   for (int64_t word = 0; word < count; word += 4, from += 16) {
@@ -78,7 +81,7 @@ void turn_round(const void* rows, int64_t stride, int64_t count, Word* to) {
     for (int i = 0; i < 4; ++i) lines[i] = gather_lanes(from + i * stride, 4 * stride);
     turn_words(lines);
     for (int i = 0; i < smaller<int64_t>(4, count - word); ++i)
-      memcpy(to + (word + i) * panel_width, &lines[i], sizeof(Bytes));
+      memcpy(to + (word + i) * width, &lines[i], sizeof(Bytes));
   }
 }
 
@@ -154,25 +157,41 @@ void score_tile(const typename AnyPanel::Word* q, int64_t words, const typename 
   store_sums(sums, s, piece_positions);
 }
 
+// A tile of columns of V.
+template <class AnyPanel>
+struct PanelValues {
+  const typename AnyPanel::Word* v;
+
+  template <int C, class Share>
+  [[gnu::always_inline]] void load(typename AnyPanel::Vector (&x)[C], int64_t j,
+                                   Share share) const {
+    load_row<AnyPanel>(x, v + j * panel_width, share);
+  }
+};
+
+template <class AnyPanel>
+PanelValues<AnyPanel> values(const AnyPanel& panel, int64_t column) {
+  return {panel.v + column * (piece_positions / AnyPanel::word_positions)};
+}
+
 // sums[r] += sum_j e[r, j] v[j] over words [first, end) for one tile of columns.
-template <class AnyPanel, int R, class Share>
+template <class AnyPanel, int R, class Share, class Values>
 void value_tile(const typename AnyPanel::Word* e, int64_t first, int64_t end, Share share,
-                const typename AnyPanel::Word* v, float* sums, int64_t stride) {
+                const Values& v, float* sums, int64_t stride) {
   F32 x[R][panel_columns];
   load_sums(x, sums, stride);
   for (int64_t j = first; j < end; ++j) {
-    typename AnyPanel::Vector values[panel_columns];
-    load_row<AnyPanel>(values, v + j * panel_width, share);
-    add_products(x, e + j, piece_positions, values);
+    typename AnyPanel::Vector loaded[panel_columns];
+    v.load(loaded, j, share);
+    add_products(x, e + j, piece_positions, loaded);
   }
   store_sums(x, sums, stride);
 }
 
 // The values of `span` for R rows: where all rows see all positions of a word they share it, before
 // and after that each row goes alone.
-template <class AnyPanel, int R>
-void value_rows(const PanelRows& rows, int64_t row, Span span, int64_t column,
-                const typename AnyPanel::Word* v) {
+template <class AnyPanel, int R, class Values>
+void value_rows(const PanelRows& rows, int64_t row, Span span, int64_t column, const Values& v) {
   constexpr int64_t step = AnyPanel::word_positions;
   const int64_t stride = rows.part.stride;
   const auto* e = reinterpret_cast<const typename AnyPanel::Word*>(rows.s) + row * piece_positions;
@@ -215,10 +234,10 @@ void weigh_rows(const PanelRows& rows, int64_t count, const Weights& weights) {
   }
 }
 
-// All rows against the positions `whole` of the piece.
+// Scores of all rows, as far as they see the positions `whole`.
 template <class AnyPanel>
-void attend_panel(const PanelRows& rows, int64_t count, Span whole, AnyPanel panel, Scales scales) {
-  const int64_t dim = panel.value_dim, words = panel.words();
+void score_rows(const AnyPanel& panel, const PanelRows& rows, int64_t count, Span whole) {
+  const int64_t words = panel.words();
   const auto* q = reinterpret_cast<const typename AnyPanel::Word*>(rows.q);
   const int64_t first = whole.begin / panel_width * panel_width;
   for (int64_t column = first; column < whole.end; column += panel_width)
@@ -228,6 +247,13 @@ void attend_panel(const PanelRows& rows, int64_t count, Span whole, AnyPanel pan
         score_tile<AnyPanel, R>(q + row * words, words, panel.k + column * words,
                                 rows.s + row * piece_positions + column);
     });
+}
+
+// All rows against the positions `whole` of the piece.
+template <class AnyPanel>
+void attend_panel(const PanelRows& rows, int64_t count, Span whole, AnyPanel panel, Scales scales) {
+  const int64_t dim = panel.value_dim;
+  score_rows(panel, rows, count, whole);
   weigh_rows(rows, count, [&](int64_t row, Span span) {
     rows.part.clear(row);
     return AnyPanel::weights(rows.s + row * piece_positions, span, scales, rows.part.highest + row);
@@ -235,7 +261,7 @@ void attend_panel(const PanelRows& rows, int64_t count, Span whole, AnyPanel pan
   for (int64_t begin = 0; begin < piece_positions; begin += value_positions) {
     const Span span = whole.within({begin, begin + value_positions});
     for (int64_t column = 0; !span.empty() && column < dim; column += panel_width) {
-      const auto* v = panel.v + column * (piece_positions / AnyPanel::word_positions);
+      const auto v = values(panel, column);
       each_tile<panel_rows>(0, count, [&](auto tile, int64_t row) {
         value_rows<AnyPanel, decltype(tile)::rows>(rows, row, span, column, v);
       });

@@ -1,7 +1,7 @@
 // What attention multiplies a cache of each element type with.
 //
 //   Products<T>::prepare_queries(...)  queries, times the scale, made ready where they lie
-//   Products<T>::unpacked(...)         what `attend_panel` takes
+//   Products<T>::with_panel(...)       f(what `attend_panel` takes)
 //   Products<T>::DecodeTiles           what `attend_query` multiplies
 //   elements_per<T>                    elements that a T of the cache holds
 #pragma once
@@ -11,6 +11,7 @@
 #include "cpu/attention_decode_even_odd.h"
 #include "cpu/attention_dots.h"
 #include "cpu/attention_in_tiles.h"
+#include "cpu/attention_latents.h"
 #include "cpu/attention_panel.h"
 #if !defined(QUIRE_BASE_ISA)
 #include "cpu/attention_int4.h"
@@ -35,7 +36,10 @@ constexpr int64_t elements_per<Int4Pair> = 2;
 template <class T>
 struct Products {
   using DecodeTiles = FloatTiles<T>;
-  static Panel unpacked(Panel floats, Scales) { return floats; }
+  template <class Function>
+  static void with_panel(Panel floats, Scales, bool, const Function& f) {
+    f(floats);
+  }
   static void prepare_queries(float*, int64_t, int64_t, bool) {}
 };
 
@@ -43,7 +47,10 @@ struct Products {
 template <>
 struct Products<Int4Pair> {
   using DecodeTiles = Int4Tiles;
-  static Int4Panel unpacked(Panel floats, Scales scales) { return {floats, scales}; }
+  template <class Function>
+  static void with_panel(Panel floats, Scales scales, bool, const Function& f) {
+    f(Int4Panel{floats, scales});
+  }
   static void prepare_queries(float*, int64_t, int64_t, bool) {}
 };
 #endif
@@ -52,7 +59,13 @@ struct Products<Int4Pair> {
 template <>
 struct Products<BF16> {
   using DecodeTiles = DotTiles;
-  static DotPanel unpacked(Panel floats, Scales) { return DotPanel(floats); }
+  template <class Function>
+  static void with_panel(Panel floats, Scales, bool is_latent, const Function& f) {
+    if (is_latent && LatentRows::holds(floats))
+      f(LatentRows(floats));
+    else
+      f(DotPanel(floats));
+  }
   static void prepare_queries(float* q, int64_t rows, int64_t head_dim, bool) {
     round_queries(q, rows, head_dim);
   }
@@ -61,7 +74,10 @@ struct Products<BF16> {
 template <>
 struct Products<BF16> {
   using DecodeTiles = EvenOddTiles;
-  static PairPanel unpacked(Panel floats, Scales) { return PairPanel(floats); }
+  template <class Function>
+  static void with_panel(Panel floats, Scales, bool, const Function& f) {
+    f(PairPanel(floats));
+  }
   static void prepare_queries(float* q, int64_t rows, int64_t head_dim, bool in_place) {
     if (!in_place) return round_queries(q, rows, head_dim);
     const int64_t floats = rows * head_dim;

@@ -59,4 +59,5 @@ SHAPES = {
     "odd": Latents(),
     "lite": Latents(heads=16, rank=512, rope=64, key=128, value=128),
     "five": Latents(heads=5, rank=32, rope=2, key=7, value=3),
+    "twenty": Latents(heads=20, rank=64, rope=12),
 }

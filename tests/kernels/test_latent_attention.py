@@ -14,6 +14,7 @@ from quire.core.errors import ConfigError, UnsupportedInputError
 from quire.core.kv_cache_spec import KVCacheSpec
 from quire.kernels.cpu.attention import CpuAttention, CpuKVCache
 from quire.kernels.cpu.latent_attention import CpuLatentAttention
+from quire.kernels.cpu.native import native
 from quire.kernels.reference.kv_cache import ReferenceKVCache
 from quire.kernels.reference.latent_attention import ReferenceLatentAttention
 from tests.kernels.attention_cases import Case, Tables
@@ -88,11 +89,14 @@ def test_equals_the_reference(isa: str, shape: str, block_size: int) -> None:
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16", "fp8_e4m3", "int8"])
+@pytest.mark.parametrize("shape", ["odd", "twenty"])
 @pytest.mark.parametrize("block_size", [16, 3])
-def test_narrow_caches_equal_the_reference(isa: str, dtype: str, block_size: int) -> None:
+def test_narrow_caches_equal_the_reference(
+    isa: str, dtype: str, shape: str, block_size: int
+) -> None:
     """Both round rows to the same values, but for some that a norm leaves at the edge of another;
     where pairs are multiplied, queries and weights, too."""
-    case = Latents(dtype=dtype, block_size=block_size)
+    case = replace(SHAPES[shape], dtype=dtype, block_size=block_size)
     tables, rows = case.tables(LENS), random_rows(case, LENS)
     ours = run(case, tables, rows, halves(LENS))
     atol = 2e-2 if dtype == "fp8_e4m3" or (dtype == "bfloat16" and isa in PAIR_ISAS) else 1e-3
@@ -100,11 +104,12 @@ def test_narrow_caches_equal_the_reference(isa: str, dtype: str, block_size: int
         np.testing.assert_allclose(got, want, atol=atol)
 
 
+@pytest.mark.parametrize("shape", ["odd", "twenty"])
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int8"])
 def test_bits_do_not_depend_on_chunks_batch_blocks_or_threads(
-    isa: str, threads: int, dtype: str
+    isa: str, threads: int, dtype: str, shape: str
 ) -> None:
-    case = Latents(dtype=dtype, heads=6)
+    case = replace(SHAPES[shape], dtype=dtype)
     lens = [17, 620, 300]
     rows = random_rows(case, lens)
     want = run(case, case.tables(lens), rows, [[(i, 0, n) for i, n in enumerate(lens)]])
@@ -129,10 +134,34 @@ def test_heads_in_turn_give_the_same_bits(isa: str) -> None:
     np.testing.assert_array_equal(run(case, case.tables([900]), rows, steps)[0], whole[0])
 
 
+def test_pieces_in_turn_give_the_same_bits() -> None:
+    """One query whose parts of all pieces are more than a step keeps: two threads share them."""
+    length = 17000
+    case = Latents(dtype="bfloat16", heads=128, rank=512, rope=64, key=8, value=8)
+    tables, rng = case.tables([length]), np.random.default_rng(2)
+    weights, rope = case.parameters(max_positions=length)
+    attention = CpuLatentAttention(case.spec, weights, rope)
+    cache = CpuKVCache(case.cache_spec, tables.num_blocks)
+    memory = cache.native.memory.view(np.uint16)
+    memory[:] = np.resize(rng.integers(0x3C00, 0x3F00, 1 << 16, np.uint16), memory.shape)
+    plan = attention.plan(tables.step([(0, length - 1, length)]), cache)
+    given = [rng.standard_normal((1, width), np.float32) for width in case.widths[:2]]
+    found, threads = [], native.num_threads()
+    try:
+        for count in (1, 2):
+            native.set_num_threads(count)
+            out = np.empty((1, case.widths[2]), np.float32)
+            found.append(attention.run(*(x.copy() for x in given), plan, out))
+    finally:
+        native.set_num_threads(threads)
+    np.testing.assert_array_equal(found[0], found[1])
+
+
+@pytest.mark.parametrize("shape", ["odd", "twenty"])
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int8"])
-def test_paths_of_a_tree_see_their_own_tokens(isa: str, dtype: str) -> None:
+def test_paths_of_a_tree_see_their_own_tokens(isa: str, dtype: str, shape: str) -> None:
     """Two tokens for one position: each gets what it gets alone in its place."""
-    case = Latents(dtype=dtype)
+    case = replace(SHAPES[shape], dtype=dtype)
     rows = random_rows(case, [40])
     tables = case.tables([40])
     weights, rope = case.parameters()
