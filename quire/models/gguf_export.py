@@ -78,10 +78,10 @@ class GgufExport:
         threads: int = 1,
     ) -> None:
         config = read_model_config(folder)
-        # Where there are no classes, a file has no pooler.
-        self.config = config = replace(
-            config, pooler=config.pooler and config.classifier is not None
-        )
+        if config.pooler and config.classifier is None:
+            log.warning("The pooler is left out: a GGUF file has one where it has classes.")
+            config = replace(config, pooler=False)
+        self.config = config
         self._checkpoint = split_experts(Checkpoint(folder), config)
         self._family = gguf_family(config.architecture)
         self._mix = Mix(type_name, config, pure, importance is not None)
