@@ -159,7 +159,8 @@ def run(
         adapters: As of :func:`check_lattice`.
     """
     block_size = settings.get("block_size", BLOCK_SIZE)
-    vision = read_model_config(folder).vision
+    config = read_model_config(folder)
+    vision = config.vision
     picture = 0 if vision is None else vision.num_tokens(vision.input.height, vision.input.width)
     settings = {
         "block_size": BLOCK_SIZE,
@@ -167,8 +168,9 @@ def run(
         "max_num_batched_tokens": 16 + picture if condition.chunked else 512,
         "enable_prefix_caching": condition.warm,
         # In blocks of 8, the longest request takes 30 with its three sequences, all together 69;
-        # with a picture in each of the seven.
-        "num_gpu_blocks_override": (36 * 8 + 4 * picture) // block_size
+        # with a picture in each of the seven. Blocks behind a window are given back early.
+        "num_gpu_blocks_override": ((31 if config.sliding_window else 36) * 8 + 4 * picture)
+        // block_size
         if condition.preempted
         else 200,
         "threads": 2 if condition.two_threads else 1,
@@ -354,7 +356,7 @@ def _random_adapters(model: Path, out: Path) -> list[Path]:
     from quire.models.adapters.places import read_places
     from tools.random_adapter import random_adapter
 
-    layers = [place for place in read_places(model) if place.whole is None]
+    layers = [place for place in read_places(model) if place.whole is None and place.columns]
     targets = {module.rpartition(".")[2] for place in layers for module in place.modules}
     return [
         random_adapter(model, out / str(i), rank=4, seed=i, targets=sorted(targets)) for i in (1, 2)
