@@ -168,7 +168,7 @@ def run(
         "max_num_batched_tokens": 16 + picture if condition.chunked else 512,
         "enable_prefix_caching": condition.warm,
         # In blocks of 8, the longest request takes 30 with its three sequences, all together 69;
-        # with a picture in each of the seven. Blocks behind a window are given back early.
+        # with a picture in each of the seven. Blocks that a window left are given back.
         "num_gpu_blocks_override": ((31 if config.sliding_window else 36) * 8 + 4 * picture)
         // block_size
         if condition.preempted
