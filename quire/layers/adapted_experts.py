@@ -53,9 +53,11 @@ class AdaptedExperts:
 
     def _present(self, ids: Array, rows: BatchRows | None) -> tuple[Changes, Changes]:
         """Return what adapters of the rows make of the experts that these have."""
-        is_changed = any(slots.is_used for side in (self._gate_up, self._down) for slots in side)
-        if rows is None or rows.batch.adapters is None or not is_changed:
-            return ([], _NO_ROWS), ([], _NO_ROWS)
+        sides = (self._gate_up, self._down)
+        if rows is None or rows.batch.adapters is None:
+            return _NOTHING, _NOTHING
+        if not any(slots.is_used for side in sides for slots in side):
+            return _NOTHING, _NOTHING
         of_rows = group_rows(rows, self._backend.to_numpy)
         lengths = [end - begin for begin, end in of_rows.bounds]
         slots = np.repeat(np.array(of_rows.keys, np.int64), lengths)
@@ -66,7 +68,7 @@ class AdaptedExperts:
         found: tuple[list[Present], list[Present]] = [], []
         for key, (begin, end) in zip(groups.keys, groups.bounds, strict=True):
             slot, expert = divmod(key, count)
-            for present, side in zip(found, (self._gate_up, self._down), strict=True):
+            for present, side in zip(found, sides, strict=True):
                 change = side[expert].get(slot)
                 if change is not None:
                     present.append((change, begin, end))
@@ -77,4 +79,4 @@ class AdaptedExperts:
         apply_changes(self._backend, present, places.reshape(-1)[routed], x, y)
 
 
-_NO_ROWS: npt.NDArray[np.int32] = np.empty(0, np.int32)
+_NOTHING: Changes = ((), np.empty(0, np.int32))

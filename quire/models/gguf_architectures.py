@@ -127,7 +127,7 @@ def _has_qk_norm(fields: Fields, tensors: Tensors) -> bool:
 
 
 def _first_sparse(config: ModelConfig) -> int:
-    """Return every which layer has experts, if it is every so many."""
+    """Return how many layers apart those with experts are, if evenly."""
     sparse = (n for n in range(config.num_layers) if config.layer_moe(n) is not None)
     return next(sparse) + 1
 

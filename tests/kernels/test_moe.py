@@ -15,7 +15,7 @@ from transformers.models.qwen3_moe import modeling_qwen3_moe
 
 from quire.core.errors import UnsupportedInputError
 from quire.core.moe_config import ExpertRouting
-from quire.kernels.backend import ProductChange, Weight
+from quire.kernels.backend import Weight
 from quire.kernels.cpu.backend import CpuBackend
 from quire.kernels.cpu.moe import CpuExperts
 from quire.kernels.cpu.native import native
@@ -259,6 +259,10 @@ def test_all_experts_at_once_equal_each_alone(isa: str, threads: int, kind: str,
         np.testing.assert_array_equal(got[row], down[expert](activated)[0])
 
 
+def _nothing(x: np.ndarray, y: np.ndarray, places: np.ndarray) -> None:
+    pass
+
+
 def test_wrong_routes_are_refused() -> None:
     ours, _ = experts(2)
     x = np.zeros((1, WIDTH), np.float32)
@@ -268,8 +272,7 @@ def test_wrong_routes_are_refused() -> None:
     with pytest.raises(UnsupportedInputError, match="ids and weights"):
         ours(x, np.zeros((2, 1), np.int32), weights, x)
     with pytest.raises(UnsupportedInputError, match=r"ids must be in \[0, 2\)"):
-        nothing: ProductChange = lambda x, y, places: None  # noqa: E731
-        ours.changed(x, np.array([[-1]], np.int32), weights, x, nothing, nothing)
+        ours.changed(x, np.array([[-1]], np.int32), weights, x, _nothing, _nothing)
     with pytest.raises(UnsupportedInputError, match=r"top_k must be in 1\.\.E"):
         CPU.route(np.zeros((1, 4), np.float32), ExpertRouting(top_k=5))
     with pytest.raises(UnsupportedInputError, match="every expert must map"):

@@ -24,7 +24,7 @@ from quire.models.adapters.peft_settings import CONFIG  # noqa: E402
 from quire.models.adapters.placement import largest_adapter_bytes, place_adapter  # noqa: E402
 from quire.models.adapters.places import read_places  # noqa: E402
 from quire.models.checkpoint import Checkpoint  # noqa: E402
-from tests.models.peft_adapters import add  # noqa: E402
+from tests.models.peft_adapters import add, check_rows  # noqa: E402
 
 LLAMA = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
 #: Matrices of their own, fused ones, transposed ones, and rows that kernels want in another order.
@@ -107,23 +107,8 @@ def test_kinds_of_adapters_are_those_of_peft(
 ):
     """Each row of a mixed batch has the bits it has alone."""
     name, targets, settings = KINDS[kind]
-    model, folder = adapted(name, targets, **settings)
-    driver = add(create_driver(oracle(name)[1], backend, takes_adapters=True), folder)
-    prompt, other = (np.array(prompt) for prompt in random_prompts([14, 9]))
-    driver.adapters = [1]
-    got = driver.step([prompt])
-    want = oracle_logits(model, prompt.tolist())
-    np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-4 * np.abs(want).max())
-    plain = oracle_logits(oracle(name)[0], prompt.tolist())
-    assert np.abs(want - plain).max() > 0.01 * np.abs(plain).max()
-    if backend.name == "reference":
-        return  # torch's attention rounds differently with the shapes
-    driver.start(3)
-    driver.adapters = [0, 1, 0]
-    together = driver.step([other, prompt, prompt], "last")
-    np.testing.assert_array_equal(together[1], got[-1])
-    without = create_driver(oracle(name)[1], backend).step([prompt], "last")
-    np.testing.assert_array_equal(together[2], without[0])
+    models, prompts = (oracle, adapted), random_prompts([14, 9])
+    check_rows(models, name, (targets, settings), backend, create_driver, oracle_logits, prompts)
 
 
 @pytest.mark.parametrize("kind", KINDS)
