@@ -9,7 +9,6 @@ import statistics
 import time
 from collections import Counter
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -94,8 +93,9 @@ async def _ask(client: httpx2.AsyncClient, body: dict[str, Any], seen: Seen) -> 
             seen.wrong.append(f"ended as {reason} with {num_tokens} tokens, {events[-1:]}")
 
 
-async def _watch(client: httpx2.AsyncClient, seen: Seen) -> None:
-    while True:
+async def _watch(client: httpx2.AsyncClient, seen: Seen, over: asyncio.Event) -> None:
+    # Never cancelled: a request that is, while its pool closes connections gone idle, leaves them.
+    while not over.is_set():
         text = (await client.get("/metrics")).text
         seen.scrapes.append(server_state.parse_counters(text))
         await asyncio.sleep(POLL_SECONDS)
@@ -104,7 +104,8 @@ async def _watch(client: httpx2.AsyncClient, seen: Seen) -> None:
 async def _send(url: str, bodies: Sequence[dict[str, Any]], seen: Seen) -> None:
     limits = httpx2.Limits(max_connections=None)
     async with httpx2.AsyncClient(base_url=url, timeout=None, limits=limits) as client:
-        watching = asyncio.create_task(_watch(client, seen))
+        over = asyncio.Event()
+        watching = asyncio.create_task(_watch(client, seen, over))
         asked = asyncio.gather(
             *(_ask(client, body, seen) for body in bodies), return_exceptions=True
         )
@@ -114,9 +115,8 @@ async def _send(url: str, bodies: Sequence[dict[str, Any]], seen: Seen) -> None:
         except TimeoutError:
             seen.wrong.append(f"somebody hangs after {HANG_SECONDS:g} s")
         finally:
-            watching.cancel()
-            with suppress(asyncio.CancelledError):
-                await watching
+            over.set()
+            await watching
 
 
 def send(url: str, bodies: Sequence[dict[str, Any]]) -> dict[str, Any]:
