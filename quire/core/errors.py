@@ -12,6 +12,7 @@ QuireError
 ├── UnsupportedInputError (ValueError)
 ├── NoKernelError
 └── EngineDeadError             -> 503
+    └── RankDeadError                     one of the processes that compute a model together
 
 Messages follow ``[where] rule; got value. What to do.``
 """
@@ -97,3 +98,7 @@ class NoKernelError(QuireError):
 
 class EngineDeadError(QuireError):
     """The engine has stopped and answers nothing more."""
+
+
+class RankDeadError(EngineDeadError):
+    """A process that computes a part of the model has died or does not answer; it is named."""

@@ -1,0 +1,74 @@
+"""Which rank computes what of a model; plain numbers.
+
+Rank ``stage * tensor + shard``: the shards of a stage are neighbours, so that those that talk most
+lie next to each other. Rank 0 is the driver: it plans, samples and computes the first part.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class ParallelLayout:
+    """Ranks of one engine.
+
+    Attributes:
+        tensor: Shards of each layer.
+        pipeline: Stages of consecutive layers.
+    """
+
+    tensor: int = 1
+    pipeline: int = 1
+
+    @property
+    def size(self) -> int:
+        """Ranks."""
+        return self.tensor * self.pipeline
+
+    def place(self, rank: int) -> tuple[int, int]:
+        """Return a rank's stage and shard."""
+        return divmod(rank, self.tensor)
+
+    def stage_ranks(self, stage: int) -> list[int]:
+        """Return the ranks of a stage, by shard."""
+        return list(range(stage * self.tensor, (stage + 1) * self.tensor))
+
+    def stage_layers(self, num_layers: int) -> list[range]:
+        """Return each stage's layers: every layer once, counts that differ by one at most.
+
+        Stages in the middle get one more first: the first and the last also have the embedding and
+        the head.
+        """
+        share, more = divmod(num_layers, self.pipeline)
+        stages = sorted(range(self.pipeline), key=lambda s: (s in (0, self.pipeline - 1), s))
+        counts = [share] * self.pipeline
+        for stage in stages[:more]:
+            counts[stage] += 1
+        starts = [sum(counts[:stage]) for stage in range(self.pipeline)]
+        return [range(start, start + n) for start, n in zip(starts, counts, strict=True)]
+
+    def lines(self, num_layers: int) -> Sequence[str]:
+        """Return the map of ranks, a line for each stage."""
+        found = []
+        for stage, layers in enumerate(self.stage_layers(num_layers)):
+            ranks = ", ".join(map(str, self.stage_ranks(stage)))
+            parts = "whole layers" if self.tensor == 1 else f"{self.tensor} shards of each layer"
+            found.append(
+                f"stage {stage}: layers {layers[0]} to {layers[-1]}, ranks {ranks}: {parts}"
+            )
+        return found
+
+
+def split(count: int, parts: int, unit: int = 1) -> list[range]:
+    """Divide ``count`` things into ranges of whole units, the first ones at most a unit longer.
+
+    The last unit may be cut short. Ranges are empty where there are fewer units than parts.
+    """
+    units = -(-count // unit)
+    share, more = divmod(units, parts)
+    ends = [0]
+    for part in range(parts):
+        ends.append(ends[-1] + (share + (part < more)) * unit)
+    return [range(min(a, count), min(b, count)) for a, b in zip(ends, ends[1:], strict=False)]

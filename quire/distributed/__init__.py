@@ -1,0 +1,1 @@
+"""Ranks that compute one model together: collectives, and who is which rank."""
