@@ -7,13 +7,13 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
+from quire.core.child_process import ChildProcess
 from quire.core.config import CacheOptions, EngineConfig
 from quire.core.errors import ConfigError
 from quire.core.loading import Loading
 from quire.core.machine import Machine, read_machine
 from quire.core.memory_budget import budget_from_total
 from quire.core.metrics import stem_of
-from quire.llm.process.child import ChildProcess
 from quire.llm.process.proxy import EngineProxy
 from quire.models.file_state import file_state
 from quire.models.hub import resolve_model

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from quire.core import errors
 from quire.core.adapters import AdapterReference
+from quire.core.child_process import ChildProcess
 from quire.core.config import EngineConfig, ModelOptions
 from quire.core.errors import CapacityError, EngineDeadError, QuireError
 from quire.core.loading import Loading
@@ -30,7 +31,6 @@ from quire.llm.engine_views import EngineView, EngineViews
 from quire.llm.inferred_methods import infer_methods
 from quire.llm.output_processor import OutputProcessor
 from quire.llm.output_streams import OutputStream, OutputStreams
-from quire.llm.process.child import ChildProcess
 from quire.llm.process.messages import (
     Abort,
     Add,

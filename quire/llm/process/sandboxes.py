@@ -13,7 +13,7 @@ from contextlib import suppress
 from multiprocessing.connection import Connection
 from queue import Empty, SimpleQueue
 
-from quire.llm.process.child import ChildProcess, ending_text
+from quire.core.child_process import ChildProcess, ending_text
 
 #: A process lost to anything but its message says nothing of it: another one tries again, once.
 MAX_TRIES = 2

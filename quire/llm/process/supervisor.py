@@ -15,13 +15,14 @@ from dataclasses import replace
 from typing import Protocol
 
 from quire.core import errors
+from quire.core.child_process import ChildProcess, ending_text
 from quire.core.config import EngineConfig
 from quire.core.errors import CapacityError, EngineDeadError, QuireError
 from quire.core.loading import Loading
 from quire.core.log import get_logger
 from quire.core.metrics import METRICS, Samples, add_counters, stem_of
 from quire.core.process_usage import cpu_seconds
-from quire.llm.process.child import ChildProcess, ending_text, start_engine_process
+from quire.llm.process.child import start_engine_process
 from quire.llm.process.message_socket import MessageSocket
 from quire.llm.process.messages import (
     Done,

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from quire.core import child_process as child_module
 from quire.core.client import Client
 from quire.core.config import EngineConfig
 from quire.core.errors import ModelLoadError, RequestError
@@ -19,7 +20,6 @@ from quire.core.sampling_params import SamplingParams
 from quire.core.structured_outputs import StructuredOutputs
 from quire.llm.engine_args import EngineArgs
 from quire.llm.grammars.compile_thread import GrammarThread
-from quire.llm.process import child as child_module
 from quire.llm.process.child import start_engine_process
 from quire.llm.process.engine_loop import EngineLoop
 from quire.llm.process.message_socket import MessageSocket
