@@ -59,10 +59,12 @@ class HiddenStates:
     Attributes:
         states: (L, D), of the backend's ``activation_dtype``.
         rows: Which rows they are; ``indices`` are never None.
+        first: Where they begin among all that the norm made in the step.
     """
 
     states: Array
     rows: BatchRows
+    first: int = 0
 
     def __len__(self) -> int:
         return int(self.states.shape[0])
@@ -70,7 +72,8 @@ class HiddenStates:
     def __getitem__(self, part: slice) -> HiddenStates:
         """Return some of the rows, as views."""
         assert self.rows.indices is not None
-        return HiddenStates(self.states[part], BatchRows(self.rows.batch, self.rows.indices[part]))
+        rows = BatchRows(self.rows.batch, self.rows.indices[part])
+        return HiddenStates(self.states[part], rows, self.first + part.indices(len(self))[0])
 
 
 class Decoder:
@@ -138,7 +141,7 @@ class Decoder:
         self,
         batch: ForwardBatch,
         kv_cache: KVCache,
-        between_layers: Callable[[], None] = lambda: None,
+        between_layers: Callable[[], None] | None = None,
         capture: ResidualCapture | None = None,
     ) -> HiddenStates:
         """Compute a step and store its K and V.
@@ -179,7 +182,8 @@ class Decoder:
             keep(index, step.residual)
             layer.attend(step)
             layer.feed(step)
-            between_layers()
+            if between_layers is not None:
+                between_layers()
         keep(len(earlier), step.residual)
         last.attend(step)
         # Past the last attention, rows are on their own: only the wanted ones go on.

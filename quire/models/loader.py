@@ -19,6 +19,7 @@ from quire.models.config_reader import read_generating_config, read_model_config
 from quire.models.decoder import Decoder
 from quire.models.draft_heads.mtp_layouts import module_names
 from quire.models.held_weights import HeldWeights
+from quire.models.model import Model
 from quire.models.model_builder import ModelBuilder, Progress
 from quire.models.opened_checkpoint import OpenedCheckpoint
 from quire.models.packed_weights_cache import PackedWeightsCache, open_packed_weights_cache
@@ -85,7 +86,7 @@ def load_opened(
 
 def load_rounded(
     path: str | Path,
-    target: Decoder,
+    target: Model,
     plan: QuantizationPlan,
     *,
     packed_weights_cache: str | None = None,

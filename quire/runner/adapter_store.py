@@ -29,7 +29,7 @@ from quire.models.adapters.placement import (
     largest_adapter_bytes,
     place_adapter,
 )
-from quire.models.decoder import Decoder
+from quire.models.model import Model
 
 log = get_logger(__name__)
 
@@ -38,7 +38,7 @@ NICENESS = 5
 
 
 def create_adapter_store(
-    decoder: Decoder, backend: Backend, options: AdapterOptions, path: Path
+    decoder: Model, backend: Backend, options: AdapterOptions, path: Path
 ) -> AdapterStore | None:
     """Return what holds a decoder's adapters; None where it takes none.
 
@@ -83,7 +83,7 @@ class AdapterStore:
     """
 
     def __init__(
-        self, decoder: Decoder, backend: Backend, max_rank: int, num_held: int, base: BaseWeights
+        self, decoder: Model, backend: Backend, max_rank: int, num_held: int, base: BaseWeights
     ) -> None:
         self._adapted, self._backend, self._base = decoder.adapted, backend, base
         self._places = [slots.place for slots in decoder.adapted]

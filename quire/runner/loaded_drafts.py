@@ -23,6 +23,7 @@ from quire.models.config_reader import read_generating_config
 from quire.models.decoder import Decoder
 from quire.models.hub import resolve_model
 from quire.models.loader import load_model, load_rounded
+from quire.models.model import Model
 from quire.models.model_builder import Progress
 from quire.models.weight_bytes import expected_weight_bytes
 from quire.quantization.plan import QuantizationPlan, create_plan
@@ -191,7 +192,7 @@ def plan_with_drafts(
     return plan or plan_memory(resolved, target, device_bytes)
 
 
-def load_draft(draft: Draft, target: Decoder, on_progress: Progress | None = None) -> LoadedDraft:
+def load_draft(draft: Draft, target: Model, on_progress: Progress | None = None) -> LoadedDraft:
     """Load a draft model.
 
     Raises:

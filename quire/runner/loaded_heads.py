@@ -18,7 +18,6 @@ from quire.core.speculative_config import SpeculativeMethod, refuse
 from quire.kernels.backend import Backend
 from quire.layers.rope import rope_table_bytes
 from quire.models.checkpoint import Checkpoint
-from quire.models.decoder import Decoder
 from quire.models.draft_heads import recurrent
 from quire.models.draft_heads.eagle import load_eagle, read_eagle
 from quire.models.draft_heads.eagle3 import load_eagle3, read_eagle3
@@ -29,6 +28,7 @@ from quire.models.draft_heads.mtp import load_mtp, read_mtp
 from quire.models.draft_heads.mtp_layouts import first_module
 from quire.models.draft_heads.recurrent import RecurrentHead
 from quire.models.hub import ASSETS, EMBEDDED, resolve_model
+from quire.models.model import Model
 from quire.quantization.plan import create_plan
 from quire.speculative.catch_up import MOST_PAIRS, most_tokens
 from quire.speculative.create import Maker
@@ -44,7 +44,7 @@ METHODS = ("medusa", "eagle", "eagle3", "mtp")
 EMBEDDED_HEADS = ASSETS / f"{EMBEDDED}-heads"
 
 ReadRecurrent = Callable[[HeadTensors, ModelConfig], HeadShape]
-LoadRecurrent = Callable[[HeadShape, HeadBuilder, Decoder, int], RecurrentHead]
+LoadRecurrent = Callable[[HeadShape, HeadBuilder, Model, int], RecurrentHead]
 RECURRENT: dict[str, tuple[ReadRecurrent, LoadRecurrent]] = {
     "eagle": (read_eagle, load_eagle),
     "eagle3": (read_eagle3, load_eagle3),
@@ -79,7 +79,7 @@ class FoundHead(NeedsMemory, Protocol):
         """Its checkpoint."""
         ...
 
-    def load(self, target: Decoder) -> LoadedHead:
+    def load(self, target: Model) -> LoadedHead:
         """Load it.
 
         Raises:
@@ -162,7 +162,7 @@ class FoundMedusa:
         """States of each row, and logits."""
         return 4 * self.folder.max_rows * (3 * self.target.hidden_size + self.target.vocab_size)
 
-    def load(self, target: Decoder) -> LoadedMedusa:
+    def load(self, target: Model) -> LoadedMedusa:
         """Load them."""
         heads = load_medusa(self.names, self.folder.builder(target.backend), target)
         heads.reserve(self.folder.max_rows)
@@ -235,7 +235,7 @@ class FoundRecurrent:
         config, settings = self.shape.config, self.folder.settings
         return config.kv_cache_spec(settings.config.cache.block_size, settings.kv_cache_dtype)
 
-    def load(self, target: Decoder) -> LoadedRecurrent:
+    def load(self, target: Model) -> LoadedRecurrent:
         """Load it."""
         settings = self.folder.settings
         builder = self.folder.builder(target.backend)
@@ -307,7 +307,7 @@ def find_heads(
     return found
 
 
-def load_head(found: FoundHead, target: Decoder) -> LoadedHead:
+def load_head(found: FoundHead, target: Model) -> LoadedHead:
     """Load a head.
 
     Raises:

@@ -29,7 +29,8 @@ from quire.kernels.backend import Backend, KVCache
 from quire.kernels.token_table import IntArray
 from quire.kernels.tree_batch import num_masked_pairs
 from quire.layers.sampler import Sampler
-from quire.models.decoder import Decoder, HiddenStates
+from quire.models.decoder import HiddenStates
+from quire.models.model import Model
 from quire.runner.adapter_store import AdapterStore
 from quire.runner.block_store import BlockStore, move_blocks
 from quire.runner.input_batch import InputBatch
@@ -87,7 +88,7 @@ class ModelRunner:
 
     def __init__(
         self,
-        model: Decoder,
+        model: Model,
         backend: Backend,
         kv_cache: KVCache,
         options: RunnerOptions,
@@ -244,10 +245,10 @@ class ModelRunner:
         if pairs:
             self._kv_cache.copy_slots(pairs)
 
-    def _between_layers(self, plan: SchedulerOutput) -> Callable[[], None]:
+    def _between_layers(self, plan: SchedulerOutput) -> Callable[[], None] | None:
         """Return what ends the step when somebody has come, if the plan allows that."""
         if not plan.droppable_ids:
-            return lambda: None
+            return None
 
         def look() -> None:
             if self._someone_came():

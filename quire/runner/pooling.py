@@ -9,7 +9,7 @@ import numpy as np
 
 from quire.core.step import ScheduledRequest
 from quire.kernels.backend import Array
-from quire.models.decoder import Decoder
+from quire.models.model import Model
 
 
 @dataclass(slots=True)
@@ -34,7 +34,7 @@ class PoolingState:
         model: Whose states they are.
     """
 
-    def __init__(self, model: Decoder) -> None:
+    def __init__(self, model: Model) -> None:
         self._model = model
         self._pools: dict[str, Pool] = {}
 

@@ -19,7 +19,8 @@ from quire.kernels.backend import Array
 from quire.kernels.token_table import IntArray, TokenTable
 from quire.layers.residual_capture import ResidualCapture
 from quire.layers.sampler import Sampler
-from quire.models.decoder import Decoder, HiddenStates
+from quire.models.decoder import HiddenStates
+from quire.models.model import Model
 from quire.runner.draft_draws import DraftDraws
 from quire.runner.proposer_failures import ProposerFailures
 from quire.runner.sampling_state import SamplingState
@@ -49,7 +50,7 @@ class Speculation:
         sampler: Sampler,
         methods: Sequence[SpeculativeMethod],
         proposers: Mapping[str, Proposer],
-        model: Decoder,
+        model: Model,
     ) -> None:
         self._table = table
         self._sampling = sampling

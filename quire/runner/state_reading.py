@@ -14,7 +14,8 @@ from quire.core.step import SchedulerOutput, SequenceResult, StepOutput
 from quire.kernels.backend import Array, Backend
 from quire.kernels.token_table import IntArray, TokenTable
 from quire.layers.residual_capture import ResidualCapture
-from quire.models.decoder import Decoder, HiddenStates
+from quire.models.decoder import HiddenStates
+from quire.models.model import Model
 from quire.runner.proposer_failures import ProposerFailures
 from quire.speculative.target_states import ComputedStates, StateReader, WantedStates
 
@@ -43,7 +44,7 @@ class StateReading:
     def __init__(
         self,
         table: TokenTable,
-        model: Decoder,
+        model: Model,
         readers: Mapping[str, StateReader],
         failures: Mapping[str, ProposerFailures],
     ) -> None:

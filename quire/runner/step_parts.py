@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 
-from quire.core.errors import OUT_OF_MEMORY
+from quire.core.errors import OUT_OF_MEMORY, RankDeadError
 from quire.core.log import get_logger
 from quire.core.step import (
     ScheduledRequest,
@@ -84,8 +84,8 @@ class StepParts:
                 self._num_failures = 0
             except StepInterrupted:
                 parts.append(self._drop(plan, rows, bad, output))
-            except (KeyboardInterrupt, SystemExit):
-                raise
+            except (KeyboardInterrupt, SystemExit, RankDeadError):
+                raise  # no part of the step can be computed without that rank
             except BaseException as error:  # Rust libraries raise panics as such
                 if not failures:
                     log.exception("[runner] a step of %d requests failed", len(plan.scheduled))

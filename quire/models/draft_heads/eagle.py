@@ -10,7 +10,6 @@ Source: Li et al. 2024 (EAGLE), Zhang et al. 2024 (HASS); names of tensors in
 from __future__ import annotations
 
 from quire.core.model_config import ModelConfig
-from quire.models.decoder import Decoder
 from quire.models.draft_heads.eagle_layouts import find_layout
 from quire.models.draft_heads.head_layer import (
     EMBEDDING,
@@ -25,6 +24,7 @@ from quire.models.draft_heads.head_layer import (
 )
 from quire.models.draft_heads.head_tensors import HeadBuilder, HeadTensors
 from quire.models.draft_heads.recurrent import Addition, HeadParts, MixedEntry, RecurrentHead
+from quire.models.model import Model
 from quire.models.tensor_source import check_tensors
 
 
@@ -48,7 +48,7 @@ def read_eagle(tensors: HeadTensors, target: ModelConfig) -> HeadShape:
 
 
 def load_eagle(
-    shape: HeadShape, builder: HeadBuilder, target: Decoder, max_positions: int
+    shape: HeadShape, builder: HeadBuilder, target: Model, max_positions: int
 ) -> RecurrentHead:
     """Make the head."""
     layout, eps = find_layout(builder.tensors), shape.config.norm_eps

@@ -17,7 +17,6 @@ import numpy as np
 
 from quire.core.errors import ModelLoadError
 from quire.core.model_config import ModelConfig
-from quire.models.decoder import Decoder
 from quire.models.draft_heads.head_layer import (
     EMBEDDING,
     INPUT_NORM,
@@ -34,6 +33,7 @@ from quire.models.draft_heads.head_layer import (
 from quire.models.draft_heads.head_tensors import HeadBuilder, HeadTensors
 from quire.models.draft_heads.recurrent import HeadParts, MaskPair, RecurrentHead, WideEntry
 from quire.models.draft_heads.state_norms import LayerNorms, StateNorm, WholeNorm
+from quire.models.model import Model
 from quire.models.tensor_source import check_tensors
 
 LAYER_IDS = "eagle_aux_hidden_state_layer_ids"
@@ -82,7 +82,7 @@ def read_eagle3(tensors: HeadTensors, target: ModelConfig) -> HeadShape:
 
 
 def load_eagle3(
-    shape: HeadShape, builder: HeadBuilder, target: Decoder, max_positions: int
+    shape: HeadShape, builder: HeadBuilder, target: Model, max_positions: int
 ) -> RecurrentHead:
     """Make the head."""
     eps, layer = shape.config.norm_eps, shape.layer

@@ -17,8 +17,8 @@ import numpy as np
 from quire.core.errors import ModelLoadError
 from quire.core.forward_work import Work
 from quire.kernels.backend import Array, Backend, Linear
-from quire.models.decoder import Decoder
 from quire.models.draft_heads.head_tensors import HeadBuilder, HeadTensors, refuse_width
+from quire.models.model import Model
 from quire.models.tensor_source import check_tensors
 
 #: Published names: of the block (head, layer), and of the head's own output matrix.
@@ -156,7 +156,7 @@ def read_medusa(tensors: HeadTensors, hidden_size: int, vocab_size: int) -> Medu
     )
 
 
-def load_medusa(names: MedusaNames, builder: HeadBuilder, target: Decoder) -> MedusaHeads:
+def load_medusa(names: MedusaNames, builder: HeadBuilder, target: Model) -> MedusaHeads:
     """Make the heads."""
     made = {
         module: builder.linear([module], is_table=True) for module in dict.fromkeys(names.outputs)

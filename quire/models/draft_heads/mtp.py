@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from quire.core.errors import ModelLoadError
 from quire.core.model_config import ModelConfig
-from quire.models.decoder import Decoder
 from quire.models.draft_heads.head_layer import (
     INPUT_NORM,
     MLP_NORM,
@@ -30,6 +29,7 @@ from quire.models.draft_heads.like_target import (
 )
 from quire.models.draft_heads.mtp_layouts import MTPLayout, find_layouts
 from quire.models.draft_heads.recurrent import HeadParts, MixedEntry, RecurrentHead
+from quire.models.model import Model
 from quire.models.tensor_source import check_tensors
 
 
@@ -55,7 +55,7 @@ def read_mtp(tensors: HeadTensors, target: ModelConfig) -> HeadShape:
 
 
 def load_mtp(
-    shape: HeadShape, builder: HeadBuilder, target: Decoder, max_positions: int
+    shape: HeadShape, builder: HeadBuilder, target: Model, max_positions: int
 ) -> RecurrentHead:
     """Make the module."""
     eps, layout = shape.config.norm_eps, _layout(builder.tensors)

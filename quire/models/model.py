@@ -1,0 +1,52 @@
+"""What computes: a decoder, alone or as the part of one that is on several ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from quire.core.model_config import ModelConfig
+from quire.kernels.backend import Array, Backend, KVCache, Linear
+from quire.kernels.forward_batch import ForwardBatch
+from quire.layers.adapter_slots import AdapterSlots
+from quire.layers.residual_capture import ResidualCapture
+from quire.layers.state_head import StateHead
+from quire.models.decoder import HiddenStates
+from quire.models.held_weights import HeldWeights
+
+
+class Model(Protocol):
+    """See :class:`quire.models.decoder.Decoder`, which is one, for the attributes."""
+
+    config: ModelConfig
+    backend: Backend
+    max_model_len: int
+    weight_bytes: int
+    held: HeldWeights
+
+    @property
+    def embedding(self) -> Linear: ...
+
+    @property
+    def head(self) -> Linear: ...
+
+    @property
+    def state_head(self) -> StateHead: ...
+
+    @property
+    def adapted(self) -> Sequence[AdapterSlots]: ...
+
+    @property
+    def pass_bytes(self) -> int: ...
+
+    def reserve(self, max_tokens: int, max_logits_rows: int = 0) -> None: ...
+
+    def forward(
+        self,
+        batch: ForwardBatch,
+        kv_cache: KVCache,
+        between_layers: Callable[[], None] | None = None,
+        capture: ResidualCapture | None = None,
+    ) -> HiddenStates: ...
+
+    def logits(self, hidden: HiddenStates) -> Array: ...

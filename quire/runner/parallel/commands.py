@@ -1,0 +1,152 @@
+"""What the driver tells the other ranks: each command once, to all of them, in order."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from typing import Any, TypeAlias
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from quire.kernels.backend import Backend
+from quire.kernels.forward_batch import ForwardBatch
+
+Numbers: TypeAlias = npt.NDArray[Any]
+
+
+class Allocate(msgspec.Struct, frozen=True, tag=True):
+    """Make the KV cache and the activations.
+
+    Attributes:
+        num_blocks: Of the cache, the null block included.
+        max_tokens, max_logits_rows: As of :meth:`quire.models.decoder.Decoder.reserve`.
+    """
+
+    num_blocks: int
+    max_tokens: int
+    max_logits_rows: int
+
+
+class Forward(msgspec.Struct, frozen=True, tag=True):
+    """Compute a step.
+
+    Attributes:
+        arrays: Of its :class:`~quire.kernels.forward_batch.ForwardBatch`, but those that are None.
+        may_end: Ranks ask each other between layers whether the step is to end there.
+    """
+
+    arrays: dict[str, Numbers]
+    may_end: bool = False
+
+
+class Logits(msgspec.Struct, frozen=True, tag=True):
+    """Multiply ``count`` hidden states of the last step, from ``first`` on, with the head."""
+
+    first: int
+    count: int
+
+
+class Multiply(msgspec.Struct, frozen=True, tag=True):
+    """Multiply states (L, D) float32 with the head."""
+
+    states: Numbers
+
+
+class Lookup(msgspec.Struct, frozen=True, tag=True):
+    """Look ids (T,) int32 up in the embedding."""
+
+    ids: Numbers
+
+
+class CopyBlocks(msgspec.Struct, frozen=True, tag=True):
+    """Copy blocks of the KV cache, ``(source, destination)``."""
+
+    pairs: list[tuple[int, int]]
+
+
+class CopySlots(msgspec.Struct, frozen=True, tag=True):
+    """Copy slots of the KV cache, ``(source, destination)``."""
+
+    pairs: list[tuple[int, int]]
+
+
+class ReadBlocks(msgspec.Struct, frozen=True, tag=True):
+    """Give the driver the bytes of blocks."""
+
+    block_ids: list[int]
+
+
+class WriteBlocks(msgspec.Struct, frozen=True, tag=True):
+    """Take the content of blocks: of ``data`` (B, bytes of all ranks) the own columns."""
+
+    block_ids: list[int]
+    data: Numbers
+
+
+class SumBlocks(msgspec.Struct, frozen=True, tag=True):
+    """Give the driver the checksums of blocks."""
+
+    block_ids: list[int]
+
+
+class SetAdapter(msgspec.Struct, frozen=True, tag=True):
+    """Take the adapter that was announced by :class:`ReadAdapter` into use under a slot."""
+
+    path: str
+    slot: int
+
+
+class ClearAdapter(msgspec.Struct, frozen=True, tag=True):
+    """Let go of the adapter of a slot."""
+
+    slot: int
+
+
+Command: TypeAlias = (
+    Allocate
+    | Forward
+    | Logits
+    | Multiply
+    | Lookup
+    | CopyBlocks
+    | CopySlots
+    | ReadBlocks
+    | WriteBlocks
+    | SumBlocks
+    | SetAdapter
+    | ClearAdapter
+)
+
+
+def _flat(array: Any) -> Any:
+    if not isinstance(array, np.ndarray):
+        raise NotImplementedError(f"a command holds {type(array).__name__}")
+    return array.dtype.str, array.shape, array.tobytes()
+
+
+def _array(kind: type, flat: Any) -> Any:
+    dtype, shape, data = flat
+    # A copy: what comes in lies anywhere, and its buffer is used again.
+    return np.frombuffer(data, dtype).reshape(shape).copy()
+
+
+_encode = msgspec.msgpack.Encoder(enc_hook=_flat).encode
+_decode = msgspec.msgpack.Decoder(Command, dec_hook=_array).decode
+
+
+def encode(command: Command) -> bytes:
+    """Return a command as bytes."""
+    return _encode(command)
+
+
+def decode(data: bytes | bytearray | memoryview) -> Command:
+    """Return the command that :func:`encode` made bytes of."""
+    found: Command = _decode(data)
+    return found
+
+
+def batch_arrays(batch: ForwardBatch, backend: Backend) -> dict[str, Numbers]:
+    """Return the arrays of a step, on the host."""
+    found = {field.name: getattr(batch, field.name) for field in fields(batch)}
+    return {n: backend.to_numpy(array) for n, array in found.items() if array is not None}

@@ -1,0 +1,205 @@
+"""The driver's part of a model on several ranks: announces each thing it computes, then does it.
+
+L rows whose logits are wanted, D model dim, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from quire.core.errors import RankDeadError
+from quire.core.step import StepInterrupted
+from quire.distributed.group import Group
+from quire.kernels.backend import Array, KVCache, Linear
+from quire.kernels.forward_batch import BatchRows, ForwardBatch
+from quire.layers.adapter_slots import AdapterSlots
+from quire.layers.residual_capture import ResidualCapture
+from quire.layers.state_head import StateHead
+from quire.models.decoder import Decoder, HiddenStates
+from quire.runner.parallel.cache_parts import gather_blocks, own_columns, sum_blocks
+from quire.runner.parallel.commands import (
+    Allocate,
+    Command,
+    CopyBlocks,
+    CopySlots,
+    Forward,
+    Logits,
+    Lookup,
+    Multiply,
+    ReadBlocks,
+    SumBlocks,
+    WriteBlocks,
+    batch_arrays,
+)
+
+Announce = Callable[[Command], None]
+
+
+class LeadDecoder:
+    """Shard 0 of a decoder whose other shards are told; see :class:`quire.models.model.Model`.
+
+    Args:
+        decoder: The shard.
+        group: The ranks.
+        announce: Tells the others a command.
+    """
+
+    def __init__(self, decoder: Decoder, group: Group, announce: Announce) -> None:
+        self._decoder, self._group, self._announce = decoder, group, announce
+        self.config, self.backend = decoder.config, decoder.backend
+        self.max_model_len, self.weight_bytes = decoder.max_model_len, decoder.weight_bytes
+        self.held = decoder.held
+        self._embedding = LeadLinear(decoder.embedding, decoder.backend, announce)
+        self._head = LeadLinear(decoder.head, decoder.backend, announce)
+
+    @property
+    def embedding(self) -> Linear:
+        """Looked up by token id."""
+        return self._embedding
+
+    @property
+    def head(self) -> Linear:
+        """What :meth:`logits` multiplies with."""
+        return self._head
+
+    @property
+    def state_head(self) -> StateHead:
+        """What pooled states go through."""
+        return self._decoder.state_head
+
+    @property
+    def adapted(self) -> Sequence[AdapterSlots]:
+        """This shard's parts that adapters may be added to."""
+        return self._decoder.adapted
+
+    @property
+    def pass_bytes(self) -> int:
+        """Weights of this shard that a step reads."""
+        return self._decoder.pass_bytes
+
+    def allocate(self, num_blocks: int, max_tokens: int, max_logits_rows: int) -> None:
+        """Have the other ranks make their KV caches, and all their activations."""
+        self._announce(Allocate(num_blocks, max_tokens, max_logits_rows))
+        self._decoder.reserve(max_tokens, max_logits_rows)
+
+    def reserve(self, max_tokens: int, max_logits_rows: int = 0) -> None:
+        """Allocate activations of this shard; the others reserve when a step needs more."""
+        self._decoder.reserve(max_tokens, max_logits_rows)
+
+    def forward(
+        self,
+        batch: ForwardBatch,
+        kv_cache: KVCache,
+        between_layers: Callable[[], None] | None = None,
+        capture: ResidualCapture | None = None,
+    ) -> HiddenStates:
+        """Compute a step on all ranks.
+
+        Raises:
+            RankDeadError: A rank has failed, this one included: what the others did is unknown.
+        """
+        assert isinstance(kv_cache, LeadKVCache)
+        self._announce(Forward(batch_arrays(batch, self.backend), between_layers is not None))
+        try:
+            look = None if between_layers is None else together(self._group, between_layers)
+            return self._decoder.forward(batch, kv_cache.own, look, capture)
+        except (StepInterrupted, RankDeadError):
+            raise
+        except BaseException as error:
+            raise RankDeadError(
+                f"[rank 0] its part of a step failed: {type(error).__name__}: {error}."
+            ) from error
+
+    def logits(self, hidden: HiddenStates) -> Array:
+        """Multiply ``hidden``, of the last step, with the head; (L, V) float32."""
+        self._announce(Logits(hidden.first, len(hidden)))
+        return self._decoder.logits(hidden)
+
+
+def together(group: Group, between_layers: Callable[[], None]) -> Callable[[], None]:
+    """Return what ends a step on all ranks once ``between_layers`` raises on one of them."""
+
+    def look() -> None:
+        ends = False
+        try:
+            between_layers()
+        except StepInterrupted:
+            ends = True
+        if group.any(ends):
+            raise StepInterrupted
+
+    return look
+
+
+class LeadLinear:
+    """Embedding or head, of which each rank has a part; for what is computed outside of steps."""
+
+    def __init__(self, linear: Linear, backend: Any, announce: Announce) -> None:
+        self._linear, self._backend, self._announce = linear, backend, announce
+        self.in_features, self.out_features = linear.in_features, linear.out_features
+        self.nbytes, self.packed = linear.nbytes, linear.packed
+
+    def __call__(self, x: Array, out: Array | None = None, rows: BatchRows | None = None) -> Array:
+        """Multiply (L, D) to (L, V)."""
+        self._announce(Multiply(self._backend.to_numpy(x)))
+        return self._linear(x, out, rows)
+
+    def lookup(self, ids: Array, out: Array | None = None, rows: BatchRows | None = None) -> Array:
+        """Return rows of the embedding."""
+        self._announce(Lookup(self._backend.to_numpy(ids)))
+        return self._linear.lookup(ids, out, rows)
+
+
+class LeadKVCache:
+    """This rank's part of a KV cache, and by way of commands that of all others.
+
+    Args:
+        own: This rank's.
+        group: The ranks.
+        announce: Tells the others a command.
+        part_bytes: Bytes of a block, by rank.
+
+    Attributes:
+        spec: Of this rank's part.
+    """
+
+    def __init__(
+        self, own: KVCache, group: Group, announce: Announce, part_bytes: Sequence[int]
+    ) -> None:
+        self.own, self._group, self._announce = own, group, announce
+        self._part_bytes = part_bytes
+        self.spec, self.num_blocks = own.spec, own.num_blocks
+
+    @property
+    def block_bytes(self) -> int:
+        """Bytes of a block on all ranks."""
+        return sum(self._part_bytes)
+
+    def copy_blocks(self, pairs: Sequence[tuple[int, int]]) -> None:
+        """Copy whole blocks ``(source, destination)``, in order."""
+        self._announce(CopyBlocks(list(pairs)))
+        self.own.copy_blocks(pairs)
+
+    def copy_slots(self, pairs: Sequence[tuple[int, int]]) -> None:
+        """Copy slots ``(source, destination)``, in order."""
+        self._announce(CopySlots(list(pairs)))
+        self.own.copy_slots(pairs)
+
+    def checksums(self, block_ids: Sequence[int]) -> list[int]:
+        """Return a checksum of each block's bytes on all ranks."""
+        self._announce(SumBlocks(list(block_ids)))
+        return sum_blocks(self.own, block_ids, self._group)
+
+    def read_blocks(self, block_ids: Sequence[int]) -> Array:
+        """Return (B, bytes of all ranks) uint8, rank after rank."""
+        self._announce(ReadBlocks(list(block_ids)))
+        return gather_blocks(self.own, block_ids, self._group, self._part_bytes)
+
+    def write_blocks(self, block_ids: Sequence[int], data: Array) -> None:
+        """Give blocks the content that was read of others."""
+        self._announce(WriteBlocks(list(block_ids), data))
+        own = own_columns(data, self._part_bytes, 0)
+        self.own.write_blocks(block_ids, np.ascontiguousarray(own))

@@ -1,0 +1,91 @@
+"""A rank other than the driver's: a part of the model that does what it is told; no requests."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any, Protocol
+
+import numpy as np
+
+from quire.core.kv_cache_spec import KVCacheSpec
+from quire.core.step import StepInterrupted
+from quire.distributed.group import Group
+from quire.kernels.backend import KVCache
+from quire.kernels.forward_batch import ForwardBatch
+from quire.models.decoder import Decoder, HiddenStates
+from quire.runner.parallel import commands
+from quire.runner.parallel.cache_parts import gather_blocks, own_columns, sum_blocks
+from quire.runner.parallel.lead import together
+
+
+class Channel(Protocol):
+    """Where commands come from."""
+
+    def receive(self) -> bytes | bytearray | None:
+        """Return the next one, waiting for it; None when there will be no more."""
+        ...
+
+
+class Worker:
+    """Carries out commands.
+
+    Args:
+        decoder: The rank's part.
+        group: The ranks.
+        spec: Of its part of the KV cache.
+        part_bytes: Bytes of a block of the KV cache, by rank.
+    """
+
+    def __init__(
+        self, decoder: Decoder, group: Group, spec: KVCacheSpec, part_bytes: list[int]
+    ) -> None:
+        self._decoder, self._backend, self._group = decoder, decoder.backend, group
+        self._spec, self._part_bytes = spec, part_bytes
+        self._cache: KVCache
+        self._hidden: HiddenStates
+        self._actions: dict[type, Callable[[Any], object]] = {
+            commands.Allocate: self._allocate,
+            commands.Forward: self._forward,
+            commands.Logits: self._logits,
+            commands.Multiply: lambda told: decoder.head(self._backend.from_numpy(told.states)),
+            commands.Lookup: self._lookup,
+            commands.CopyBlocks: lambda told: self._cache.copy_blocks(told.pairs),
+            commands.CopySlots: lambda told: self._cache.copy_slots(told.pairs),
+            commands.SumBlocks: lambda told: sum_blocks(self._cache, told.block_ids, group),
+            commands.ReadBlocks: self._read_blocks,
+            commands.WriteBlocks: self._write_blocks,
+        }
+
+    def run(self, channel: Channel) -> None:
+        """Carry out commands until there are no more.
+
+        Raises:
+            Exception: One failed; what this rank has is unknown, so that it must end.
+        """
+        while (data := channel.receive()) is not None:
+            command = commands.decode(data)
+            self._actions[type(command)](command)
+
+    def _allocate(self, told: commands.Allocate) -> None:
+        self._cache = self._backend.kv_cache(self._spec, told.num_blocks)
+        self._decoder.reserve(told.max_tokens, told.max_logits_rows)
+
+    def _forward(self, told: commands.Forward) -> None:
+        batch = self._backend.upload(ForwardBatch(**told.arrays))
+        look = together(self._group, lambda: None) if told.may_end else None
+        with suppress(StepInterrupted):  # on all ranks
+            self._hidden = self._decoder.forward(batch, self._cache, look)
+
+    def _logits(self, told: commands.Logits) -> None:
+        self._decoder.logits(self._hidden[told.first : told.first + told.count])
+
+    def _lookup(self, told: commands.Lookup) -> None:
+        self._decoder.embedding.lookup(self._backend.from_numpy(told.ids))
+
+    def _read_blocks(self, told: commands.ReadBlocks) -> None:
+        gather_blocks(self._cache, told.block_ids, self._group, self._part_bytes)
+
+    def _write_blocks(self, told: commands.WriteBlocks) -> None:
+        own = own_columns(told.data, self._part_bytes, self._group.rank)
+        self._cache.write_blocks(told.block_ids, np.ascontiguousarray(own))
