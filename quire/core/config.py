@@ -17,6 +17,7 @@ from quire.core.counts import parse_count
 from quire.core.errors import ConfigError
 from quire.core.known_settings import QUANTIZATIONS as KNOWN_QUANTIZATIONS
 from quire.core.option import option as option
+from quire.core.parallel_layout import ParallelLayout
 from quire.core.picture_settings import parse_pictures_per_prompt
 from quire.core.quantization_names import QUANTIZATIONS, QuantizationName
 from quire.core.speculative_config import METHODS, MethodName, SpeculativeMethod
@@ -281,8 +282,32 @@ class ParallelOptions:
         "auto", "backend: cpu (native kernels) or reference (torch)"
     )
     threads: int | None = option(
-        None, "compute threads; default: the cores this process may use", common=True
+        None,
+        "compute threads of each rank; default: the cores this process may use, divided",
+        common=True,
     )
+    tensor_parallel_size: int = option(
+        1, "ranks (processes) that share each layer", common=True, aliases=("-tp",)
+    )
+    pipeline_parallel_size: int = option(
+        1, "stages of consecutive layers, each on ranks of its own", aliases=("-pp",)
+    )
+    enable_expert_parallel: bool = option(
+        False,
+        "of a mixture of experts a rank has whole experts, not a part of each",
+        aliases=("-ep",),
+    )
+    exact_tensor_parallel: bool = option(
+        True, "the same bits as one rank; off: each rank sums a part, with half the messages"
+    )
+    distributed_executor_backend: Literal["auto", "uni", "mp", "ray"] = option(
+        "auto", "who starts ranks: mp: this engine, as processes; ray: a Ray cluster"
+    )
+
+    @property
+    def layout(self) -> ParallelLayout:
+        """Which rank computes what."""
+        return ParallelLayout(self.tensor_parallel_size, self.pipeline_parallel_size)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -331,6 +356,8 @@ class EngineConfig:
             "--max-num-batched-tokens": self.scheduler.max_num_batched_tokens,
             "--max-model-len": self.model.max_model_len,
             "--threads": self.parallel.threads,
+            "--tensor-parallel-size": self.parallel.tensor_parallel_size,
+            "--pipeline-parallel-size": self.parallel.pipeline_parallel_size,
             "--num-gpu-blocks-override": self.cache.num_gpu_blocks_override,
             "--memory": self.cache.memory,
             "--kv-cache-memory-bytes": self.cache.kv_cache_memory_bytes,

@@ -120,6 +120,11 @@ class EngineKeywords(TypedDict, total=False):
     max_cpu_loras: int | None
     device: Literal["auto", "cpu", "reference"]
     threads: int | None
+    tensor_parallel_size: int
+    pipeline_parallel_size: int
+    enable_expert_parallel: bool
+    exact_tensor_parallel: bool
+    distributed_executor_backend: Literal["auto", "uni", "mp", "ray"]
     seed: int
     # Further forms of these.
     kv_cache_config: KvCacheConfig | dict[str, Any] | None
@@ -140,13 +145,9 @@ class EngineKeywords(TypedDict, total=False):
     num_scheduler_steps: int | None
     max_num_active_seqs: int | None
     stream_interval: int | None
-    tensor_parallel_size: int | None
-    pipeline_parallel_size: int | None
     data_parallel_size: int | None
     decode_context_parallel_size: int | None
     prefill_context_parallel_size: int | None
-    enable_expert_parallel: bool
-    distributed_executor_backend: Any
     disable_custom_all_reduce: bool
     worker_use_ray: bool
     nnodes: Any

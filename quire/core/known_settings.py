@@ -13,7 +13,8 @@ from typing import Any
 from quire.core.errors import ConfigError
 
 _ALWAYS = "is how it is always done here"
-_ONE_PROCESS = "is not available: one process computes each model, on all cores it may use"
+_NOT_DIVIDED = "is not available: a context is not divided over ranks"
+_COLLECTIVES = "changes nothing: ranks take the quickest way that there is"
 _NO_GRAPHS = "changes nothing: there are no graphs to capture and no code to compile"
 _NO_TRANSFER = "is not available: the KV cache stays in the engine's memory"
 _FILES = "changes nothing: the files say what they are"
@@ -83,7 +84,7 @@ def _number(why: str, *neutral: str) -> KnownSetting:
 
 
 def _width(short: str) -> KnownSetting:
-    return KnownSetting(_ONE_PROCESS, ("1",), (short,), least=1)
+    return KnownSetting(_NOT_DIVIDED, ("1",), (short,), least=1)
 
 
 def _refused(
@@ -120,15 +121,11 @@ ENGINE: dict[str, KnownSetting] = {
     "num_scheduler_steps": _number("changes nothing: a step is one token of each", "1"),
     "max_num_active_seqs": _number("changes nothing: --max-num-seqs is the limit"),
     "stream_interval": _number("changes nothing: it is a setting of quire serve", "1"),
-    "tensor_parallel_size": _width("-tp"),
-    "pipeline_parallel_size": _width("-pp"),
-    "data_parallel_size": _width("-dp"),
+    "data_parallel_size": KnownSetting("is not available", ("1",), ("-dp",), least=1),
     "decode_context_parallel_size": _width("-dcp"),
     "prefill_context_parallel_size": _width("-pcp"),
-    "enable_expert_parallel": _switch(_ONE_PROCESS, "-ep"),
-    "distributed_executor_backend": _value(_ONE_PROCESS, "uni", "mp"),
-    "disable_custom_all_reduce": _switch(_ONE_PROCESS),
-    "worker_use_ray": _switch(_ONE_PROCESS),
+    "disable_custom_all_reduce": _switch(_COLLECTIVES),
+    "worker_use_ray": _switch("is --distributed-executor-backend ray here"),
     "nnodes": _refused("must be 1: an engine runs on one machine", "1", short=("-n",)),
     "node_rank": _refused("must be 0: an engine runs on one machine", "0", short=("-r",)),
     "swap_space": _value("changes nothing: preempted requests are computed again", "0"),
@@ -160,7 +157,7 @@ ENGINE: dict[str, KnownSetting] = {
         "is of quire serve: elsewhere a call names its adapter (lora_request)", is_list=True
     ),
     "lora_dtype": _value("changes nothing: adapters keep the type of their files", "auto"),
-    "fully_sharded_loras": _switch(_ONE_PROCESS),
+    "fully_sharded_loras": _switch("changes nothing: a rank holds what its own outputs need"),
     "mm_processor_kwargs": _refused("would change pictures: edit preprocessor_config.json"),
     "mm_processor_cache_gb": _value("changes nothing: pictures are decoded anew", "4", "4.0"),
     "structured_outputs_config": _value(

@@ -10,6 +10,7 @@ from pathlib import Path
 from quire.core import machine_speed
 from quire.core.config import EngineConfig
 from quire.core.encoder_settings import fit_to_model
+from quire.core.errors import ConfigError
 from quire.core.forward_work import decoder_shape
 from quire.core.log import get_logger
 from quire.core.machine import Machine, read_machine
@@ -157,6 +158,8 @@ def load_executor(
         NoKernelError: The backend cannot be used.
     """
     machine = machine or read_machine()
+    if config.parallel.layout.size > 1:
+        raise ConfigError("[config] several ranks are not available yet; got more than one.")
     model_config = read_model_config(folder)
     config = fit_to_model(config, model_config)
     resolved = resolve(config, machine, model_config)

@@ -70,6 +70,11 @@ FLAGS = [
     "--max-cpu-loras",
     "--device",
     "--threads",
+    "--tensor-parallel-size",
+    "--pipeline-parallel-size",
+    "--enable-expert-parallel",
+    "--exact-tensor-parallel",
+    "--distributed-executor-backend",
     "--seed",
 ]
 

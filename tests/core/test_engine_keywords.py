@@ -40,8 +40,8 @@ def test_settings_of_other_engines_are_taken_with_a_notice() -> None:
     config, notices = read_keywords(
         {
             "model": "m",
-            "tensor_parallel_size": 1,
-            "pipeline_parallel_size": 2,
+            "decode_context_parallel_size": 1,
+            "prefill_context_parallel_size": 2,
             "enforce_eager": True,
             "trust_remote_code": False,
             "swap_space": 4,
@@ -50,8 +50,7 @@ def test_settings_of_other_engines_are_taken_with_a_notice() -> None:
     )
     assert config == EngineConfig.from_keywords(model="m", dtype="float16")
     assert notices == [
-        "pipeline_parallel_size=2 is not available: one process computes each model, on all cores "
-        "it may use.",
+        "prefill_context_parallel_size=2 is not available: a context is not divided over ranks.",
         "enforce_eager=True changes nothing: there are no graphs to capture and no code to "
         "compile.",
         "swap_space=4 changes nothing: preempted requests are computed again.",
@@ -61,8 +60,8 @@ def test_settings_of_other_engines_are_taken_with_a_notice() -> None:
 @pytest.mark.parametrize(
     ("keywords", "words"),
     [
-        ({"tensor_parallel_size": 0}, "tensor_parallel_size must be a whole number of at least 1"),
-        ({"tensor_parallel_size": "two"}, "must be a whole number of at least 1; got 'two'"),
+        ({"tensor_parallel_size": 0}, "--tensor-parallel-size must be at least 1; got 0"),
+        ({"decode_context_parallel_size": "two"}, "must be a whole number of at least 1; got"),
         ({"nnodes": 2}, "nnodes must be 1: an engine runs on one machine; got 2"),
         ({"logits_processors": [print]}, "names code that would run in the engine"),
         ({"hf_overrides": {"rope_theta": 5}}, "would change the model"),
