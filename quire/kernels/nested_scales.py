@@ -7,7 +7,7 @@ Source: the double quantization of QLoRA (Dettmers et al. 2023), as bitsandbytes
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -75,6 +75,15 @@ class NestedScales:
                 f"[quantized {name}] a table must be ({TABLE_SIZE},) float32; got "
                 f"{self.table.shape} {self.table.dtype}."
             )
+
+    def of_rows(self, rows: np.ndarray | slice, shape: tuple[int, ...]) -> NestedScales | None:
+        """Return what bytes (N, G) of some rows mean; None unless they are whole runs."""
+        if not isinstance(rows, slice):
+            return None
+        first, last = (row * shape[1] for row in rows.indices(shape[0])[:2])
+        if first % self.run or (last % self.run and last < shape[0] * shape[1]):
+            return None
+        return replace(self, numbers=self.numbers[first // self.run : -(-last // self.run)])
 
     def numbers_of(self, scales: np.ndarray) -> np.ndarray:
         """Return scales (N, G) float32 of their bytes (N, G) uint8."""

@@ -410,22 +410,27 @@ class QuantizedTensor:
         ordered[:, self.input_order] = values
         return ordered
 
-    def with_rows(self, rows: np.ndarray) -> QuantizedTensor:
-        """Return the matrix of these rows; runs of nested scales go over rows, so they end.
+    def with_rows(self, rows: np.ndarray | slice) -> QuantizedTensor:
+        """Return the matrix of these rows.
 
-        Raises:
-            UnsupportedInputError: There are outliers.
+        Runs of nested scales go over rows: they end unless the rows are a slice of whole runs.
         """
-        if self.outliers is not None:
-            raise self._refuse("rows can be picked without outliers", self.form)
-        if self.nested is not None:
-            return replace(self, scales=self.scale_numbers(), nested=None).with_rows(rows)
+        nested = self.nested
+        if nested is not None:
+            nested = nested.of_rows(rows, self.scales.shape)
+            if nested is None:
+                return replace(self, scales=self.scale_numbers(), nested=None).with_rows(rows)
         arrays = (
             "codes", "scales", "offsets", "super_scales", "super_offsets", "zeros", "row_scales",
             "tables",
         )  # fmt: skip
         parts = {name: getattr(self, name) for name in arrays}
-        return replace(self, **{name: x[rows] for name, x in parts.items() if x is not None})
+        return replace(
+            self,
+            nested=nested,
+            outliers=None if self.outliers is None else self.outliers.of_rows(rows),
+            **{name: x[rows] for name, x in parts.items() if x is not None},
+        )
 
     def scale_numbers(self) -> np.ndarray:
         """Return (N, G) scales, before super scales."""

@@ -51,6 +51,13 @@ class Outliers:
         """The row of each, (count,)."""
         return np.repeat(np.arange(len(self.starts) - 1), np.diff(self.starts))
 
+    def of_rows(self, rows: np.ndarray | slice) -> Outliers:
+        """Return those of some rows."""
+        starts, counts = self.starts[:-1][rows], np.diff(self.starts)[rows]
+        made = np.concatenate([[0], np.cumsum(counts)]).astype(np.int32)
+        found = np.arange(made[-1]) + np.repeat(starts - made[:-1], counts)
+        return Outliers(made, self.columns[found], self.values[found])
+
     def check(self, name: str, shape: tuple[int, ...]) -> None:
         """Refuse parts that do not fit together or the matrix.
 

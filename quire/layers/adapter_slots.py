@@ -54,6 +54,7 @@ class AdapterPlace:
         aliases: Other names of its one module.
         stacks: Of an expert, the parameters that it may be in.
         is_expert: Whether a router chooses it.
+        kept: Which of all rows, in the linear's order, are there; None for all.
     """
 
     modules: tuple[str, ...]
@@ -68,6 +69,7 @@ class AdapterPlace:
     aliases: tuple[str, ...] = ()
     stacks: tuple[StackedExperts, ...] = ()
     is_expert: bool = False
+    kept: npt.NDArray[np.int64] | None = None
 
 
 @dataclass(frozen=True, slots=True)

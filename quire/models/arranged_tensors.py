@@ -6,23 +6,19 @@ R rotated elements of a head of H; N query heads, K KV heads.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 
-from quire.core.errors import UnsupportedArchitectureError
 from quire.core.model_config import ModelConfig
-from quire.kernels.block_matrix import BlockMatrix
 from quire.kernels.host_tensor import HostTensor
-from quire.kernels.quantized_tensor import QuantizedTensor
 from quire.models.latent_rows import neighbours_apart
+from quire.models.matrix_rows import Rows, Tensor, pick_outputs, pick_rows
 from quire.models.tensor_source import Entry, TensorSource
 from quire.models.weight_map import WeightMap
 from quire.models.weight_names import WeightNames
-from quire.quantization.formats.stored_matrix import UnpackedMatrix
 
-Tensor = HostTensor | BlockMatrix | UnpackedMatrix
 Change = Callable[[Tensor], Tensor]
 
 
@@ -80,18 +76,41 @@ class ArrangedTensors:
         self._stored.release(name)
 
 
-def arrange(stored: TensorSource, weights: WeightMap) -> TensorSource:
-    """Return a checkpoint's tensors as kernels take them; itself where they are so."""
-    if stored.is_arranged:
-        return stored
-    config, changes = weights.config, dict[str, Change]()
+def arrange(
+    stored: TensorSource,
+    weights: WeightMap,
+    kept: Mapping[str, Rows] | None = None,
+    outputs: Mapping[str, Rows] | None = None,
+) -> TensorSource:
+    """Return a checkpoint's tensors as kernels take them; itself where they are so.
+
+    Args:
+        stored: The checkpoint.
+        weights: Which tensor is which.
+        kept: By tensor, which of its rows are taken, in the kernels' order; others have all.
+        outputs: The same of matrices that are stored (in, out).
+    """
+    picked = dict(kept or {})
     for module, order in row_orders(stored, weights).items():
-        changes |= {f"{module}.{part}": _in_order(order) for part in ("weight", "bias")}
+        for name in (f"{module}.weight", f"{module}.bias"):
+            picked[name] = order[picked[name]] if name in picked else order
+    changes: dict[str, Change] = {name: partial(_picked, rows) for name, rows in picked.items()}
+    for name, rows in (outputs or {}).items():
+        changes[name] = partial(pick_outputs, rows=rows)
+    if not stored.is_arranged:
+        _arrange_norms(weights, changes)
+    return ArrangedTensors(stored, changes) if changes else stored
+
+
+def _arrange_norms(weights: WeightMap, changes: dict[str, Change]) -> None:
+    """Add what is done to the weights of norms."""
+    config = weights.config
     turned = _turned(config)
     if turned is not None:
-        change = _heads_in_order(turned)
-        norms = [norm for layer in range(config.num_layers) for norm in weights.qk_norm(layer)]
-        changes |= {f"{norm.module}.weight": change for norm in norms}
+        for layer in range(config.num_layers):
+            for norm in weights.qk_norm(layer):
+                name = f"{norm.module}.weight"
+                changes[name] = _heads_in_order(turned, changes.get(name))
     if config.norm_offset:
         norms = [weights.final_norm()]
         for layer in range(config.num_layers):
@@ -99,7 +118,6 @@ def arrange(stored: TensorSource, weights: WeightMap) -> TensorSource:
             norms += weights.qk_norm(layer)
         for name in (f"{norm.module}.weight" for norm in norms):
             changes[name] = _added(config.norm_offset, changes.get(name))
-    return ArrangedTensors(stored, changes) if changes else stored
 
 
 def row_orders(stored: TensorSource, weights: WeightMap) -> dict[str, np.ndarray]:
@@ -161,23 +179,13 @@ def _turned(config: ModelConfig) -> np.ndarray | None:
     return turned
 
 
-def _in_order(order: np.ndarray) -> Change:
+def _picked(rows: Rows, tensor: Tensor) -> Tensor:
+    return pick_rows(tensor, rows)
+
+
+def _heads_in_order(order: np.ndarray, before: Change | None) -> Change:
     def change(tensor: Tensor) -> Tensor:
-        if isinstance(tensor, HostTensor):
-            return replace(tensor, array=tensor.array[order])
-        if isinstance(tensor, QuantizedTensor):
-            return tensor.with_rows(order)
-        raise UnsupportedArchitectureError(
-            f"[load] rows of {tensor.name} must be put in another order, which matrices in "
-            f"{tensor.form} do not allow. Use another format of this model."
-        )
-
-    return change
-
-
-def _heads_in_order(order: np.ndarray) -> Change:
-    def change(tensor: Tensor) -> Tensor:
-        values = tensor.float32()
+        values = (tensor if before is None else before(tensor)).float32()
         heads = values.reshape(-1, len(order))[:, order]
         return HostTensor(tensor.name, "float32", heads.reshape(values.shape))
 

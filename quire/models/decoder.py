@@ -25,6 +25,7 @@ class DecoderParts:
     """What the loader made.
 
     Attributes:
+        config: What this process has of each layer, all of it or a rank's share.
         embedding: Looked up by token id.
         positions: Learned positions (P, D), or None.
         token_types: (types, D), what is added to tokens that do not belong to the first text, whose
@@ -39,6 +40,7 @@ class DecoderParts:
         adapted: Of its parts, those that adapters may be added to; empty where none may.
     """
 
+    config: ModelConfig
     embedding: Linear
     positions: Array | None
     token_types: Array | None
@@ -81,6 +83,7 @@ class Decoder:
 
     Attributes:
         config: What it looks like; ``dtype`` is the type its weights are held in.
+        rank_config: The same of what this process has of it: heads of its KV cache, for one.
         max_model_len: Longest context its tables serve, in tokens.
         weight_bytes: Memory of all weights and tables, in bytes.
         held: Weights that another decoder of the checkpoint may share.
@@ -89,7 +92,7 @@ class Decoder:
     def __init__(
         self, config: ModelConfig, backend: Backend, max_model_len: int, parts: DecoderParts
     ) -> None:
-        self.config = config
+        self.config, self.rank_config = config, parts.config
         self.backend = backend
         self.max_model_len = max_model_len
         self.weight_bytes = parts.weight_bytes
@@ -133,9 +136,9 @@ class Decoder:
             max_logits_rows: Most rows of :meth:`logits`, of a model that generates; more rows
                 reserve again.
         """
-        self._workspace = Workspace(self.backend, self.config, max_tokens)
+        self._workspace = Workspace(self.backend, self.rank_config, max_tokens)
         if max_logits_rows and self.config.generates:
-            self._logits = self.backend.empty((max_logits_rows, self.config.vocab_size))
+            self._logits = self.backend.empty((max_logits_rows, self._parts.head.out_features))
 
     def forward(
         self,
@@ -198,11 +201,11 @@ class Decoder:
         """Multiply ``hidden`` with the head.
 
         Returns:
-            (L, V) float32. The array belongs to the decoder: the next call overwrites it.
+            (L, V) float32; of ranks but the first their own tokens' alone. The array belongs to the decoder: the next call overwrites it.
         """
         num_rows = len(hidden)
         if self._logits is None or self._logits.shape[0] < num_rows:
-            self._logits = self.backend.empty((num_rows, self.config.vocab_size))
+            self._logits = self.backend.empty((num_rows, self._parts.head.out_features))
         return self._parts.head(hidden.states, self._logits[:num_rows], hidden.rows)
 
 

@@ -23,6 +23,7 @@ from quire.models.model import Model
 from quire.models.model_builder import ModelBuilder, Progress
 from quire.models.opened_checkpoint import OpenedCheckpoint
 from quire.models.packed_weights_cache import PackedWeightsCache, open_packed_weights_cache
+from quire.models.shards.rank_model import Shard
 from quire.models.tensor_source import TensorSource, check_tensors, map_weights, open_tensors
 from quire.models.vision.loader import encoder_names
 from quire.models.weight_map import WeightMap
@@ -74,13 +75,19 @@ def load_opened(
     on_progress: Progress | None = None,
     meanwhile: Callable[[], object] = lambda: None,
     takes_adapters: bool = False,
+    shard: Shard | None = None,
 ) -> Decoder:
-    """Do the same with a checkpoint that is open, perhaps so that it takes adapters."""
+    """Do the same with a checkpoint that is open, perhaps so that it takes adapters.
+
+    With a ``shard``, a rank's share is read alone; all ranks compute together from then on.
+    """
     plan = plan or QuantizationPlan()
     plan.check_overrides(_modules(opened.weights))
-    cache = _open_cache(opened, packed_weights_cache, backend, plan.held)
+    settings = plan.held if shard is None else f"{plan.held} {shard}"
+    cache = _open_cache(opened, packed_weights_cache, backend, settings)
     meanwhile()
-    builder = ModelBuilder(backend, opened, plan, cache, on_progress, HeldWeights(), takes_adapters)
+    own = HeldWeights()
+    builder = ModelBuilder(backend, opened, plan, cache, on_progress, own, takes_adapters, shard)
     return _build(opened, builder, cache)
 
 

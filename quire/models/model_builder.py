@@ -31,11 +31,11 @@ from quire.layers.rope import query_scales, rope_table_bytes, rope_tables
 from quire.layers.state_head import StateHead
 from quire.models.adapters.adapted_parts import AdaptedParts
 from quire.models.adapters.places import adaptable_head, find_places
-from quire.models.arranged_tensors import arrange
 from quire.models.decoder import DecoderParts
 from quire.models.held_weights import HeldWeights, LinearKey, RopeTables
 from quire.models.opened_checkpoint import OpenedCheckpoint
 from quire.models.packed_weights_cache import PackedWeightsCache
+from quire.models.shards.rank_model import RankModel, Shard, WholeModel
 from quire.models.weight_map import LinearWeights, NormWeights
 from quire.quantization.formats.stored_matrix import UnpackedMatrix
 from quire.quantization.plan import QuantizationPlan
@@ -58,15 +58,16 @@ class ModelBuilder:
         on_progress: Progress | None,
         shared: HeldWeights,
         takes_adapters: bool = False,
+        shard: Shard | None = None,
     ) -> None:
         self.backend = backend
-        self.checkpoint = arrange(opened.tensors, opened.weights)
-        self.weights = opened.weights
+        self._ranks = WholeModel(opened) if shard is None else RankModel(backend, opened, shard)
+        self.checkpoint, self.weights = self._ranks.tensors, self._ranks.weights
         self.weight_bytes = 0
         self.made = HeldWeights()
         self._shared = shared
         places = find_places(opened.tensors, opened.weights) if takes_adapters else {}
-        self._adapted = AdaptedParts(backend, places)
+        self._adapted = AdaptedParts(backend, self._ranks.places(places))
         self._dtype = None if opened.keeps_types else opened.config.dtype
         self._plan = plan
         self._exact = plan.exact_activations
@@ -97,13 +98,15 @@ class ModelBuilder:
         self.made.embedding = embedding
         is_own = any(own is head for own in self.made.linears.values())
         adapted_head = self._adapted.linear(adaptable_head(weights), head)
+        all_tokens, all_logits = map(self._ranks.vocabulary, (embedding, adapted_head))
         return DecoderParts(
-            embedding=self._adapted.linear(weights.embedding(), embedding),
+            config=config,
+            embedding=self._adapted.linear(weights.embedding(), all_tokens),
             positions=positions,
             token_types=token_types,
             first_norm=first_norm,
             layers=layers,
-            head=logits_head(self.backend, adapted_head, config.logits_scale, config.logits_cap),
+            head=logits_head(self.backend, all_logits, config.logits_scale, config.logits_cap),
             state_head=self._state_head(config),
             held=self.made,
             weight_bytes=self.weight_bytes,
@@ -160,7 +163,8 @@ class ModelBuilder:
 
     def _layer_linear(self, weights: LinearWeights) -> Linear:
         """Pack matrices of a layer, which adapters may be added to."""
-        return self._adapted.linear(weights, self.linear(weights, self._plan.layers))
+        made = self._adapted.linear(weights, self.linear(weights, self._plan.layers))
+        return self._ranks.linear(weights, made)
 
     def _floats_linear(self, weights: LinearWeights) -> Linear:
         """Pack a linear of a layer that is never rounded, which adapters may be added to."""

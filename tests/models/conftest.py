@@ -343,7 +343,7 @@ class Driver:
     def start(self, num_sequences):
         """Forget all tokens; every sequence gets the blocks of the longest context."""
         blocks = -(-self.decoder.max_model_len // self.block_size)
-        spec = self.decoder.config.kv_cache_spec(self.block_size, "float32")
+        spec = self.decoder.rank_config.kv_cache_spec(self.block_size, "float32")
         self.kv_cache = self.backend.kv_cache(spec, 1 + num_sequences * blocks)
         # Descending ids, so that nothing works by the blocks lying in order.
         ids = np.arange(num_sequences * blocks, 0, -1, dtype=np.int32)

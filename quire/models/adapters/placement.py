@@ -71,18 +71,21 @@ def _change(
     factors = shifts = whole = None
     nbytes = 0
     if own.biases or any(part.magnitudes is not None for part in own.matrices.values()):
-        made = _factors_and_shifts(own, parts, place, base)
+        made = tuple(_kept(x, place) for x in _factors_and_shifts(own, parts, place, base))
         factors, shifts = (backend.from_numpy(values) for values in made)
         nbytes += sum(values.nbytes for values in made)
     columns = place.columns
     if parts and place.embeds:
         table, parts, columns = _looked_up(parts)
         nbytes += table.array.nbytes
+    if place.kept is not None:
+        parts = _parts_of_rows(parts, place.kept)
     if parts:
-        low_rank = backend.low_rank(_of_one_type(parts), columns, sum(place.rows))
+        outputs = sum(place.rows) if place.kept is None else len(place.kept)
+        low_rank = backend.low_rank(_of_one_type(parts), columns, outputs)
         nbytes += low_rank.nbytes
     if own.whole:
-        whole = _whole(own, backend)
+        whole = _whole(own, place, backend)
         nbytes += whole.nbytes
     return AdapterChange(low_rank, factors, shifts, whole, table, nbytes)
 
@@ -139,12 +142,29 @@ def _looked_up(parts: list[LowRankPart]) -> tuple[HostTensor, list[LowRankPart],
     return table, [replace(part, down=unit, up=_float32(part.up))], rank
 
 
-def _whole(own: AdapterParts, backend: Backend) -> Linear:
-    return backend.linear(list(own.whole.values()), dtype=None)
+def _whole(own: AdapterParts, place: AdapterPlace, backend: Backend) -> Linear:
+    matrices = [replace(matrix, array=_kept(matrix.array, place)) for matrix in own.whole.values()]
+    return backend.linear(matrices, dtype=None)
 
 
 def _in_order(up: HostTensor, order: np.ndarray) -> HostTensor:
     return replace(up, array=up.array[order])
+
+
+def _kept(rows: np.ndarray, place: AdapterPlace) -> np.ndarray:
+    return rows if place.kept is None else rows[place.kept]
+
+
+def _parts_of_rows(parts: Sequence[LowRankPart], kept: np.ndarray) -> list[LowRankPart]:
+    """Return what the parts add to some outputs, which go up within each part's."""
+    found = list[LowRankPart]()
+    for part in parts:
+        outputs = kept - part.first_output
+        (own,) = np.nonzero((outputs >= 0) & (outputs < part.up.shape[0]))
+        if len(own):
+            up = _in_order(part.up, outputs[own])
+            found.append(replace(part, first_output=int(own[0]), up=up))
+    return found
 
 
 def _of_one_type(parts: list[LowRankPart]) -> list[LowRankPart]:

@@ -1,0 +1,95 @@
+"""Which part of a model's sizes each of several ranks has; plain numbers, nothing is read.
+
+D model dim, N query heads, K KV heads, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from quire.core.errors import ConfigError
+from quire.core.model_config import ModelConfig
+from quire.core.parallel_layout import split
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """A rank's ranges; those of all ranks follow each other, but for heads that several have.
+
+    Attributes:
+        heads, kv_heads: Of attention: each query head once, with the KV head it belongs to; all of
+            them on each rank where a norm spans them.
+        width: Of the middle of a dense MLP.
+        shared: Of the middle of experts that are always on.
+        outputs: Of D, what linears give that end a part of a layer.
+        tokens: Of V.
+    """
+
+    heads: range
+    kv_heads: range
+    width: range
+    shared: range
+    outputs: range
+    tokens: range
+
+    def config(self, whole: ModelConfig) -> ModelConfig:
+        """Return what a rank's layers look like; all that is not divided stays."""
+        moe = whole.moe
+        if moe is not None:
+            moe = replace(moe, shared_size=len(self.shared))
+        return replace(
+            whole,
+            num_heads=len(self.heads),
+            num_kv_heads=len(self.kv_heads),
+            intermediate_size=len(self.width),
+            moe=moe,
+        )
+
+
+def has_whole_attention(config: ModelConfig) -> bool:
+    """Tell whether each rank attends with all heads: a norm spans those of a token."""
+    return config.qk_norm == "rms_of_rows"
+
+
+def find_shares(config: ModelConfig, size: int) -> Sequence[Share]:
+    """Return the shares of ``size`` ranks.
+
+    Raises:
+        ConfigError: There are more ranks than query heads, or than rows of a matrix.
+    """
+    limits = {"query heads": config.num_heads, "elements of a hidden state": config.hidden_size}
+    if config.num_dense_layers:
+        limits["elements of the MLP"] = config.intermediate_size
+    if config.moe is not None and config.moe.shared_size:
+        limits["elements of the shared experts"] = config.moe.shared_size
+    kind = min(limits, key=lambda name: limits[name])
+    if size > limits[kind]:
+        raise ConfigError(
+            f"[parallel] --tensor-parallel-size must be at most {limits[kind]}, the {kind} of the "
+            f"model; got {size}. Give a smaller one."
+        )
+    shared = config.moe.shared_size if config.moe else 0
+    counts = (config.intermediate_size, shared, config.hidden_size, config.vocab_size)
+    parts = zip(*(split(count, size) for count in counts), strict=True)
+    return [
+        Share(*heads, *ranges) for heads, ranges in zip(_heads(config, size), parts, strict=True)
+    ]
+
+
+def _heads(config: ModelConfig, size: int) -> list[tuple[range, range]]:
+    """Return each rank's query heads and the KV heads that these belong to."""
+    num, kv = config.num_heads, config.num_kv_heads
+    if has_whole_attention(config):
+        return [(range(num), range(kv))] * size
+    if config.latent is not None:
+        return [(own, own) for own in split(num, size)]
+    each = num // kv
+    if size <= kv:
+        return [(range(own.start * each, own.stop * each), own) for own in split(kv, size)]
+    found = []
+    for head, ranks in enumerate(split(size, kv)):
+        first = head * each
+        for own in split(each, len(ranks)):
+            found.append((range(first + own.start, first + own.stop), range(head, head + 1)))
+    return found
