@@ -17,7 +17,7 @@ import itertools
 import logging
 import sys
 import tempfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
@@ -120,6 +120,7 @@ def check_lattice(
     *,
     device: str = "cpu",
     adapters: Sequence[Path] = (),
+    varied: Mapping[str, Any] | None = None,
     **settings: Any,
 ) -> list[Outcome]:
     """Run the requests under each condition and compare with the baseline.
@@ -129,13 +130,14 @@ def check_lattice(
         conditions: Which ones.
         device: Backend.
         adapters: PEFT folders; requests have them in turn, every so often none.
+        varied: Engine settings of all runs but the baseline, such as the number of ranks.
         **settings: Further engine settings of all runs, such as ``dtype``.
     """
     settings = {"device": device, "enable_lora": bool(adapters), **settings}
     baseline = run(folder, Condition(), settings, adapters=adapters)
     outcomes = []
     for condition in conditions:
-        found = run(folder, condition, settings, baseline, adapters)
+        found = run(folder, condition, {**settings, **(varied or {})}, baseline, adapters)
         failures = _differences(baseline.results, found.results)
         failures += _did_not_happen(condition, baseline, found)
         outcomes.append(Outcome(condition, tuple(failures)))

@@ -63,7 +63,10 @@ class DrawingExecutor:
     """Draws token 1 for every sequence; counts the CPU time that it takes itself."""
 
     kv_cache_spec = SPEC
-    adapters = pictures = None
+    adapters = pictures = failure = None
+
+    def check(self) -> None:
+        pass
 
     def __init__(self, num_blocks: int) -> None:
         self.num_blocks = num_blocks

@@ -56,8 +56,10 @@ def resolve(config: EngineConfig, machine: Machine, model_config: ModelConfig) -
         chosen("device", device, "native kernels serve every supported model")
     threads = config.parallel.threads
     if threads is None:
-        threads = machine.num_cores
-        chosen("threads", threads, "the cores this process may use, within its CPU quota")
+        ranks = config.parallel.layout.size
+        threads = max(1, machine.num_cores // ranks)
+        why = "the cores this process may use, within its CPU quota"
+        chosen("threads", threads, why if ranks == 1 else f"{why}, divided by {ranks} ranks")
     dtype = str(config.model.dtype)
     if dtype == "auto":
         dtype = model_config.dtype

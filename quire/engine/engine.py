@@ -9,7 +9,13 @@ from heapq import heapify, heappop, heappush
 
 from quire.core.config import EngineConfig, SchedulerOptions
 from quire.core.encoder_settings import fit_to_model
-from quire.core.errors import ConfigError, EngineDeadError, PromptTooLongError, RequestError
+from quire.core.errors import (
+    ConfigError,
+    EngineDeadError,
+    PromptTooLongError,
+    RankDeadError,
+    RequestError,
+)
 from quire.core.metrics import Samples
 from quire.core.model_config import ModelConfig
 from quire.core.outputs import RequestMetrics
@@ -278,10 +284,16 @@ class Engine:
         """Return when the engine works.
 
         Raises:
-            EngineDeadError: A step has failed before.
+            EngineDeadError: A step has failed before, or the next one would: a process that
+                computes a part of it is gone. All requests have ended then, as of :meth:`step`.
         """
         if self._dead is not None:
             raise EngineDeadError(self._dead)
+        try:
+            self.executor.check()
+        except RankDeadError as error:
+            self._die(f"[engine] it has lost a rank: {error} Start it again.")
+            raise EngineDeadError(self._dead) from error
 
     def stats(self) -> Samples:
         """Return counters and gauges by metric stem, labels in Prometheus' form."""
@@ -369,12 +381,15 @@ class Engine:
             return self.executor.submit(plan, someone_came).result()
         except BaseException as error:
             # What the step left in the cache is unknown, so nothing of it can be used again.
-            self._dead = f"[engine] a step failed: {type(error).__name__}: {error}. Start it again."
-            for request in list(self.scheduler.requests.values()):
-                self.scheduler.end(request, "error")
+            self._die(f"[engine] a step failed: {type(error).__name__}: {error}. Start it again.")
             if isinstance(error, Exception):
                 raise EngineDeadError(self._dead) from error
             raise
+
+    def _die(self, reason: str) -> None:
+        self._dead = reason
+        for request in list(self.scheduler.requests.values()):
+            self.scheduler.end(request, "error")
 
     def check_request(self, request: EngineRequest) -> int:
         """Return the total length at which a request's sequences end; nothing is kept of it.

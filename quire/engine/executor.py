@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Callable, Mapping
 from typing import Protocol
 
@@ -34,6 +35,19 @@ class Executor(Protocol):
 
     kv_cache_spec: KVCacheSpec
     num_blocks: int
+
+    @property
+    def failure(self) -> socket.socket | None:
+        """Readable once :meth:`check` raises; None where it never does."""
+        ...
+
+    def check(self) -> None:
+        """Return when steps can be computed; asked while there are none.
+
+        Raises:
+            RankDeadError: A process that computes a part of them is gone.
+        """
+        ...
 
     @property
     def adapters(self) -> Adapters | None:

@@ -201,7 +201,8 @@ class Decoder:
         """Multiply ``hidden`` with the head.
 
         Returns:
-            (L, V) float32; of ranks but the first their own tokens' alone. The array belongs to the decoder: the next call overwrites it.
+            (L, V) float32; on ranks other than the first those of their own tokens. The array
+            belongs to the decoder: the next call overwrites it.
         """
         num_rows = len(hidden)
         if self._logits is None or self._logits.shape[0] < num_rows:

@@ -13,23 +13,14 @@ from collections.abc import Set
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
+from typing import Protocol
 
-from quire.core.adapter_options import AdapterOptions
 from quire.core.adapters import AdapterReference
-from quire.core.errors import ModelLoadError, QuireError
+from quire.core.errors import QuireError
 from quire.core.log import get_logger
 from quire.core.metrics import Samples
-from quire.kernels.backend import Backend
-from quire.models.adapters.base_weights import BaseWeights
-from quire.models.adapters.matching import check_adapter
-from quire.models.adapters.peft_folder import hash_adapter, read_adapter
-from quire.models.adapters.placement import (
-    PlacedAdapter,
-    largest_adapter_bytes,
-    place_adapter,
-)
-from quire.models.model import Model
+from quire.models.adapters.placement import PlacedAdapter
+from quire.runner.adapter_placing import AdapterReader
 
 log = get_logger(__name__)
 
@@ -37,21 +28,33 @@ log = get_logger(__name__)
 NICENESS = 5
 
 
-def create_adapter_store(
-    decoder: Model, backend: Backend, options: AdapterOptions, path: Path
-) -> AdapterStore | None:
-    """Return what holds a decoder's adapters; None where it takes none.
+class OtherRanks(Protocol):
+    """Who else must have an adapter before rows use it."""
 
-    Args:
-        decoder: Takes them.
-        backend: Holds them.
-        options: How many, and how large.
-        path: The decoder's checkpoint.
-    """
-    if not options.enable_lora:
-        return None
-    base = BaseWeights(path)
-    return AdapterStore(decoder, backend, options.max_lora_rank, options.num_held, base)
+    def read(self, adapter: AdapterReference) -> None:
+        """Have them begin to read it."""
+        ...
+
+    def set(self, content_hash: str, slot: int) -> None:
+        """Have them take it into use, when they have read it."""
+        ...
+
+    def clear(self, slot: int) -> None:
+        """Have them let go of it."""
+        ...
+
+
+class NobodyElse:
+    """Of a model in one process; see :class:`OtherRanks`."""
+
+    def read(self, adapter: AdapterReference) -> None:
+        """Nothing is to be told."""
+
+    def set(self, content_hash: str, slot: int) -> None:
+        """Nothing is to be told."""
+
+    def clear(self, slot: int) -> None:
+        """Nothing is to be told."""
 
 
 @dataclass(slots=True)
@@ -71,11 +74,9 @@ class AdapterStore:
     """Adapters of a decoder, by the hash of their content.
 
     Args:
-        decoder: Takes adapters.
-        backend: Holds them.
-        max_rank: Largest rank.
+        reader: Of the decoder.
         num_held: The budget, in adapters of the largest rank for all linears but experts'.
-        base: The decoder's checkpoint.
+        others: Who has the other parts of the decoder; None for nobody.
 
     Attributes:
         budget_bytes: Most memory of all adapters.
@@ -83,12 +84,10 @@ class AdapterStore:
     """
 
     def __init__(
-        self, decoder: Model, backend: Backend, max_rank: int, num_held: int, base: BaseWeights
+        self, reader: AdapterReader, num_held: int, others: OtherRanks | None = None
     ) -> None:
-        self._adapted, self._backend, self._base = decoder.adapted, backend, base
-        self._places = [slots.place for slots in decoder.adapted]
-        self._max_rank = max_rank
-        self.largest_bytes = largest_adapter_bytes(self._places, max_rank)
+        self._reader, self._others = reader, others or NobodyElse()
+        self.largest_bytes = reader.largest_bytes
         self.budget_bytes = num_held * self.largest_bytes
         self._held: OrderedDict[str, HeldAdapter] = OrderedDict()  # least recently used first
         self._free_slots: list[int] = []
@@ -134,7 +133,8 @@ class AdapterStore:
                     f"modules_to_save. Set --max-cpu-loras {-(-needed // self.largest_bytes)}."
                 )
             return
-        self._loading = adapter, self._thread.submit(self._read, adapter)
+        self._others.read(adapter)
+        self._loading = adapter, self._thread.submit(self._reader.read, adapter)
 
     def collect(self) -> dict[str, str]:
         """Take in what has been read; return why others could not be, by content hash."""
@@ -171,27 +171,13 @@ class AdapterStore:
         for name in list(self._held):
             self._evict(name)
 
-    def _read(self, adapter: AdapterReference) -> PlacedAdapter:
-        """Read an adapter, in the thread.
-
-        Raises:
-            ModelLoadError: It cannot be read, or is not what it was.
-        """
-        if hash_adapter(adapter.path) != adapter.content_hash:
-            raise ModelLoadError(
-                f"[adapter] {adapter.path} must be as it was when {adapter.name} was registered; "
-                "its files have changed. Load the adapter again."
-            )
-        read = read_adapter(adapter.path)
-        check_adapter(read, self._places, self._max_rank)
-        return place_adapter(read, self._adapted, self._backend, self._base)
-
     def _hold(self, adapter: AdapterReference, placed: PlacedAdapter) -> None:
         if not self._free_slots:
             self._num_slots += 1
             self._free_slots.append(self._num_slots)
         slot = self._free_slots.pop()
         placed.set(slot)
+        self._others.set(adapter.content_hash, slot)
         self._held[adapter.content_hash] = HeldAdapter(placed, slot)
         self._num_loads += 1
         log.debug("adapter %s is in memory: %d bytes", adapter.name, placed.nbytes)
@@ -199,6 +185,7 @@ class AdapterStore:
     def _evict(self, content_hash: str) -> None:
         held = self._held.pop(content_hash)
         held.placed.clear(held.slot)
+        self._others.clear(held.slot)
         self._free_slots.append(held.slot)
         self._num_evictions += 1
 

@@ -10,13 +10,12 @@ from pathlib import Path
 from quire.core import machine_speed
 from quire.core.config import EngineConfig
 from quire.core.encoder_settings import fit_to_model
-from quire.core.errors import ConfigError
 from quire.core.forward_work import decoder_shape
 from quire.core.log import get_logger
 from quire.core.machine import Machine, read_machine
 from quire.core.metrics import Samples
 from quire.core.model_config import ModelConfig
-from quire.core.resolve import resolve
+from quire.core.resolve import ResolvedConfig, resolve
 from quire.core.speculative_config import MethodName
 from quire.core.step import SchedulerOutput, StepOutput
 from quire.core.structured_outputs import GrammarSource
@@ -24,7 +23,8 @@ from quire.kernels.registry import create_backend
 from quire.models.config_reader import read_model_config
 from quire.models.gguf_file import forget_gguf
 from quire.models.model_builder import Progress
-from quire.runner.adapter_store import create_adapter_store
+from quire.runner.adapter_placing import create_reader
+from quire.runner.adapter_store import AdapterStore
 from quire.runner.kv_canary import KVCanary
 from quire.runner.loaded_drafts import (
     divide_progress,
@@ -36,6 +36,7 @@ from quire.runner.loaded_heads import find_heads, load_head, with_heads
 from quire.runner.loaded_model import LoadedModel, expected_demand, load
 from quire.runner.memory import MemoryPlan
 from quire.runner.model_runner import ModelRunner, RunnerOptions
+from quire.runner.parallel.placement import Placement, place
 from quire.runner.step_estimate import StepEstimate
 from quire.speculative.create import Maker, create_proposers
 from quire.speculative.vocabularies import VocabularyPair
@@ -64,9 +65,16 @@ class InProcessExecutor:
         model: Its ``config`` is kept as ``model_config``.
         memory: The KV cache was allocated by it.
         runner: Of the model; None after :meth:`shutdown`.
+        placement: Of its parts.
+
+    Attributes:
+        failure: Readable once :meth:`check` raises; None where it never does.
     """
 
-    def __init__(self, model: LoadedModel, memory: MemoryPlan, runner: ModelRunner) -> None:
+    def __init__(
+        self, model: LoadedModel, memory: MemoryPlan, runner: ModelRunner, placement: Placement
+    ) -> None:
+        self._placement, self.failure = placement, placement.failure
         self.model_config = model.config
         self.memory = memory
         self.kv_cache_spec = model.demand.spec
@@ -105,6 +113,10 @@ class InProcessExecutor:
         assert self.runner is not None, "measured after shutdown"
         return self.runner.measure_rows()
 
+    def check(self) -> None:
+        """Return when steps can be computed; see the protocol."""
+        self._placement.check()
+
     def stats(self) -> Samples:
         """Return the memory of each pool and the estimated work so far, by metric stem."""
         budget = self.memory.budget
@@ -115,7 +127,7 @@ class InProcessExecutor:
             "kv_canary_checks": 0,
             "kv_canary_failures": 0,
         }
-        values |= self._estimate.samples()
+        values |= self._estimate.samples() | self._placement.samples()
         if self.runner is not None:
             values |= self.runner.speculation_samples() | self.runner.pictures.samples()
         if self.adapters is not None:
@@ -126,6 +138,7 @@ class InProcessExecutor:
         """Let go of weights and KV cache."""
         if self.runner is not None:
             self.runner.close()
+            self._placement.close()
         self.runner = None
 
 
@@ -158,11 +171,39 @@ def load_executor(
         NoKernelError: The backend cannot be used.
     """
     machine = machine or read_machine()
-    if config.parallel.layout.size > 1:
-        raise ConfigError("[config] several ranks are not available yet; got more than one.")
     model_config = read_model_config(folder)
     config = fit_to_model(config, model_config)
     resolved = resolve(config, machine, model_config)
+    placement = place(folder, config, model_config, resolved)
+    given = _Given(eos_token_ids, on_progress, create_grammars, meanwhile, vocabularies or {})
+    try:
+        own = replace(resolve(placement.config, machine, model_config), choices=resolved.choices)
+        return _load(folder, model_config, own, machine, placement, given)
+    except BaseException:
+        placement.close()
+        raise
+
+
+@dataclass(frozen=True, slots=True)
+class _Given:
+    """What the caller of :func:`load_executor` gives besides settings."""
+
+    eos_token_ids: tuple[int, ...]
+    on_progress: Progress | None
+    create_grammars: Callable[[ModelConfig], GrammarSource] | None
+    meanwhile: Callable[[], object]
+    vocabularies: Mapping[MethodName, VocabularyPair]
+
+
+def _load(
+    folder: Path,
+    model_config: ModelConfig,
+    resolved: ResolvedConfig,
+    machine: Machine,
+    placement: Placement,
+    given: _Given,
+) -> InProcessExecutor:
+    config = resolved.config
     backend = create_backend(resolved.device, threads=resolved.threads)
     device_bytes = max(machine.free_bytes, resolved.memory_bytes)
     # Weights that cannot fit are refused before they fill the memory.
@@ -171,38 +212,42 @@ def load_executor(
     expected = with_heads(expected, heads)
     found = find_drafts(folder, model_config, resolved, machine)
     plan_with_drafts(resolved, expected, {d: d.demand(backend) for d in found}, device_bytes)
-    parts = divide_progress(on_progress, [folder, *(draft.path for draft in found)])
+    parts = divide_progress(given.on_progress, [folder, *(draft.path for draft in found)])
     model = load(
         folder,
         backend,
         resolved,
-        eos_token_ids=eos_token_ids,
+        eos_token_ids=given.eos_token_ids,
         on_progress=parts[0],
-        meanwhile=meanwhile,
+        meanwhile=given.meanwhile,
+        shard=placement.shard,
     )
-    decoder = model.decoder
+    decoder = placement.model(model.decoder)
     drafts = {d: load_draft(d, decoder, part) for d, part in zip(found, parts[1:], strict=True)}
     demands = {draft: loaded.demand for draft, loaded in drafts.items()}
     loaded_heads = [load_head(head, decoder) for head in heads]
-    adapters = create_adapter_store(decoder, backend, config.adapters, folder)
+    reader, adapters = create_reader(model.decoder, backend, config.adapters, folder), None
+    if reader is not None:
+        adapters = AdapterStore(reader, config.adapters.num_held, placement.other_adapters())
     demand = with_heads(model.demand, loaded_heads)
     if adapters is not None:
         demand = replace(demand, scratch_bytes=demand.scratch_bytes + adapters.budget_bytes)
-    memory = plan_with_drafts(resolved, demand, demands, device_bytes)
-    for line in (*resolved.choices, *memory.choices, *memory.lines()):
+    memory = placement.settle(plan_with_drafts(resolved, demand, demands, device_bytes))
+    for line in (*resolved.choices, *memory.choices, *memory.lines(), *placement.lines()):
         log.info("%s", line)
     for kind, kernel in backend.kernel_names().items():
         log.info("kernel for %s: %s", kind, kernel)
     options = config.scheduler
     decoder.reserve(options.max_num_batched_tokens, options.max_logits_rows)
-    kv_cache = backend.kv_cache(model.demand.spec, memory.budget.num_blocks)
+    num_blocks = memory.budget.num_blocks
+    kv_cache = placement.kv_cache(backend.kv_cache(model.demand.spec, num_blocks))
     mode = config.cache.kv_canary
     runner = ModelRunner(
         decoder,
         backend,
         kv_cache,
         RunnerOptions(options.max_num_seqs, memory.max_model_len, model.config.eos_token_ids),
-        create_grammars and create_grammars(model.config),
+        given.create_grammars and given.create_grammars(model.config),
         None if mode == "off" else KVCanary(kv_cache, mode),
         pictures=model.pictures,
     )
@@ -210,12 +255,11 @@ def load_executor(
         runner.take_adapters(adapters)
     methods = config.speculative.methods()
     if methods:
-        num_blocks = memory.budget.num_blocks
-        pairs = vocabularies or {}
+        pairs = given.vocabularies
         makers: dict[MethodName, Maker] = {
             d.method.method: drafts[d].maker(num_blocks, pairs.get(d.method.method)) for d in drafts
         }
         makers |= {head.method.method: head.maker(num_blocks) for head in loaded_heads}
         runner.speculate(methods, lambda table: create_proposers(methods, table, makers))
     forget_gguf()
-    return InProcessExecutor(model, memory, runner)
+    return InProcessExecutor(model, memory, runner, placement)

@@ -14,6 +14,7 @@ from quire.kernels.backend import Backend
 from quire.models.decoder import Decoder
 from quire.models.loader import load_opened, open_checkpoint
 from quire.models.model_builder import Progress
+from quire.models.shards.rank_model import Shard
 from quire.models.vision.loader import expected_encoder_bytes, load_encoder
 from quire.models.weight_bytes import expected_weight_bytes
 from quire.quantization.plan import create_plan
@@ -64,8 +65,9 @@ def load(
     eos_token_ids: Sequence[int] = (),
     on_progress: Progress | None = None,
     meanwhile: Callable[[], object] = lambda: None,
+    shard: Shard | None = None,
 ) -> LoadedModel:
-    """Load a checkpoint.
+    """Load a checkpoint, or one rank's part of it.
 
     Args:
         folder: A folder or a GGUF file.
@@ -74,6 +76,7 @@ def load(
         eos_token_ids: Ids that end a sequence, besides those of ``config.json``.
         on_progress: Called while weights load, with bytes done and bytes in all.
         meanwhile: As of :func:`~quire.models.loader.load_model`.
+        shard: Of a rank; None for all of the model. Pictures are the first rank's business.
 
     Raises:
         ModelLoadError: The checkpoint cannot be used.
@@ -87,12 +90,14 @@ def load(
         on_progress,
         meanwhile,
         takes_adapters=resolved.config.adapters.enable_lora,
+        shard=shard,
     )
     config = decoder.config
     eos = _possible((*config.eos_token_ids, *eos_token_ids), config.vocab_size)
-    encoder = load_encoder(folder, config, backend, config.dtype)
+    is_first = shard is None or shard.group.rank == 0
+    encoder = load_encoder(folder, config, backend, config.dtype) if is_first else None
     weight_bytes = decoder.weight_bytes + (0 if encoder is None else encoder.nbytes)
-    demand = model_demand(config, resolved, weight_bytes, backend.activation_dtype)
+    demand = model_demand(decoder.rank_config, resolved, weight_bytes, backend.activation_dtype)
     pictures = None
     if encoder is not None:
         kept = kept_bytes(config, resolved, weight_bytes)

@@ -153,9 +153,7 @@ def test_what_asks_for_something_is_said_in_one_line(name, capsys):
 
 @pytest.mark.parametrize("value", ["0", "-1", "two"])
 def test_a_width_that_cannot_be_is_misuse(value, capsys):
-    with pytest.raises(
-        click.UsageError, match="size must be a whole number"
-    ):
+    with pytest.raises(click.UsageError, match="size must be a whole number"):
         say(capsys, "--decode-context-parallel-size", value)
 
 

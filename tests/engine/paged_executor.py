@@ -104,6 +104,7 @@ class PagedExecutor:
             num_layers=2, num_kv_heads=1, head_dim=1, block_size=block_size, dtype="float32"
         )
         self.num_blocks = num_blocks
+        self.failure = None
         self.adapters: Adapters | None = None
         self.pictures: Pictures | None = None
         self.layers: list[dict[int, int]] = [{}, {}]
@@ -113,6 +114,9 @@ class PagedExecutor:
         self.fail: Callable[[SchedulerOutput], dict[str, str]] | None = None
         self.on_step: Callable[[SchedulerOutput], object] = lambda plan: None
         self.on_result: Callable[[StepOutput], object] = lambda result: None
+
+    def check(self) -> None:
+        pass
 
     def submit(self, plan: SchedulerOutput, someone_came: Callable[[], bool]) -> Handle:
         return Handle(lambda: self.execute(plan, someone_came))

@@ -180,7 +180,8 @@ class EngineLoop:
             while True:
                 seconds = engine.seconds_until_work()
                 if seconds != 0 and not self._received:
-                    link.wait(seconds, self._grammars.wake)
+                    link.wait(seconds, self._grammars.wake, engine.executor.failure)
+                    engine.check_alive()
                 if link.has_unsent:
                     link.flush()
                 for message in self._messages():

@@ -87,12 +87,13 @@ class MessageSocket:
         if ended:
             raise EOFError
 
-    def wait(self, timeout: float | None, wake: socket.socket | None = None) -> None:
-        """Wait until something arrives (here or at ``wake``) or what was kept can be sent."""
+    def wait(self, timeout: float | None, *wakes: socket.socket | None) -> None:
+        """Wait until something arrives (here or at a wake) or what was kept can be sent."""
         poll = select.poll()
         poll.register(self.connection, select.POLLIN | (select.POLLOUT if self._unsent else 0))
-        if wake is not None:
-            poll.register(wake, select.POLLIN)
+        for wake in wakes:
+            if wake is not None:
+                poll.register(wake, select.POLLIN)
         poll.poll(None if timeout is None else timeout * 1000)
 
     def _split(self) -> Iterator[Any]:

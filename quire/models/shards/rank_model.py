@@ -88,9 +88,7 @@ class RankModel:
         self._keeps_whole = keeps_whole
         self.weights = ShareWeights(opened.weights, share, keeps_whole)
         self._rows = own_rows(self.weights, keeps_whole)
-        self.tensors = arrange(
-            opened.tensors, opened.weights, self._rows.kept, self._rows.outputs
-        )
+        self.tensors = arrange(opened.tensors, opened.weights, self._rows.kept, self._rows.outputs)
         self._gathered = self._find_gathered()
         if has_whole_attention(opened.config) and shard.group.rank == 0:
             log.info(

@@ -120,9 +120,7 @@ def _linears(weights: ShareWeights) -> Iterator[tuple[LinearWeights, list[Rows]]
             yield mlp.down, [outputs]
 
 
-def _stacked(
-    gate_up: LinearWeights, middle: Rows, gated: bool, down: LinearWeights
-) -> list[Rows]:
+def _stacked(gate_up: LinearWeights, middle: Rows, gated: bool, down: LinearWeights) -> list[Rows]:
     """Return the rows of gate and up, one matrix or two."""
     if not gated or len(gate_up.modules) == 2:
         return [middle] * len(gate_up.modules)

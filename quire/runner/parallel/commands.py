@@ -9,6 +9,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from quire.core.adapters import AdapterReference
 from quire.kernels.backend import Backend
 from quire.kernels.forward_batch import ForwardBatch
 
@@ -21,11 +22,13 @@ class Allocate(msgspec.Struct, frozen=True, tag=True):
     Attributes:
         num_blocks: Of the cache, the null block included.
         max_tokens, max_logits_rows: As of :meth:`quire.models.decoder.Decoder.reserve`.
+        part_bytes: Bytes of a block of the cache, by rank.
     """
 
     num_blocks: int
     max_tokens: int
     max_logits_rows: int
+    part_bytes: list[int]
 
 
 class Forward(msgspec.Struct, frozen=True, tag=True):
@@ -90,10 +93,16 @@ class SumBlocks(msgspec.Struct, frozen=True, tag=True):
     block_ids: list[int]
 
 
-class SetAdapter(msgspec.Struct, frozen=True, tag=True):
-    """Take the adapter that was announced by :class:`ReadAdapter` into use under a slot."""
+class ReadAdapter(msgspec.Struct, frozen=True, tag=True):
+    """Begin to read an adapter."""
 
-    path: str
+    adapter: AdapterReference
+
+
+class SetAdapter(msgspec.Struct, frozen=True, tag=True):
+    """Take an adapter, of which :class:`ReadAdapter` told, into use under a slot."""
+
+    content_hash: str
     slot: int
 
 
@@ -114,6 +123,7 @@ Command: TypeAlias = (
     | ReadBlocks
     | WriteBlocks
     | SumBlocks
+    | ReadAdapter
     | SetAdapter
     | ClearAdapter
 )

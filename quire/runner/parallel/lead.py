@@ -21,7 +21,6 @@ from quire.layers.state_head import StateHead
 from quire.models.decoder import Decoder, HiddenStates
 from quire.runner.parallel.cache_parts import gather_blocks, own_columns, sum_blocks
 from quire.runner.parallel.commands import (
-    Allocate,
     Command,
     CopyBlocks,
     CopySlots,
@@ -80,13 +79,8 @@ class LeadDecoder:
         """Weights of this shard that a step reads."""
         return self._decoder.pass_bytes
 
-    def allocate(self, num_blocks: int, max_tokens: int, max_logits_rows: int) -> None:
-        """Have the other ranks make their KV caches, and all their activations."""
-        self._announce(Allocate(num_blocks, max_tokens, max_logits_rows))
-        self._decoder.reserve(max_tokens, max_logits_rows)
-
     def reserve(self, max_tokens: int, max_logits_rows: int = 0) -> None:
-        """Allocate activations of this shard; the others reserve when a step needs more."""
+        """Allocate activations of this shard; the others did when they got their caches."""
         self._decoder.reserve(max_tokens, max_logits_rows)
 
     def forward(

@@ -14,7 +14,9 @@ from quire.distributed.group import Group
 from quire.kernels.backend import KVCache
 from quire.kernels.forward_batch import ForwardBatch
 from quire.models.decoder import Decoder, HiddenStates
+from quire.runner.adapter_placing import AdapterReader
 from quire.runner.parallel import commands
+from quire.runner.parallel.adapters import RankAdapters
 from quire.runner.parallel.cache_parts import gather_blocks, own_columns, sum_blocks
 from quire.runner.parallel.lead import together
 
@@ -34,14 +36,15 @@ class Worker:
         decoder: The rank's part.
         group: The ranks.
         spec: Of its part of the KV cache.
-        part_bytes: Bytes of a block of the KV cache, by rank.
+        reader: Of adapters; None where there are none.
     """
 
     def __init__(
-        self, decoder: Decoder, group: Group, spec: KVCacheSpec, part_bytes: list[int]
+        self, decoder: Decoder, group: Group, spec: KVCacheSpec, reader: AdapterReader | None
     ) -> None:
         self._decoder, self._backend, self._group = decoder, decoder.backend, group
-        self._spec, self._part_bytes = spec, part_bytes
+        self._spec = spec
+        self._part_bytes: list[int]
         self._cache: KVCache
         self._hidden: HiddenStates
         self._actions: dict[type, Callable[[Any], object]] = {
@@ -56,6 +59,13 @@ class Worker:
             commands.ReadBlocks: self._read_blocks,
             commands.WriteBlocks: self._write_blocks,
         }
+        if reader is not None:
+            adapters = RankAdapters(reader)
+            self._actions |= {
+                commands.ReadAdapter: lambda told: adapters.read(told.adapter),
+                commands.SetAdapter: lambda told: adapters.set(told.content_hash, told.slot),
+                commands.ClearAdapter: lambda told: adapters.clear(told.slot),
+            }
 
     def run(self, channel: Channel) -> None:
         """Carry out commands until there are no more.
@@ -69,6 +79,7 @@ class Worker:
 
     def _allocate(self, told: commands.Allocate) -> None:
         self._cache = self._backend.kv_cache(self._spec, told.num_blocks)
+        self._part_bytes = told.part_bytes
         self._decoder.reserve(told.max_tokens, told.max_logits_rows)
 
     def _forward(self, told: commands.Forward) -> None:

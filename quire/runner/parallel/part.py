@@ -1,0 +1,57 @@
+"""A rank's part of a model, loaded, with the memory that it is given."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from quire.core.config import EngineConfig
+from quire.core.encoder_settings import fit_to_model
+from quire.core.machine import read_machine
+from quire.core.memory_budget import MemoryDemand
+from quire.core.resolve import resolve
+from quire.distributed.group import Group
+from quire.kernels.registry import create_backend
+from quire.models.config_reader import read_model_config
+from quire.models.shards.rank_model import Shard
+from quire.runner.adapter_placing import AdapterReader, create_reader
+from quire.runner.loaded_model import LoadedModel, load
+from quire.runner.memory import MemoryPlan, plan_memory
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedPart:
+    """What a rank has.
+
+    Attributes:
+        model: Its part.
+        demand: Its bytes.
+        memory: How many blocks fit.
+        reader: Of adapters; None where there are none.
+    """
+
+    model: LoadedModel
+    demand: MemoryDemand
+    memory: MemoryPlan
+    reader: AdapterReader | None
+
+
+def load_part(folder: Path, config: EngineConfig, group: Group) -> LoadedPart:
+    """Load a rank's part of a checkpoint.
+
+    Args:
+        folder: A folder or a GGUF file.
+        config: The rank's settings, memory and threads given.
+        group: The ranks.
+
+    Raises:
+        ConfigError, ModelLoadError: It cannot be loaded.
+    """
+    machine, model_config = read_machine(), read_model_config(folder)
+    config = fit_to_model(config, model_config)
+    resolved = resolve(config, machine, model_config)
+    backend = create_backend(resolved.device, threads=resolved.threads)
+    model = load(folder, backend, resolved, shard=Shard(group))
+    memory = plan_memory(resolved, model.demand, resolved.memory_bytes)
+    reader = create_reader(model.decoder, backend, config.adapters, folder)
+    return LoadedPart(model, model.demand, memory, reader)

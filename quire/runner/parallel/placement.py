@@ -1,0 +1,233 @@
+"""Where the parts of an engine's model are: all in this process, or on several ranks."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Protocol
+
+from quire.core.config import EngineConfig
+from quire.core.memory_budget import format_bytes
+from quire.core.metrics import Samples
+from quire.core.model_config import ModelConfig
+from quire.core.resolve import ResolvedConfig
+from quire.kernels.backend import KVCache
+from quire.models.decoder import Decoder
+from quire.models.model import Model
+from quire.models.shards.rank_model import Shard
+from quire.runner.adapter_store import OtherRanks
+from quire.runner.memory import MemoryPlan
+from quire.runner.parallel.adapters import ToldAdapters
+from quire.runner.parallel.commands import Allocate
+from quire.runner.parallel.handshake import RankLoaded
+from quire.runner.parallel.lead import LeadDecoder, LeadKVCache
+from quire.runner.parallel.local_ranks import LocalRanks
+
+
+class Placement(Protocol):
+    """What this process, which runs the engine, has of the model, and what others have.
+
+    Attributes:
+        config: The settings of what is here.
+        shard: What is here; None for all of it.
+        failure: Readable once a rank is gone; None where there is no other.
+    """
+
+    config: EngineConfig
+    shard: Shard | None
+    failure: socket.socket | None
+
+    def model(self, own: Decoder) -> Model:
+        """Return the whole, given what is here."""
+        ...
+
+    def settle(self, own: MemoryPlan) -> MemoryPlan:
+        """Return what all have room for; others have loaded their parts then."""
+        ...
+
+    def kv_cache(self, own: KVCache) -> KVCache:
+        """Return the whole, given what is here."""
+        ...
+
+    def other_adapters(self) -> OtherRanks | None:
+        """Return who else must have adapters."""
+        ...
+
+    def lines(self) -> Sequence[str]:
+        """Say which rank has what."""
+        ...
+
+    def samples(self) -> Samples:
+        """Return what goes between ranks, and each one's memory, by metric stem."""
+        ...
+
+    def check(self) -> None:
+        """Return when all parts can be computed.
+
+        Raises:
+            RankDeadError: A rank is gone.
+        """
+        ...
+
+    def close(self) -> None:
+        """End other ranks."""
+        ...
+
+
+class OneRank:
+    """All is here; see :class:`Placement`."""
+
+    shard: Shard | None = None
+    failure: socket.socket | None = None
+
+    def __init__(self, config: EngineConfig) -> None:
+        self.config = config
+
+    def model(self, own: Decoder) -> Model:
+        """Return it."""
+        return own
+
+    def settle(self, own: MemoryPlan) -> MemoryPlan:
+        """Return it."""
+        return own
+
+    def kv_cache(self, own: KVCache) -> KVCache:
+        """Return it."""
+        return own
+
+    def other_adapters(self) -> OtherRanks | None:
+        """Nobody must."""
+        return None
+
+    def lines(self) -> Sequence[str]:
+        """Nothing is to be said."""
+        return ()
+
+    def samples(self) -> Samples:
+        """There is one."""
+        return {"num_ranks": 1}
+
+    def check(self) -> None:
+        """Return."""
+
+    def close(self) -> None:
+        """Return."""
+
+
+class ManyRanks:
+    """This process is rank 0; see :class:`Placement`.
+
+    Args:
+        folder: The checkpoint.
+        config: The settings of each rank.
+        model_config: For the map of ranks.
+    """
+
+    def __init__(self, folder: Path, config: EngineConfig, model_config: ModelConfig) -> None:
+        self.config = config
+        self._ranks = LocalRanks(folder, config)
+        self.shard: Shard | None = Shard(self._ranks.group)
+        self.failure: socket.socket | None = self._ranks.failure
+        self._model_config = model_config
+        self._loaded: list[RankLoaded] = []
+
+    def model(self, own: Decoder) -> Model:
+        """Return it with what it tells the others."""
+        return LeadDecoder(own, self._ranks.group, self._ranks.announce)
+
+    def settle(self, own: MemoryPlan) -> MemoryPlan:
+        """Wait until all have loaded; return the plan with as many blocks as all have room for."""
+        demand = own.budget.demand
+        mine = RankLoaded(
+            demand.weight_bytes,
+            demand.scratch_bytes,
+            demand.spec.block_bytes,
+            own.budget.num_blocks,
+            own.max_model_len,
+        )
+        self._loaded = [mine, *self._ranks.wait_until_loaded()]
+        num_blocks = min(rank.num_blocks for rank in self._loaded)
+        length = min(rank.max_model_len for rank in self._loaded)
+        options = self.config.scheduler
+        self._ranks.announce(
+            Allocate(
+                num_blocks,
+                options.max_num_batched_tokens,
+                options.max_logits_rows,
+                [rank.block_bytes for rank in self._loaded],
+            )
+        )
+        budget = replace(own.budget, num_blocks=num_blocks)
+        return MemoryPlan(budget, length, own.choices)
+
+    def kv_cache(self, own: KVCache) -> KVCache:
+        """Return it with what it tells the others."""
+        part_bytes = [rank.block_bytes for rank in self._loaded]
+        return LeadKVCache(own, self._ranks.group, self._ranks.announce, part_bytes)
+
+    def other_adapters(self) -> OtherRanks | None:
+        """Return what tells the others."""
+        return ToldAdapters(self._ranks.announce)
+
+    def lines(self) -> Sequence[str]:
+        """Return the map of ranks, and each one's memory."""
+        layout = self.config.parallel.layout
+        found = list(layout.lines(self._model_config.num_layers))
+        for rank, pools in enumerate(self._pools()):
+            uses = ", ".join(f"{name} {format_bytes(size)}" for name, size in pools.items())
+            found.append(f"rank {rank}: {uses}")
+        return found
+
+    def _pools(self) -> list[dict[str, int]]:
+        num_blocks = min(one.num_blocks for one in self._loaded)
+        return [
+            {
+                "weights": one.weight_bytes,
+                "kv_cache": one.block_bytes * num_blocks,
+                "scratch": one.scratch_bytes,
+            }
+            for one in self._loaded
+        ]
+
+    def samples(self) -> Samples:
+        """Return what goes between ranks, and each one's memory, by metric stem."""
+        counts, found = self._ranks.group.counts, Samples()
+        found["num_ranks"] = len(self._loaded)
+        for rank, pools in enumerate(self._pools()):
+            for pool, size in pools.items():
+                found[f'rank_memory_bytes{{rank="{rank}",pool="{pool}"}}'] = size
+        for kind, calls in counts.calls.items():
+            found[f'collective_calls{{kind="{kind}"}}'] = calls
+            found[f'collective_bytes{{kind="{kind}"}}'] = counts.num_bytes[kind]
+        return found
+
+    def check(self) -> None:
+        """Return when all ranks live."""
+        self._ranks.check()
+
+    def close(self) -> None:
+        """End the others."""
+        self._ranks.close()
+
+
+def place(
+    folder: Path, config: EngineConfig, model_config: ModelConfig, resolved: ResolvedConfig
+) -> Placement:
+    """Start the other ranks, if the settings ask for any.
+
+    Raises:
+        OSError: A process cannot be started.
+    """
+    size, cache = config.parallel.layout.size, config.cache
+    if size == 1:
+        return OneRank(config)
+    kv_bytes = cache.kv_cache_memory_bytes
+    own_cache = replace(
+        cache,
+        memory=resolved.memory_bytes // size,
+        kv_cache_memory_bytes=None if kv_bytes is None else kv_bytes // size,
+    )
+    parallel = replace(config.parallel, threads=resolved.threads)
+    return ManyRanks(folder, replace(config, cache=own_cache, parallel=parallel), model_config)

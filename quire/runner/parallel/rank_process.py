@@ -1,0 +1,79 @@
+"""A rank's process: loads its part of a model, then does what it is told until it is let go."""
+
+from __future__ import annotations
+
+import faulthandler
+import os
+import socket
+import threading
+from pathlib import Path
+
+from quire.core.background_stream import use_background_stderr, wait_until_logged
+from quire.core.collector import collect_seldom
+from quire.core.errors import QuireError, RankDeadError
+from quire.core.log import get_logger
+from quire.distributed.shared_memory_group import SharedMemory
+from quire.runner.parallel.handshake import RankFailed, RankLoaded, StartRank, receive, send
+from quire.runner.parallel.part import load_part
+from quire.runner.parallel.worker import Worker
+
+log = get_logger(__name__)
+
+
+def run(connection: socket.socket) -> None:
+    """Serve a driver until it closes the socket."""
+    faulthandler.enable(all_threads=True)
+    use_background_stderr()
+    try:
+        _, (descriptor, *_), _, _ = socket.recv_fds(connection, 1, 1)
+        start = receive(connection, StartRank)
+    except (EOFError, OSError, ValueError):
+        return
+    memory = SharedMemory.attach(descriptor, start.rank)
+    os.close(descriptor)
+    try:
+        _serve(connection, start, memory)
+    except RankDeadError as error:
+        # Whoever died is named by the driver; this rank only cannot go on alone.
+        log.debug("%s", error)
+    except Exception as error:
+        if not isinstance(error, QuireError):
+            log.exception("[rank %d] it failed", start.rank)
+        wait_until_logged()
+        text = str(error) if isinstance(error, QuireError) else f"{type(error).__name__}: {error}"
+        _tell(connection, RankFailed(type(error).__name__, text))
+
+
+def _serve(connection: socket.socket, start: StartRank, memory: SharedMemory) -> None:
+    group, ring = memory.group(start.rank), memory.ring(start.rank)
+    part = load_part(Path(start.folder), start.config, group)
+    send(
+        connection,
+        RankLoaded(
+            weight_bytes=part.demand.weight_bytes,
+            scratch_bytes=part.demand.scratch_bytes,
+            block_bytes=part.demand.spec.block_bytes,
+            num_blocks=part.memory.budget.num_blocks,
+            max_model_len=part.memory.max_model_len,
+        ),
+    )
+    _end_with(connection)
+    collect_seldom()
+    Worker(part.model.decoder, group, part.demand.spec, part.reader).run(ring)
+
+
+def _end_with(connection: socket.socket) -> None:
+    """End this process when the driver closes its end, whatever it is waiting for."""
+
+    def wait() -> None:
+        connection.recv(1)
+        os._exit(0)
+
+    threading.Thread(target=wait, name="quire-driver", daemon=True).start()
+
+
+def _tell(connection: socket.socket, message: RankFailed) -> None:
+    try:
+        send(connection, message)
+    except OSError:
+        log.debug("[rank] the driver is gone")
