@@ -19,6 +19,7 @@ from quire.layers.adapter_slots import AdapterSlots
 from quire.layers.residual_capture import ResidualCapture
 from quire.layers.state_head import StateHead
 from quire.models.decoder import Decoder, HiddenStates
+from quire.models.held_weights import HeldWeights
 from quire.runner.parallel.cache_parts import gather_blocks, own_columns, sum_blocks
 from quire.runner.parallel.commands import (
     Command,
@@ -50,7 +51,7 @@ class LeadDecoder:
         self._decoder, self._group, self._announce = decoder, group, announce
         self.config, self.backend = decoder.config, decoder.backend
         self.max_model_len, self.weight_bytes = decoder.max_model_len, decoder.weight_bytes
-        self.held = decoder.held
+        self.held = HeldWeights()  # shares of one rank serve no other decoder
         self._embedding = LeadLinear(decoder.embedding, decoder.backend, announce)
         self._head = LeadLinear(decoder.head, decoder.backend, announce)
 
