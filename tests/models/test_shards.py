@@ -2,15 +2,27 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
+from quire.core.errors import ConfigError
 from quire.kernels.registry import create_backend
+from quire.models.gguf_export import GgufExport
+from quire.models.gguf_writer import write_gguf
+from quire.models.hub import resolve_model
 from quire.models.shards.rank_model import Shard
+from quire.quantization.gguf_layouts import LAYOUTS
+from quire.quantization.plan import QuantizationPlan
+from quire.quantization.round_to_nearest import create_scheme
 from tests.distributed.thread_ranks import on_ranks
+from tests.models.gguf_settings import SETTINGS
+from tests.models.peft_adapters import add
+from tests.models.test_adapters import KINDS, TARGETS
 from tests.models.test_decoder import MODELS
-
-DENSE = [name for name in MODELS]
+from tests.models.test_quantized_checkpoint import APART, FIXTURES, FOLDERS
+from tools.random_gguf import random_gguf
 
 
 @pytest.fixture(scope="module")
@@ -18,27 +30,102 @@ def cpu():
     return create_backend("cpu", threads=1)
 
 
-def run(driver, prompts, num_tokens=6):
-    """Return logits of all rows of two steps, and greedy tokens after prompts."""
-    first, second = (np.array(prompt) for prompt in prompts)
-    driver.start(2)
-    found = [driver.step([first[:7], second]), driver.step([first[7:], second[:1]], wanted="last")]
-    return found
+@pytest.fixture
+def compare(cpu, create_driver, random_prompts):
+    """Return a function that runs a folder on one rank and on several, and compares all bits."""
+
+    def run(driver, adapters=None):
+        vocabulary = min(211, driver.decoder.config.vocab_size)
+        first, second = map(np.array, random_prompts([20, 9], vocabulary))
+        driver.start(2)
+        driver.adapters = adapters
+        found = driver.step([first[:7], second])
+        # The array is the decoder's, and of ranks but the first no logits of all tokens.
+        return found, driver.step([first[7:], second[:1]], wanted="last")
+
+    def check(folder, size, adapter=None, **options):
+        adapters = None if adapter is None else [1, 0]
+
+        def make(**shard):
+            driver = create_driver(folder, cpu, **options, **shard)
+            return driver if adapter is None else add(driver, adapter)
+
+        want = run(make(), adapters)
+        counts = {}
+
+        def body(group):
+            driver = make(shard=Shard(group))
+            found = run(driver, adapters)
+            counts[group.rank] = dict(group.counts.calls)
+            return found
+
+        got, *_ = on_ranks(size, body)
+        for ours, theirs in zip(got, want, strict=True):
+            np.testing.assert_array_equal(ours, theirs)
+        assert len({str(sorted(calls.items())) for calls in counts.values()}) == 1
+        return counts[0]
+
+    return check
 
 
 @pytest.mark.parametrize("size", [2, 3, 4])
-@pytest.mark.parametrize("name", DENSE)
-def test_logits_have_the_bits_of_one_rank(name, size, oracle, cpu, create_driver, random_prompts):
-    _, folder = oracle(name)
-    prompts = random_prompts([20, 9])
-    want = run(create_driver(folder, cpu), prompts)
+@pytest.mark.parametrize("name", MODELS)
+def test_a_family_has_the_bits_of_one_rank(name, size, oracle, compare):
+    model, folder = oracle(name)
+    if size > model.config.num_attention_heads:
+        size = 2
+    compare(folder, size)
 
-    def body(group):
-        return run(create_driver(folder, cpu, shard=Shard(group)), prompts)
 
-    heads = create_driver(folder, cpu).decoder.config.num_heads
-    if size > heads:
-        pytest.skip("heads")
-    got = on_ranks(size, body)[0]
-    for a, b in zip(got, want, strict=True):
-        np.testing.assert_array_equal(a, b)
+@pytest.mark.parametrize("size", [2, 3])
+def test_the_model_that_comes_along_has_the_bits_of_one_rank(size, compare):
+    calls = compare(resolve_model("quire-tiny"), size)
+    layers, steps = 6, 2
+    assert calls == {"all_gather_columns": steps * (4 * layers + 1), "gather_columns": steps}
+
+
+@pytest.mark.parametrize("name", [*FOLDERS, APART])
+def test_a_layout_of_a_checkpoint_has_the_bits_of_one_rank(name, compare):
+    compare(FIXTURES / name, 2)
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_a_type_of_gguf_files_has_the_bits_of_one_rank(name, compare, tmp_path):
+    random_gguf(tmp_path / "random.gguf", name)
+    compare(tmp_path / "random.gguf", 2)
+
+
+@pytest.mark.parametrize("exact", [False, True])
+@pytest.mark.parametrize("scheme", ["int8", "int4", "int3", "nf4"])
+def test_weights_that_are_rounded_have_the_bits_of_one_rank(scheme, exact, oracle, compare):
+    made = create_scheme(scheme, 32)
+    plan = QuantizationPlan(made, create_scheme("int8", 32), exact)
+    for name in ("llama-biased-tied", "mixtral"):
+        compare(oracle(name)[1], 3, plan=plan)
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_a_gguf_file_has_the_bits_of_one_rank(name, create_oracle, compare, tmp_path):
+    create_oracle(*SETTINGS[name]).save_pretrained(tmp_path)
+    exported = GgufExport(tmp_path, "F32")
+    path = tmp_path / "ours.gguf"
+    write_gguf(path, exported.metadata | {"tokenizer.ggml.model": "none"}, exported.tensors)
+    compare(path, 2)
+
+
+@pytest.mark.parametrize("name", TARGETS)
+def test_adapters_have_the_bits_of_one_rank(name, oracle, adapted, compare):
+    _, folder = adapted(name, TARGETS[name])
+    compare(oracle(name)[1], 3, folder, takes_adapters=True)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_kinds_of_adapters_have_the_bits_of_one_rank(kind, oracle, adapted, compare):
+    name, targets, settings = KINDS[kind]
+    _, folder = adapted(name, targets, **settings)
+    compare(oracle(name)[1], 2, folder, takes_adapters=True)
+
+
+def test_more_ranks_than_heads_are_refused(oracle, cpu, create_driver):
+    with pytest.raises(ConfigError, match="at most 4, the query heads"):
+        on_ranks(5, lambda group: create_driver(oracle("llama")[1], cpu, shard=Shard(group)))

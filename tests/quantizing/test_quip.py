@@ -18,11 +18,13 @@ from quire.kernels.lattice_matrix import LatticeMatrix
 from quire.kernels.registry import create_backend
 from quire.models.config_reader import read_model_config
 from quire.models.loader import load_model
+from quire.models.shards.rank_model import Shard
 from quire.models.tensor_source import open_tensors
 from quire.models.weight_bytes import expected_weight_bytes
 from quire.quantization.plan import QuantizationPlan
 from quire.quantizing.layouts.quip import QuipLayout
 from quire.quantizing.scheme import create_scheme
+from tests.distributed.thread_ranks import on_ranks
 from tests.models.conftest import Driver
 from tests.quantizing.stored_values import FEW, files_of, quantized_names
 
@@ -50,6 +52,13 @@ def test_a_request_has_its_tokens_whatever_shares_its_batch(lattice: Path, devic
         pytest.skip("the native kernels are not built")
     outcomes = check_lattice(lattice, few_conditions(), device=device)
     assert {o.condition.name: o.failures for o in outcomes if o.failures} == {}
+
+
+def test_ranks_keep_rotated_matrices_whole_and_have_the_bits_of_one(lattice: Path) -> None:
+    backend, prompt = create_backend("cpu", threads=1), [np.arange(24) * 7 % 32]
+    want = Driver(lattice, backend).step(prompt)
+    got = on_ranks(2, lambda own: Driver(lattice, backend, shard=Shard(own)).step(prompt))
+    np.testing.assert_array_equal(got[0], want)
 
 
 def test_logits_are_the_dequantized_models(lattice: Path) -> None:
