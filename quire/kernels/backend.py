@@ -329,6 +329,13 @@ class Backend(Protocol):
         """
         ...
 
+    def combine_experts(self, y: Array, places: Array, weights: Array, out: Array) -> Array:
+        """``out[t] = sum_j weights[t, j] * y[places[t, j]]``, summed in the order of j.
+
+        For y (T k, D), places (T, k) int32, weights (T, k) and out (T, D).
+        """
+        ...
+
     def add_gated_rows(self, x: Array, gate: Array, out: Array) -> Array:
         """``out[t] += x[t] * sigmoid(gate[t])`` for x and out (T, D), gate (T, 1)."""
         ...
@@ -391,8 +398,8 @@ class Backend(Protocol):
 ProductChange = Callable[[Array, Array, npt.NDArray[np.int32]], None]
 
 
-class Experts(Protocol):
-    """Expert MLPs of one layer.
+class MixedExperts(Protocol):
+    """Expert MLPs of one layer, as the layer calls them.
 
     Attributes:
         nbytes: Memory of the packed weights.
@@ -400,7 +407,9 @@ class Experts(Protocol):
     """
 
     nbytes: int
-    packed: Sequence[Sequence[PackedWeights]]
+
+    @property
+    def packed(self) -> Sequence[Sequence[PackedWeights]]: ...
 
     def __call__(
         self, x: Array, ids: Array, weights: Array, out: Array, rows: BatchRows | None = None
@@ -410,6 +419,10 @@ class Experts(Protocol):
         As of :class:`Linear`, ``rows`` are what those of ``x`` are in the step.
         """
         ...
+
+
+class Experts(MixedExperts, Protocol):
+    """The same as a backend makes them."""
 
     def changed(
         self,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from quire.core.moe_config import ExpertRouting
-from quire.kernels.backend import Array, Backend, Experts, Linear
+from quire.kernels.backend import Array, Backend, Linear, MixedExperts
 from quire.layers.workspace import Activations
 
 
@@ -66,7 +66,7 @@ class MixtureOfExperts:
         routing: ExpertRouting,
         router: Linear,
         bias: Array | None,
-        experts: Experts,
+        experts: MixedExperts,
         shared: SharedExperts | None = None,
         weighs_inputs: bool = False,
     ) -> None:

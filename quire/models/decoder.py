@@ -14,6 +14,7 @@ from quire.kernels.forward_batch import BatchRows, ForwardBatch
 from quire.layers.adapter_slots import AdapterSlots
 from quire.layers.decoder_layer import Layer
 from quire.layers.norm import Norm
+from quire.layers.rank_experts import RankExperts
 from quire.layers.residual_capture import ResidualCapture
 from quire.layers.state_head import StateHead
 from quire.layers.workspace import Workspace
@@ -38,6 +39,7 @@ class DecoderParts:
         weight_bytes: Memory of all weights and tables that were made for it.
         shared_bytes: That of an output head that was made for another one.
         adapted: Of its parts, those that adapters may be added to; empty where none may.
+        rank_experts: Of layers whose experts are divided over ranks.
     """
 
     config: ModelConfig
@@ -52,6 +54,7 @@ class DecoderParts:
     weight_bytes: int
     shared_bytes: int
     adapted: Sequence[AdapterSlots] = ()
+    rank_experts: Sequence[RankExperts] = ()
 
 
 @dataclass(slots=True)
@@ -112,6 +115,11 @@ class Decoder:
     def adapted(self) -> Sequence[AdapterSlots]:
         """Its parts that adapters may be added to."""
         return self._parts.adapted
+
+    @property
+    def rank_experts(self) -> Sequence[RankExperts]:
+        """Experts of its layers that are divided over ranks."""
+        return self._parts.rank_experts
 
     @property
     def pass_bytes(self) -> int:

@@ -138,7 +138,7 @@ def _build(
         cache.wait()
     with cache or nullcontext():
         parts = builder.decoder_parts(opened.max_model_len)
-        builder.report()
+        builder.forms.report()
     return Decoder(opened.config, builder.backend, opened.max_model_len, parts)
 
 

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import logging
-import re
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 
@@ -16,32 +13,32 @@ from quire.core.memory_budget import format_bytes
 from quire.core.model_config import ModelConfig, QueryScaling
 from quire.core.moe_config import MoEConfig
 from quire.kernels.attention_protocol import AttentionSpec, LatentSpec, LatentWeights, QKNorm
-from quire.kernels.backend import Array, Backend, Linear, Weight
+from quire.kernels.backend import Array, Backend, Linear, MixedExperts, Weight
 from quire.kernels.block_matrix import BlockMatrix
 from quire.kernels.host_tensor import HostTensor
 from quire.kernels.packed_weights import PackedWeights
-from quire.kernels.quantized_tensor import QuantizedForm, QuantizedTensor
+from quire.kernels.quantized_tensor import QuantizedTensor
 from quire.layers.attention import HeadsMixing, LatentMixing, QueryRank
 from quire.layers.decoder_layer import DecoderLayer, End, Layer, ParallelLayer
 from quire.layers.logits_head import logits_head
 from quire.layers.mlp import MLP, FeedForward, GatedMLP
 from quire.layers.moe import MixtureOfExperts, SharedExperts
 from quire.layers.norm import CarriedNorm, LayerNorm, Norm, RMSNorm, Unnormed
+from quire.layers.rank_experts import Packed
 from quire.layers.rope import query_scales, rope_table_bytes, rope_tables
 from quire.layers.state_head import StateHead
 from quire.models.adapters.adapted_parts import AdaptedParts
 from quire.models.adapters.places import adaptable_head, find_places
 from quire.models.decoder import DecoderParts
+from quire.models.held_forms import HeldForms
 from quire.models.held_weights import HeldWeights, LinearKey, RopeTables
 from quire.models.opened_checkpoint import OpenedCheckpoint
 from quire.models.packed_weights_cache import PackedWeightsCache
 from quire.models.shards.rank_model import RankModel, Shard, WholeModel
-from quire.models.weight_map import LinearWeights, NormWeights
+from quire.models.weight_map import LinearWeights, MLPWeights, NormWeights
 from quire.quantization.formats.stored_matrix import UnpackedMatrix
 from quire.quantization.plan import QuantizationPlan
 from quire.quantization.round_to_nearest import Scheme, quantize
-
-log = logging.getLogger(__name__)
 
 Progress = Callable[[int, int], None]
 
@@ -72,8 +69,7 @@ class ModelBuilder:
         self._plan = plan
         self._exact = plan.exact_activations
         self._cache = cache
-        self._quantized: Counter[QuantizedForm] = Counter()
-        self._kept: list[str] = []
+        self.forms = HeldForms(plan)
         self._max_model_len = opened.max_model_len
         self._scales: dict[QueryScaling, Array] = {}
         self._attention_plans: dict[AttentionSpec | LatentSpec, int] = {}
@@ -96,6 +92,8 @@ class ModelBuilder:
         first_norm = self.norm(weights.attention_norm(0))
         layers = [self.layer(config, layer, ropes) for layer in range(config.num_layers)]
         self.made.embedding = embedding
+        # Experts that move later are read anew.
+        self._cache = self._on_progress = None
         is_own = any(own is head for own in self.made.linears.values())
         adapted_head = self._adapted.linear(adaptable_head(weights), head)
         all_tokens, all_logits = map(self._ranks.vocabulary, (embedding, adapted_head))
@@ -112,6 +110,7 @@ class ModelBuilder:
             weight_bytes=self.weight_bytes,
             shared_bytes=0 if is_own else head.nbytes,
             adapted=self._adapted.slots,
+            rank_experts=self._ranks.rank_experts,
         )
 
     def _positions(self, config: ModelConfig) -> tuple[Array | None, Array | None]:
@@ -191,7 +190,7 @@ class ModelBuilder:
             packed = self._cache.find(weights.modules[0])
             for stack in packed:
                 for name in stack.names:
-                    self._count(name, stack.form)
+                    self.forms.count(name, stack.form)
             return packed
         matrices = [self.checkpoint.tensor(f"{module}.weight") for module in weights.modules]
         if weights.transposed:
@@ -200,44 +199,6 @@ class ModelBuilder:
             self._quantize(matrix, self._plan.scheme_of(module, scheme))
             for module, matrix in zip(weights.modules, matrices, strict=True)
         ]
-
-    def _count(self, name: str, form: QuantizedForm | None) -> None:
-        if form is None:
-            self._kept.append(name)
-        else:
-            self._quantized[form.kind] += 1
-
-    def report(self) -> None:
-        """Say what is quantized, and how, and what is not.
-
-        Raises:
-            ConfigError: Exact activations were asked for and nothing is quantized.
-        """
-        if not self._quantized:
-            if self._plan.exact_activations:
-                raise ConfigError(
-                    "[load] --activations fp32 needs quantized weights; got none. Add "
-                    "--quantization, or leave it out."
-                )
-            return
-        kept = ", ".join(sorted({re.sub(r"\.\d+\.", ".*.", name) for name in self._kept}))
-        log.info(
-            "%d matrices are quantized; kept in higher precision: %s",
-            self._quantized.total(),
-            kept,
-        )
-        # Stored scales of inputs make forms of matrices differ that read the same.
-        kinds: Counter[str] = Counter()
-        for form, count in self._quantized.items():
-            kinds[str(form)] += count
-        for kind, count in kinds.most_common():
-            log.info("%d matrices are held in %s", count, kind)
-        fewest = min(form.bits for form in self._quantized)
-        if self._plan.layers is not None and fewest < 4:
-            log.warning(
-                "weights of %d bits lose much of a model's quality: docs/models.md has figures",
-                fewest,
-            )
 
     def _quantize(
         self, matrix: HostTensor | BlockMatrix | UnpackedMatrix, scheme: Scheme | None
@@ -252,7 +213,7 @@ class ModelBuilder:
             made = quantize(matrix, scheme, self.backend.threads)
         if isinstance(matrix, QuantizedTensor) and self._plan.own_activations:
             made = replace(matrix, activations=None)
-        self._count(made.name, None if isinstance(made, HostTensor) else made.form)
+        self.forms.count(made.name, None if isinstance(made, HostTensor) else made.form)
         return made
 
     def parameter(self, name: str) -> Array:
@@ -267,7 +228,7 @@ class ModelBuilder:
         array = self.backend.parameter(replace(tensor, array=tensor.array.copy()))
         self.weight_bytes += array.nbytes
         self.made.parameters[name] = array
-        self._kept.append(name)
+        self.forms.count(name, None)
         self._finish(name)
         return array
 
@@ -366,7 +327,7 @@ class ModelBuilder:
         made = LatentWeights(norm, config.norm_eps, heads, self._dtype)
         attention = self.backend.latent_attention(spec, made, ropes[0])
         self.weight_bytes += attention.nbytes
-        self._kept.append(name)
+        self.forms.count(name, None)
         self._finish(f"{name}.weight")
         queries = self._layer_linear(weights.queries(layer))
         down = weights.query_down(layer)
@@ -410,24 +371,40 @@ class ModelBuilder:
         return make(self.backend, up, down, config.activation)
 
     def _experts(self, config: MoEConfig, activation: str, layer: int) -> MixtureOfExperts:
-        weights, mlps = self.weights, self.weights.experts(layer)
-        gate_up, down = [mlp.gate_up for mlp in mlps], [mlp.down for mlp in mlps]
-        experts = self.backend.experts(
-            self._matrices_in_turn(gate_up),
-            self._matrices_in_turn(down),
-            activation,
-            dtype=self._dtype,
-            exact_activations=self._exact,
-            biases=map(self._biases, (*gate_up, *down)),
-        )
-        self._made(experts.nbytes, zip((*gate_up, *down), experts.packed, strict=False))
-        experts = self._adapted.experts(gate_up, down, experts)
+        weights, all_experts = self.weights, self.weights.experts(layer)
+
+        def make(numbers: Sequence[int], packed: Packed) -> MixedExperts:
+            mlps, held = [all_experts[n] for n in numbers], [packed.get(n) for n in numbers]
+            return self._expert_stack(mlps, activation, held)
+
+        experts, numbers = self._ranks.experts(config, make)
+        mlps = [all_experts[number] for number in numbers]
+        linears = [mlp.gate_up for mlp in mlps] + [mlp.down for mlp in mlps]
+        self._made(experts.nbytes, zip(linears, experts.packed, strict=False))
         router = self._floats_linear(weights.router(layer))
         bias = self.parameter(weights.choice_bias(layer)) if config.choice_bias else None
         always = self._shared_experts(config, activation, layer)
         return MixtureOfExperts(
             self.backend, config.routing, router, bias, experts, always, config.weighs_inputs
         )
+
+    def _expert_stack(
+        self,
+        mlps: Sequence[MLPWeights],
+        activation: str,
+        held: Sequence[tuple[Sequence[Weight], Sequence[Weight]] | None],
+    ) -> MixedExperts:
+        """Pack some experts of a layer; ``held`` are gate and up, and down, of those that are."""
+        gate_up, down = [mlp.gate_up for mlp in mlps], [mlp.down for mlp in mlps]
+        experts = self.backend.experts(
+            self._matrices_in_turn(gate_up, [own and own[0] for own in held]),
+            self._matrices_in_turn(down, [own and own[1] for own in held]),
+            activation,
+            dtype=self._dtype,
+            exact_activations=self._exact,
+            biases=map(self._biases, (*gate_up, *down)),
+        )
+        return self._adapted.experts(gate_up, down, experts)
 
     def _shared_experts(
         self, config: MoEConfig, activation: str, layer: int
@@ -439,10 +416,12 @@ class ModelBuilder:
         up, down = map(self._layer_linear, shared)
         return SharedExperts(self.backend, up, down, activation, gate)
 
-    def _matrices_in_turn(self, linears: Iterable[LinearWeights]) -> Iterator[Sequence[Weight]]:
+    def _matrices_in_turn(
+        self, linears: Iterable[LinearWeights], held: Iterable[Sequence[Weight] | None]
+    ) -> Iterator[Sequence[Weight]]:
         """Yield the matrices of each linear; when the next is asked for, the last is packed."""
-        for weights in linears:
-            yield self._matrices(weights, self._plan.layers)
+        for weights, packed in zip(linears, held, strict=True):
+            yield self._matrices(weights, self._plan.layers) if packed is None else packed
             self._finish(*(name for name, _ in weights.shapes()))
 
     def ropes(self, config: ModelConfig, max_model_len: int) -> tuple[RopeTables, ...]:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 
@@ -17,12 +15,17 @@ from quire.quantization.gguf_layouts import LAYOUTS
 from quire.quantization.plan import QuantizationPlan
 from quire.quantization.round_to_nearest import create_scheme
 from tests.distributed.thread_ranks import on_ranks
+from tests.models.conftest import MODELS
 from tests.models.gguf_settings import SETTINGS
 from tests.models.peft_adapters import add
 from tests.models.test_adapters import KINDS, TARGETS
-from tests.models.test_decoder import MODELS
+from tests.models.test_decoder import MODELS as NAMES
+from tests.models.test_expert_adapters import KINDS as EXPERT_KINDS
 from tests.models.test_quantized_checkpoint import APART, FIXTURES, FOLDERS
 from tools.random_gguf import random_gguf
+
+#: Fields of models that have them.
+EXPERTS = {"num_local_experts", "num_experts", "n_routed_experts"}
 
 
 @pytest.fixture(scope="module")
@@ -69,12 +72,9 @@ def compare(cpu, create_driver, random_prompts):
 
 
 @pytest.mark.parametrize("size", [2, 3, 4])
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", NAMES)
 def test_a_family_has_the_bits_of_one_rank(name, size, oracle, compare):
-    model, folder = oracle(name)
-    if size > model.config.num_attention_heads:
-        size = 2
-    compare(folder, size)
+    compare(oracle(name)[1], size)
 
 
 @pytest.mark.parametrize("size", [2, 3])
@@ -126,6 +126,47 @@ def test_kinds_of_adapters_have_the_bits_of_one_rank(kind, oracle, adapted, comp
     compare(oracle(name)[1], 2, folder, takes_adapters=True)
 
 
-def test_more_ranks_than_heads_are_refused(oracle, cpu, create_driver):
-    with pytest.raises(ConfigError, match="at most 4, the query heads"):
-        on_ranks(5, lambda group: create_driver(oracle("llama")[1], cpu, shard=Shard(group)))
+@pytest.mark.parametrize("name", [name for name, (_, s) in MODELS.items() if EXPERTS & set(s)])
+def test_experts_on_many_ranks_have_the_bits_of_one(name, oracle, compare):
+    compare(oracle(name)[1], 8)
+
+
+@pytest.mark.parametrize("kind", EXPERT_KINDS)
+def test_adapters_of_experts_have_the_bits_of_one_rank(kind, oracle, adapted, compare):
+    name, targets, settings = EXPERT_KINDS[kind]
+    _, folder = adapted(name, targets, **settings)
+    compare(oracle(name)[1], 3, folder, takes_adapters=True)
+
+
+@pytest.mark.parametrize("redundant", [0, 1, 3])
+@pytest.mark.parametrize("name", ["qwen3-moe", "gpt-oss", "deepseek-v3"])
+def test_experts_that_move_keep_the_bits(
+    name, redundant, oracle, cpu, create_driver, random_prompts
+):
+    """They go where the busiest rank has less to do, and come from the checkpoint."""
+    prompts = [np.array(prompt) for prompt in random_prompts([40, 9])]
+    want = create_driver(oracle(name)[1], cpu)
+    want.start(2)
+    want = want.step(prompts)
+
+    def body(group):
+        driver = create_driver(oracle(name)[1], cpu, shard=Shard(group))
+        layers = driver.decoder.rank_experts
+        driver.start(2)
+        driver.step(prompts)
+        rows, before = [own.num_rows.copy() for own in layers], [own.imbalance for own in layers]
+        for own in layers:
+            own.rebalance(redundant)
+        after = [own.placement.imbalance(counts) for own, counts in zip(layers, rows, strict=True)]
+        driver.start(2)
+        return driver.step(prompts), before, after
+
+    (got, before, after), *_ = on_ranks(3, body)
+    np.testing.assert_array_equal(got, want)
+    assert all(b <= a for a, b in zip(before, after, strict=True))
+    assert sum(after) < sum(before)
+
+
+def test_more_ranks_than_rows_are_refused(oracle, cpu, create_driver):
+    with pytest.raises(ConfigError, match="at most 48, the elements of a hidden state"):
+        on_ranks(49, lambda group: create_driver(oracle("gpt2")[1], cpu, shard=Shard(group)))

@@ -157,6 +157,10 @@ class CpuBackend:
         moe_op.check_route(logits, routing, bias)
         return route(logits, routing, bias)
 
+    def combine_experts(self, y: Floats, places: Ints, weights: Floats, out: Floats) -> Floats:
+        native.combine_experts(y, places, weights, *places.shape, out.shape[1], out)
+        return out
+
     def add_gated_rows(self, x: Floats, gate: Floats, out: Floats) -> Floats:
         moe_op.check_rows("add_gated_rows", x, gate, out)
         native.add_gated_rows(x, gate, *x.shape, out)

@@ -143,6 +143,9 @@ class ReferenceBackend:
         moe_op.check_route(logits, routing, bias)
         return moe.route(logits, routing, bias)
 
+    def combine_experts(self, y: Tensor, places: Tensor, weights: Tensor, out: Tensor) -> Tensor:
+        return moe.combine(y, places, weights, out)
+
     def add_gated_rows(self, x: Tensor, gate: Tensor, out: Tensor) -> Tensor:
         moe_op.check_rows("add_gated_rows", x, gate, out)
         return out.add_(x * gate.sigmoid())

@@ -93,11 +93,7 @@ class ReferenceExperts:
         middle = gated(hidden, self.activation)
         made = self._multiply(self.down, ids, middle)
         change_down(middle, made, places)
-        result = torch.zeros_like(out)
-        for t in range(x.shape[0]):
-            for j in range(top_k):
-                result[t] += weights[t, j] * made[t * top_k + j]
-        return out.copy_(result)
+        return combine(made, torch.from_numpy(places), weights, out)
 
     def _multiply(
         self, linears: Sequence[ReferenceLinear], ids: torch.Tensor, x: torch.Tensor
@@ -107,6 +103,17 @@ class ReferenceExperts:
         for i, expert in enumerate(ids.reshape(-1).tolist()):
             y[i] = linears[expert](x[i : i + 1])[0]
         return y
+
+
+def combine(
+    y: torch.Tensor, places: torch.Tensor, weights: torch.Tensor, out: torch.Tensor
+) -> torch.Tensor:
+    """``out[t] = sum_j weights[t, j] * y[places[t, j]]``, in the order of j."""
+    result = torch.zeros_like(out)
+    for t, own in enumerate(places.tolist()):
+        for j, place in enumerate(own):
+            result[t] += weights[t, j] * y[place]
+    return out.copy_(result)
 
 
 def _keep(x: torch.Tensor, y: torch.Tensor, places: np.ndarray) -> None:

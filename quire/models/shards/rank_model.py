@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from quire.core.moe_config import MoEConfig
 from quire.distributed.group import Group
-from quire.kernels.backend import Backend, Linear
+from quire.kernels.backend import Backend, Linear, MixedExperts
+from quire.layers.expert_placement import even_placement
 from quire.layers.parallel_linear import GatheredLinear, OwnOutputs, Scratch, VocabularyLinear
+from quire.layers.rank_experts import MakeExperts, RankExperts
 from quire.models.adapters.places import Places, adaptable_head
 from quire.models.arranged_tensors import arrange
 from quire.models.opened_checkpoint import OpenedCheckpoint
@@ -42,7 +46,10 @@ class WholeModel:
     Attributes:
         tensors: In the kernels' order.
         weights: Their shapes.
+        rank_experts: None.
     """
+
+    rank_experts: Sequence[RankExperts] = ()
 
     def __init__(self, opened: OpenedCheckpoint) -> None:
         self.tensors = arrange(opened.tensors, opened.weights)
@@ -55,6 +62,10 @@ class WholeModel:
     def vocabulary(self, linear: Linear) -> Linear:
         """Return the linear."""
         return linear
+
+    def experts(self, moe: MoEConfig, make: MakeExperts) -> tuple[MixedExperts, Sequence[int]]:
+        """Return all experts of a layer, and their numbers."""
+        return make(range(moe.num_experts), {}), range(moe.num_experts)
 
     def places(self, places: Places) -> Places:
         """Return the places."""
@@ -72,13 +83,15 @@ class RankModel:
     Attributes:
         tensors: The rank's rows, in the kernels' order.
         weights: Their shapes; its configuration is the rank's.
+        rank_experts: Those made by :meth:`experts`.
 
     Raises:
         ConfigError: The model cannot be divided that far.
     """
 
     def __init__(self, backend: Backend, opened: OpenedCheckpoint, shard: Shard) -> None:
-        self._group, self._scratch = shard.group, Scratch(backend)
+        self._backend, self._group, self._scratch = backend, shard.group, Scratch(backend)
+        self.rank_experts: list[RankExperts] = []
         self._shares = find_shares(opened.config, shard.group.size)
         share = self._shares[shard.group.rank]
 
@@ -90,17 +103,17 @@ class RankModel:
         self._rows = own_rows(self.weights, keeps_whole)
         self.tensors = arrange(opened.tensors, opened.weights, self._rows.kept, self._rows.outputs)
         self._gathered = self._find_gathered()
-        if has_whole_attention(opened.config) and shard.group.rank == 0:
+        if has_whole_attention(opened.config, shard.group.size) and shard.group.rank == 0:
             log.info(
-                "each rank attends with all heads: queries and keys are normalised over all of "
-                "them, so only the other matrices are divided"
+                "each rank attends with all heads, which are fewer than ranks or normalised "
+                "together: only the other matrices are divided"
             )
 
     def _find_gathered(self) -> dict[tuple[str, ...], list[int] | None]:
         """Return the linears that end a part of a layer, with the ranks' widths of their inputs."""
         whole = self.weights.whole
         attended = None
-        if not has_whole_attention(whole.config):
+        if not has_whole_attention(whole.config, self._group.size):
             attended = [share.config(whole.config).attended_dim for share in self._shares]
         found: dict[tuple[str, ...], list[int] | None] = {}
         for layer in range(whole.config.num_layers):
@@ -127,6 +140,13 @@ class RankModel:
         """Return embedding or head of this rank's tokens as one of all."""
         tokens = [share.tokens for share in self._shares]
         return VocabularyLinear(self._group, linear, self._scratch, tokens)
+
+    def experts(self, moe: MoEConfig, make: MakeExperts) -> tuple[MixedExperts, Sequence[int]]:
+        """Return experts of a layer that find the others', and the numbers of this rank's."""
+        placement = even_placement(moe.num_experts, self._group.size)
+        made = RankExperts(self._backend, self._group, self._scratch, placement, make)
+        self.rank_experts.append(made)
+        return made, placement.of(self._group.rank)
 
     def places(self, places: Places) -> Places:
         """Return where adapters are added, each with the rows that this rank has of it."""

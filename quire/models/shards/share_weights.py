@@ -49,8 +49,14 @@ class ShareWeights(WeightMap):
             return None
         return MLPWeights(self._either(whole.gate_up, own.gate_up), self._outputs(whole.down))
 
+    def mlps(self, layer: int) -> list[MLPWeights]:
+        """Those of the rank, experts first."""
+        mlp, experts = self.mlp(layer), self.experts(layer)
+        own = [expert for number, expert in enumerate(experts) if number in self.share.experts]
+        return [*own, *([] if mlp is None else [mlp])]
+
     def experts(self, layer: int) -> list[MLPWeights]:
-        """All."""
+        """All, by their numbers."""
         return self.whole.experts(layer)
 
     def _vocabulary(self, module: str) -> LinearWeights:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from quire.core.errors import ConfigError
 from quire.core.model_config import ModelConfig
 from quire.core.parallel_layout import split
+from quire.layers.expert_placement import even_placement
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,11 +20,12 @@ class Share:
 
     Attributes:
         heads, kv_heads: Of attention: each query head once, with the KV head it belongs to; all of
-            them on each rank where a norm spans them.
+            them on each rank that attends with all.
         width: Of the middle of a dense MLP.
         shared: Of the middle of experts that are always on.
         outputs: Of D, what linears give that end a part of a layer.
         tokens: Of V.
+        experts: Those it starts with; a mixture of experts alone has any.
     """
 
     heads: range
@@ -32,6 +34,7 @@ class Share:
     shared: range
     outputs: range
     tokens: range
+    experts: Sequence[int] = ()
 
     def config(self, whole: ModelConfig) -> ModelConfig:
         """Return what a rank's layers look like; all that is not divided stays."""
@@ -47,18 +50,18 @@ class Share:
         )
 
 
-def has_whole_attention(config: ModelConfig) -> bool:
-    """Tell whether each rank attends with all heads: a norm spans those of a token."""
-    return config.qk_norm == "rms_of_rows"
+def has_whole_attention(config: ModelConfig, size: int) -> bool:
+    """Tell whether each rank attends with all heads: they are too few, or a norm spans them."""
+    return config.qk_norm == "rms_of_rows" or size > config.num_heads
 
 
 def find_shares(config: ModelConfig, size: int) -> Sequence[Share]:
     """Return the shares of ``size`` ranks.
 
     Raises:
-        ConfigError: There are more ranks than query heads, or than rows of a matrix.
+        ConfigError: There are more ranks than rows of a matrix.
     """
-    limits = {"query heads": config.num_heads, "elements of a hidden state": config.hidden_size}
+    limits = {"elements of a hidden state": config.hidden_size, "tokens": config.vocab_size}
     if config.num_dense_layers:
         limits["elements of the MLP"] = config.intermediate_size
     if config.moe is not None and config.moe.shared_size:
@@ -71,16 +74,19 @@ def find_shares(config: ModelConfig, size: int) -> Sequence[Share]:
         )
     shared = config.moe.shared_size if config.moe else 0
     counts = (config.intermediate_size, shared, config.hidden_size, config.vocab_size)
-    parts = zip(*(split(count, size) for count in counts), strict=True)
-    return [
-        Share(*heads, *ranges) for heads, ranges in zip(_heads(config, size), parts, strict=True)
-    ]
+    ranges = [split(count, size) for count in counts]
+    found = []
+    for rank, heads in enumerate(_heads(config, size)):
+        own = even_placement(config.moe.num_experts, size).of(rank) if config.moe else ()
+        width, always, outputs, tokens = (parts[rank] for parts in ranges)
+        found.append(Share(*heads, width, always, outputs, tokens, own))
+    return found
 
 
 def _heads(config: ModelConfig, size: int) -> list[tuple[range, range]]:
     """Return each rank's query heads and the KV heads that these belong to."""
     num, kv = config.num_heads, config.num_kv_heads
-    if has_whole_attention(config):
+    if has_whole_attention(config, size):
         return [(range(num), range(kv))] * size
     if config.latent is not None:
         return [(own, own) for own in split(num, size)]

@@ -1,0 +1,90 @@
+"""Which ranks have which experts, and who multiplies a row; plain numbers.
+
+E experts, R routed rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from quire.core.parallel_layout import split
+
+
+@dataclass(frozen=True, slots=True)
+class ExpertPlacement:
+    """Experts on ranks; those that several have are redundant.
+
+    Attributes:
+        ranks: By expert, at least one each.
+        size: Ranks.
+    """
+
+    ranks: tuple[tuple[int, ...], ...]
+    size: int
+
+    def of(self, rank: int) -> list[int]:
+        """Return the experts that a rank has."""
+        return [expert for expert, ranks in enumerate(self.ranks) if rank in ranks]
+
+    def owners(self, ids: npt.NDArray[np.int32]) -> npt.NDArray[np.int64]:
+        """Return which rank multiplies each of R rows, by their experts: one's ranks in turn."""
+        counts = np.array([len(ranks) for ranks in self.ranks])
+        table = np.zeros((len(self.ranks), counts.max()), np.int64)
+        for expert, ranks in enumerate(self.ranks):
+            table[expert, : len(ranks)] = ranks
+        order = np.argsort(ids, kind="stable")
+        firsts = np.searchsorted(ids[order], ids[order], side="left")
+        turns = np.empty(len(ids), np.int64)
+        turns[order] = np.arange(len(ids)) - firsts
+        found: npt.NDArray[np.int64] = table[ids, turns % counts[ids]]
+        return found
+
+    def imbalance(self, rows: Sequence[int]) -> float:
+        """Return the rows of the busiest rank over those of the mean, given those of experts."""
+        loads = np.zeros(self.size)
+        for ranks, count in zip(self.ranks, rows, strict=True):
+            loads[list(ranks)] += count / len(ranks)
+        return float(loads.max() / loads.mean()) if loads.any() else 1.0
+
+
+def even_placement(num_experts: int, size: int) -> ExpertPlacement:
+    """Return neighbours on one rank; each expert on several where there are more ranks."""
+    if size > num_experts:
+        parts = split(size, num_experts)
+        return ExpertPlacement(tuple(tuple(part) for part in parts), size)
+    ranks = [(rank,) for rank, part in enumerate(split(num_experts, size)) for _ in part]
+    return ExpertPlacement(tuple(ranks), size)
+
+
+def balanced_placement(rows: Sequence[int], size: int, slots: int) -> ExpertPlacement:
+    """Return a placement of experts that had some numbers of rows.
+
+    What is left of ``size * slots`` places once each expert has one goes to the busiest; then the
+    busiest copies go to the ranks that have the least so far.
+
+    Source: the redundant experts of DeepSeek-AI 2024 (DeepSeek-V3); Graham 1969 (longest first).
+    """
+    copies = np.ones(len(rows), np.int64)
+    loads = np.array(rows, np.float64)
+    for _ in range(size * slots - len(rows)):
+        each = np.where(copies < size, loads / copies, -1.0)
+        if each.max() < 0:
+            break
+        copies[each.argmax()] += 1
+    shares = loads / copies
+    places: list[list[int]] = [[] for _ in rows]
+    taken, used = np.zeros(size), np.zeros(size, np.int64)
+    for expert in sorted(range(len(rows)), key=lambda expert: -shares[expert]):
+        for _ in range(copies[expert]):
+            free = [r for r in range(size) if used[r] < slots and r not in places[expert]]
+            if not free:
+                break
+            rank = min(free, key=lambda r: taken[r])
+            places[expert].append(rank)
+            taken[rank] += shares[expert]
+            used[rank] += 1
+    return ExpertPlacement(tuple(tuple(sorted(ranks)) for ranks in places), size)

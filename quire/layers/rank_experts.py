@@ -1,0 +1,172 @@
+"""Experts that several ranks have some of each: bit for bit those of one process.
+
+All ranks have all rows and their routes. Each multiplies the routed rows of its own experts, rows
+are exchanged, and what a row's experts gave is summed in the order of the router. T rows, k experts
+of each, R = T k routed rows, D model dim.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from quire.core.parallel_layout import split
+from quire.distributed.group import Group
+from quire.kernels.backend import Array, Backend, MixedExperts
+from quire.kernels.forward_batch import BatchRows
+from quire.kernels.packed_weights import PackedWeights
+from quire.layers.expert_placement import ExpertPlacement, balanced_placement
+from quire.layers.parallel_linear import Scratch
+
+#: From this many rows for each rank on, each sums up its share of them: a second message, less in
+#: both.
+ROWS_TO_SHARE = 4
+#: What was packed of experts, by their numbers: of gate and up, and of down.
+Packed = Mapping[int, tuple[Sequence[PackedWeights], Sequence[PackedWeights]]]
+#: Makes experts of their numbers; what is packed of them is not read.
+MakeExperts = Callable[[Sequence[int], Packed], MixedExperts]
+
+
+class RankExperts:
+    """The experts of a layer, some of them on this rank.
+
+    Args:
+        backend: Computes.
+        group: The ranks.
+        scratch: Memory.
+        placement: Which rank has which.
+        make: Makes this rank's.
+
+    Attributes:
+        placement: As given, or as :meth:`rebalance` made it.
+        num_rows: By expert, rows that were routed to it since then, those of all ranks.
+        nbytes, packed: Of this rank's.
+    """
+
+    def __init__(
+        self,
+        backend: Backend,
+        group: Group,
+        scratch: Scratch,
+        placement: ExpertPlacement,
+        make: MakeExperts,
+    ) -> None:
+        self._backend, self._group, self._scratch, self._make = backend, group, scratch, make
+        self._experts: MixedExperts | None = None
+        self.placement, self._numbers = placement, list[int]()
+        self.num_rows = np.zeros(len(placement.ranks), np.int64)
+        self._place(placement)
+        self.nbytes = self._experts.nbytes if self._experts else 0
+        self._slots = max(len(placement.of(rank)) for rank in range(group.size))
+
+    @property
+    def packed(self) -> Sequence[Sequence[PackedWeights]]:
+        """What was packed: of each of this rank's experts gate and up, then of each one's down."""
+        return self._experts.packed if self._experts else ()
+
+    @property
+    def imbalance(self) -> float:
+        """Rows of the busiest rank over those of the mean, since the last :meth:`rebalance`."""
+        return self.placement.imbalance(self.num_rows.tolist())
+
+    def rebalance(self, redundant: int = 0) -> None:
+        """Place experts anew by the rows that they had; what moves is read from the checkpoint.
+
+        All ranks call it between the same two steps; no message is sent, as all have counted the
+        same.
+
+        Args:
+            redundant: Places of a rank for experts that others have, too.
+        """
+        rows, size = self.num_rows.tolist(), self._group.size
+        slots = max(-(-len(rows) // size), self._slots) + redundant
+        self._place(balanced_placement(rows, size, slots))
+        self.num_rows[:] = 0
+
+    def __call__(
+        self, x: Array, ids: Array, weights: Array, out: Array, rows: BatchRows | None = None
+    ) -> Array:
+        """As of :class:`quire.kernels.backend.Experts`."""
+        routed = self._backend.to_numpy(ids)
+        flat = routed.reshape(-1)
+        self.num_rows += np.bincount(flat, minlength=len(self.num_rows))
+        owners = self.placement.owners(flat)
+        own = np.flatnonzero(owners == self._group.rank)
+        made = self._multiply(x, flat[own], own // routed.shape[1], rows)
+        if len(routed) < ROWS_TO_SHARE * self._group.size:
+            gathered = self._gather(made, owners)
+            return self._combine(gathered, owners, weights, out)
+        return self._share(made, own, owners, weights, out)
+
+    def _multiply(
+        self,
+        x: Array,
+        experts: npt.NDArray[np.int32],
+        tokens: npt.NDArray[np.int64],
+        rows: BatchRows | None,
+    ) -> Array:
+        """Return what experts of this rank make of some tokens' rows, (routed rows, D)."""
+        count, backend = len(experts), self._backend
+        made = self._scratch.take("outputs", count, x.shape[1])
+        if self._experts is None or not count:
+            return made
+        given = self._scratch.take("inputs", count, x.shape[1])
+        backend.gather_rows(x, tokens.astype(np.int32), given)
+        if rows is not None:
+            indices = tokens if rows.indices is None else backend.to_numpy(rows.indices)[tokens]
+            rows = BatchRows(rows.batch, indices.astype(np.int32))
+        local = np.searchsorted(self._numbers, experts).astype(np.int32).reshape(-1, 1)
+        # One expert with weight 1: its output, bit for bit.
+        return self._experts(given, local, np.ones((count, 1), np.float32), made, rows)
+
+    def _gather(self, made: Array, owners: npt.NDArray[np.int64]) -> Array:
+        """Return the routed rows of all ranks, rank after rank."""
+        width, size = made.shape[1], self._group.size
+        sizes = [int(n) * width for n in np.bincount(owners, minlength=size)]
+        gathered = self._scratch.take("gathered", 1, len(owners) * width)
+        self._group.all_gather_columns(made.reshape(1, -1), sizes, gathered)
+        return gathered.reshape(-1, width)
+
+    def _share(
+        self,
+        made: Array,
+        own: npt.NDArray[np.int64],
+        owners: npt.NDArray[np.int64],
+        weights: Array,
+        out: Array,
+    ) -> Array:
+        """Send routed rows to where their tokens are summed up, and the sums to all."""
+        (num_rows, top_k), width = weights.shape, made.shape[1]
+        shares = split(num_rows, self._group.size)
+        cuts = np.searchsorted(own, [share.start * top_k for share in shares[1:]])
+        mine = shares[self._group.rank]
+        own_owners = owners[mine.start * top_k : mine.stop * top_k]
+        received = self._scratch.take("gathered", len(own_owners), width)
+        counts = np.bincount(own_owners, minlength=self._group.size)
+        parts = np.split(received, np.cumsum(counts)[:-1])
+        self._group.all_to_all(np.split(made, cuts), parts)
+        sums = self._scratch.take("inputs", len(mine), width)
+        if mine:
+            self._combine(received, own_owners, weights[mine.start : mine.stop], sums)
+        sizes = [len(share) * width for share in shares]
+        self._group.all_gather_columns(sums.reshape(1, -1), sizes, out.reshape(1, -1))
+        return out
+
+    def _combine(
+        self, y: Array, owners: npt.NDArray[np.int64], weights: Array, out: Array
+    ) -> Array:
+        """Sum up rows that lie in the order of their owners."""
+        places = np.empty(len(owners), np.int32)
+        places[np.argsort(owners, kind="stable")] = np.arange(len(owners), dtype=np.int32)
+        return self._backend.combine_experts(y, places.reshape(weights.shape), weights, out)
+
+    def _place(self, placement: ExpertPlacement) -> None:
+        """Have this rank's experts of a placement; keep what is packed of them."""
+        self.placement, numbers = placement, placement.of(self._group.rank)
+        if numbers != self._numbers:
+            old, count, packed = self._numbers, len(self._numbers), self.packed
+            held = {n: (packed[i], packed[count + i]) for i, n in enumerate(old)} if packed else {}
+            self._experts = self._make(numbers, held) if numbers else None
+            self._numbers = numbers

@@ -1,0 +1,65 @@
+"""How a decoder's matrices are held, counted while they are packed, and said at the end."""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections import Counter
+
+from quire.core.errors import ConfigError
+from quire.kernels.quantized_tensor import QuantizedForm
+from quire.quantization.plan import QuantizationPlan
+
+log = logging.getLogger(__name__)
+
+
+class HeldForms:
+    """Forms of matrices, and names of those that stay floats.
+
+    Args:
+        plan: What was asked for.
+    """
+
+    def __init__(self, plan: QuantizationPlan) -> None:
+        self._plan = plan
+        self._quantized: Counter[QuantizedForm] = Counter()
+        self._kept: list[str] = []
+
+    def count(self, name: str, form: QuantizedForm | None) -> None:
+        """Count a tensor; ``form`` is None for floats."""
+        if form is None:
+            self._kept.append(name)
+        else:
+            self._quantized[form.kind] += 1
+
+    def report(self) -> None:
+        """Say what is quantized, and how, and what is not.
+
+        Raises:
+            ConfigError: Exact activations were asked for and nothing is quantized.
+        """
+        if not self._quantized:
+            if self._plan.exact_activations:
+                raise ConfigError(
+                    "[load] --activations fp32 needs quantized weights; got none. Add "
+                    "--quantization, or leave it out."
+                )
+            return
+        kept = ", ".join(sorted({re.sub(r"\.\d+\.", ".*.", name) for name in self._kept}))
+        log.info(
+            "%d matrices are quantized; kept in higher precision: %s",
+            self._quantized.total(),
+            kept,
+        )
+        # Stored scales of inputs make forms of matrices differ that read the same.
+        kinds: Counter[str] = Counter()
+        for form, count in self._quantized.items():
+            kinds[str(form)] += count
+        for kind, count in kinds.most_common():
+            log.info("%d matrices are held in %s", count, kind)
+        fewest = min(form.bits for form in self._quantized)
+        if self._plan.layers is not None and fewest < 4:
+            log.warning(
+                "weights of %d bits lose much of a model's quality: docs/models.md has figures",
+                fewest,
+            )
