@@ -16,6 +16,7 @@ from quire.core.adapter_options import AdapterOptions
 from quire.core.counts import parse_count
 from quire.core.errors import ConfigError
 from quire.core.known_settings import QUANTIZATIONS as KNOWN_QUANTIZATIONS
+from quire.core.offload_options import OffloadOptions
 from quire.core.option import option as option
 from quire.core.parallel_layout import ParallelLayout
 from quire.core.picture_settings import parse_pictures_per_prompt
@@ -320,6 +321,7 @@ class EngineConfig:
 
     model: ModelOptions = field(default_factory=ModelOptions)
     cache: CacheOptions = field(default_factory=CacheOptions)
+    offload: OffloadOptions = field(default_factory=OffloadOptions)
     scheduler: SchedulerOptions = field(default_factory=SchedulerOptions)
     speculative: SpeculativeOptions = field(default_factory=SpeculativeOptions)
     adapters: AdapterOptions = field(default_factory=AdapterOptions)
@@ -384,6 +386,7 @@ class EngineConfig:
         self._check_cache()
         self.speculative.parsed()
         self.adapters.check()
+        self.offload.check()
         self.model.pictures_per_prompt()
         for name in ("override_generation_config", "default_chat_template_kwargs"):
             self.model.json_object(name)
@@ -498,6 +501,7 @@ def _alternatives(hint: Any) -> Iterator[Any]:
 PARTS: dict[str, type] = {
     "model": ModelOptions,
     "cache": CacheOptions,
+    "offload": OffloadOptions,
     "scheduler": SchedulerOptions,
     "speculative": SpeculativeOptions,
     "adapters": AdapterOptions,

@@ -95,6 +95,8 @@ class EngineKeywords(TypedDict, total=False):
     kv_canary: KVCanaryMode
     kv_cache_metrics: bool
     use_cache: bool
+    kv_offload_bytes: Count
+    kv_offloading_size: float | None
     max_num_seqs: int
     max_num_batched_tokens: int
     enable_chunked_prefill: bool
@@ -155,7 +157,6 @@ class EngineKeywords(TypedDict, total=False):
     swap_space: Any
     preemption_mode: Any
     cpu_offload_gb: Any
-    kv_offloading_size: Any
     kv_offloading_backend: Any
     kv_transfer_config: Any
     kv_events_config: Any

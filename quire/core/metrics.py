@@ -31,6 +31,7 @@ COMPILATION_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 
 BLOCK_SECONDS_BUCKETS = (
     0.001, 0.01, 0.1, 0.5, 1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1200, 1800, 3600, 7200, 14400,
 )  # fmt: skip
+OFFLOAD_SIZE_BUCKETS = tuple(4**power for power in range(5, 16))
 PREEMPTION_BUCKETS = (0, 1, 2, 3, 5, 10, 20, 50)
 N_BUCKETS = (1, 2, 5, 10, 20)
 
@@ -87,8 +88,10 @@ METRICS: dict[str, Metric] = {
     "avg_prompt_throughput_toks_per_s": _gauge("Prompt tokens computed a second, last 10 s."),
     "avg_generation_throughput_toks_per_s": _gauge("Tokens generated a second, last 10 s."),
     "memory_bytes": _gauge(
-        "Memory reserved at start, by pool: weights, scratch, kv_cache, adapters."
+        "Memory reserved at start, by pool: weights, scratch, kv_cache, kv_offload, adapters."
     ),
+    "kv_offload_blocks": _gauge("KV blocks in a tier, by tier."),
+    "kv_offload_held_bytes": _gauge("Bytes of them."),
     "lora_requests_info": _gauge(
         "Adapters of running and of waiting requests, as labels; when that was, unix seconds."
     ),
@@ -111,9 +114,12 @@ METRICS: dict[str, Metric] = {
     # Tokens and requests.
     "prefix_cache_queries": _counter("Prompt tokens looked up in the prefix cache."),
     "prefix_cache_hits": _counter("Prompt tokens found in the prefix cache."),
+    "external_prefix_cache_queries": _counter("Of those not found there, looked up in KV tiers."),
+    "external_prefix_cache_hits": _counter("Of these, loaded."),
     "prompt_tokens": _counter("Prompt tokens of requests that were started."),
     "prompt_tokens_by_source": _counter(
-        "Prompt tokens by where their KV came from: local_compute, local_cache_hit."
+        "Prompt tokens by where their KV came from: local_compute, local_cache_hit, "
+        "external_kv_transfer (tiers)."
     ),
     "prompt_tokens_cached": _counter("Prompt tokens that needed no computation."),
     "prompt_tokens_cached_by_source": _counter("Of these, by the cache they came from."),
@@ -147,6 +153,11 @@ METRICS: dict[str, Metric] = {
     "num_computed_tokens": _counter("Token positions computed, recomputation included."),
     "num_preemptions": _counter("Times that a sequence lost its blocks to others."),
     "preemption_recomputed_tokens": _counter("Token positions computed again after preemption."),
+    "preemption_swapped_tokens": _counter("Token positions loaded again after preemption."),
+    "kv_offload_load_bytes": _counter("Bytes of KV blocks that came from a tier, by tier."),
+    "kv_offload_load_time": _counter("Seconds that this took."),
+    "kv_offload_store_bytes": _counter("Bytes of KV blocks put into a tier, by tier."),
+    "kv_offload_store_time": _counter("Seconds that this took."),
     "dropped_prompt_parts": _counter(
         "Parts of long prompts that were given up in the midst, for a request that came."
     ),
@@ -193,6 +204,12 @@ METRICS: dict[str, Metric] = {
         "Its last use to its eviction", BLOCK_SECONDS_BUCKETS
     ),
     "kv_block_reuse_gap_seconds": _seconds("Two uses of a KV block", BLOCK_SECONDS_BUCKETS),
+    "kv_offload_load_size": Metric(
+        "histogram", "Bytes that came from a tier at once.", OFFLOAD_SIZE_BUCKETS
+    ),
+    "kv_offload_store_size": Metric(
+        "histogram", "Bytes put into a tier at once.", OFFLOAD_SIZE_BUCKETS
+    ),
     "request_num_preemptions": Metric("histogram", "Preemptions of a request.", PREEMPTION_BUCKETS),
 }
 

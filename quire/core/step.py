@@ -87,7 +87,8 @@ class SchedulerOutput:
     """The plan of one step.
 
     A request may read blocks that another request of the same step fills (a shared prefix), so each
-    layer writes the KV of all rows before any row reads.
+    layer writes the KV of all rows before any row reads. Where ``scheduled`` is empty, blocks are
+    moved all the same.
 
     Attributes:
         new_requests: Sent once, before the request's first appearance in ``scheduled``.
@@ -98,6 +99,7 @@ class SchedulerOutput:
         block_stores: ``(block_id, block_hash)``: blocks that are put into the block store, as they
             are before the step.
         block_loads: ``(block_id, block_hash)``: blocks filled from the store, after that.
+        block_saves: The same as stores, but as they are after the step, which fills them.
         block_copies: ``(source, destination)`` block ids, copied then, before anything is computed.
         replaced_blocks: ``(request_id, index, block_id)``: the entry of a block table that changes
             because a shared block was copied on write, or was given back (then the null block).
@@ -113,11 +115,17 @@ class SchedulerOutput:
     finished_request_ids: list[str] = field(default_factory=list)
     block_stores: list[tuple[int, bytes]] = field(default_factory=list)
     block_loads: list[tuple[int, bytes]] = field(default_factory=list)
+    block_saves: list[tuple[int, bytes]] = field(default_factory=list)
     block_copies: list[tuple[int, int]] = field(default_factory=list)
     replaced_blocks: list[tuple[str, int, int]] = field(default_factory=list)
     sealed_blocks: list[int] = field(default_factory=list)
     reused_blocks: list[tuple[str, list[int]]] = field(default_factory=list)
     droppable_ids: frozenset[str] = frozenset()
+
+    @property
+    def moves_blocks(self) -> bool:
+        """Whether blocks are stored, loaded or saved."""
+        return bool(self.block_stores or self.block_loads or self.block_saves)
 
     @property
     def num_scheduled_tokens(self) -> int:

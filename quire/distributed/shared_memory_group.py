@@ -1,10 +1,15 @@
 """Collectives in shared memory, in plain Python: what the native ones replace."""
 
 from __future__ import annotations
-import mmap, os, time
+
+import mmap
+import os
+import time
 from collections.abc import Sequence
 from typing import Any
+
 import numpy as np
+
 from quire.core.errors import RankDeadError
 from quire.distributed.group import CollectiveCounts
 
@@ -21,7 +26,7 @@ class SharedMemory:
         self.reason = ""
 
     @classmethod
-    def create(cls, size: int) -> "SharedMemory":
+    def create(cls, size: int) -> SharedMemory:
         fd = os.memfd_create("quire")
         os.ftruncate(fd, 4096 + (size + 1) * AREA)
         s = cls(fd, 0, size)
@@ -29,7 +34,7 @@ class SharedMemory:
         return s
 
     @classmethod
-    def attach(cls, fd: int, rank: int) -> "SharedMemory":
+    def attach(cls, fd: int, rank: int) -> SharedMemory:
         s = cls(os.dup(fd), rank, 0)
         s.size = int(s.words[0])
         return s
@@ -50,10 +55,10 @@ class SharedMemory:
         self.reason = reason
         self.words[1] = rank + 1
 
-    def group(self, rank: int) -> "SharedMemoryGroup":
+    def group(self, rank: int) -> SharedMemoryGroup:
         return SharedMemoryGroup(self, rank)
 
-    def ring(self, rank: int) -> "Ring":
+    def ring(self, rank: int) -> Ring:
         return Ring(self, rank)
 
     def close(self) -> None:

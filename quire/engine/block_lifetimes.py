@@ -25,7 +25,7 @@ class BlockLifetimes:
         self._idle = Histogram(BLOCK_SECONDS_BUCKETS)
         self._gap = Histogram(BLOCK_SECONDS_BUCKETS)
 
-    def given_out(self, block_id: int) -> None:
+    def given_out(self, block_id: int, content: bytes | None) -> None:
         """A block is empty and somebody's."""
         self._born[block_id] = self._used[block_id] = self._clock()
 

@@ -11,8 +11,8 @@ from quire.core.step import SchedulerOutput
 class BlockObserver(Protocol):
     """Follows the life of blocks: given out, cached, hit any number of times, evicted."""
 
-    def given_out(self, block_id: int) -> None:
-        """A block is empty and a request's."""
+    def given_out(self, block_id: int, content: bytes | None) -> None:
+        """A block is a request's; ``content``: what the next step will find in it, by its hash."""
         ...
 
     def cached(self, block_id: int, block_hash: bytes) -> None:
@@ -24,7 +24,7 @@ class BlockObserver(Protocol):
         ...
 
     def evicted(self, block_id: int, block_hash: bytes) -> None:
-        """A block cannot be found any more: it is given to another request, or may be wrong."""
+        """A block cannot be found any more: it is about to be given out, or may be wrong."""
         ...
 
 
@@ -35,7 +35,7 @@ class CanaryFeed:
         self._sealed: list[int] = []
         self._reused: list[tuple[str, list[int]]] = []
 
-    def given_out(self, block_id: int) -> None:
+    def given_out(self, block_id: int, content: bytes | None) -> None:
         """Mean nothing: what the block held is of no interest until it is cached again."""
 
     def cached(self, block_id: int, block_hash: bytes) -> None:

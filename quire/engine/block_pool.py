@@ -122,9 +122,10 @@ class BlockPool:
 
     def _give_out(self, block_id: int) -> int:
         self._unlink(block_id)
+        content = self.block_hash[block_id]
         self.forget(block_id)
         for observer in self.observers:
-            observer.given_out(block_id)
+            observer.given_out(block_id, content)
         self.ref_cnt[block_id] = 1
         return block_id
 

@@ -23,6 +23,7 @@ from quire.core.request import EngineRequest
 from quire.core.step import SchedulerOutput, StepOutput
 from quire.engine.adapter_gate import LOADING_SECONDS, AdapterGate
 from quire.engine.block_lifetimes import BlockLifetimes
+from quire.engine.block_moves import BlockMoves
 from quire.engine.block_observer import CanaryFeed
 from quire.engine.block_pool import BlockPool
 from quire.engine.engine_output import EngineOutput
@@ -35,6 +36,7 @@ from quire.engine.request import Request, derive_seed, sequence_seed
 from quire.engine.request_queue import arrival_order
 from quire.engine.scheduler import Scheduler
 from quire.engine.stats import StepWatch
+from quire.engine.tier_gate import TIER_SECONDS, TierGate
 from quire.speculative.controller import Controller
 
 #: Up to this many are kept before those of requests that have ended are dropped.
@@ -103,7 +105,9 @@ class Engine:
         self._dead: str | None = None
         self._lifetimes = BlockLifetimes(clock) if cache.kv_cache_metrics else None
         self._canary_feed = CanaryFeed() if cache.kv_canary != "off" else None
-        observers = (self._lifetimes, self._canary_feed)
+        tiers = executor.tiers
+        self._moves = None if tiers is None else BlockMoves(tiers.outlive)
+        observers = (self._lifetimes, self._canary_feed, self._moves)
         spec, num_blocks = executor.kv_cache_spec, executor.num_blocks
         kv = KVCacheManager(
             BlockPool(num_blocks, [o for o in observers if o is not None]),
@@ -120,6 +124,11 @@ class Engine:
         )
         self._adapter_gate: AdapterGate | None = None
         self._picture_gate: PictureGate | None = None
+        self._tier_gate: TierGate | None = None
+        if tiers is not None and self._moves is not None:
+            # The first: of what comes from tiers no picture is encoded.
+            self._tier_gate = TierGate(tiers, self._moves, clock)
+            self.scheduler.gates.append(self._tier_gate)
         if executor.pictures is not None:
             self._picture_gate = PictureGate(executor.pictures, options.max_num_batched_tokens)
             self.scheduler.gates.append(self._picture_gate)
@@ -264,15 +273,21 @@ class Engine:
         self.check_alive()
         expired = self._end_expired() + self._end_without_adapter()
         watch = StepWatch(self.scheduler.stats.step_seconds)
+        if self._tier_gate is not None:
+            self._tier_gate.step_begins(self.scheduler)
         unready = self.executor.unready()
         plan = self.scheduler.schedule(unready | self._without_pictures())
         if self._canary_feed is not None:
             self._canary_feed.fill(plan)
+        if self._moves is not None:
+            self._moves.fill(plan)
         watch.lap("schedule")
         if unready and not plan.scheduled:
             self.executor.wait_until_ready(UNREADY_SECONDS)
         elif self._adapter_gate is not None and not plan.scheduled:
             self._adapter_gate.wait(LOADING_SECONDS)
+        elif self._tier_gate is not None and not plan.scheduled:
+            self._tier_gate.wait(TIER_SECONDS)
         result = self._execute(plan, someone_came)
         watch.lap("execute")
         watch.move(result.sample_seconds, "execute", "sample")
@@ -316,7 +331,9 @@ class Engine:
         blocks = {} if self._lifetimes is None else self._lifetimes.samples()
         lookahead = {} if scheduler.lookahead is None else scheduler.lookahead.policy.samples()
         gate = {} if self._adapter_gate is None else self._adapter_gate.samples(scheduler.running)
-        return now | scheduler.stats.samples() | blocks | lookahead | gate | self.executor.stats()
+        tiers = {} if self._tier_gate is None else self._tier_gate.tiers.samples()
+        values = now | scheduler.stats.samples() | blocks | lookahead | gate | tiers
+        return values | self.executor.stats()
 
     def describe_cache(self) -> str:
         """Return the KV pool, each live request's block table and whether they agree, as text."""
@@ -326,11 +343,14 @@ class Engine:
             integrity = "ok"
         except AssertionError as error:
             integrity = f"broken: {error}"
-        return f"{kv.describe()}\nintegrity: {integrity}"
+        tiers = "" if self._tier_gate is None else f"\n{self._tier_gate.tiers.describe()}"
+        return f"{kv.describe()}{tiers}\nintegrity: {integrity}"
 
     def reset_prefix_cache(self) -> None:
         """Have no later request find what was computed so far; those under way keep theirs."""
         self.scheduler.kv.pool.forget_all()
+        if self._tier_gate is not None:
+            self._tier_gate.tiers.reset()
 
     def _remember_deadline(self, deadline: float, request_id: str) -> None:
         if len(self._deadlines) > 2 * len(self.scheduler.requests) + MIN_DEADLINES:
@@ -375,7 +395,7 @@ class Engine:
         )
 
     def _execute(self, plan: SchedulerOutput, someone_came: Callable[[], bool]) -> StepOutput:
-        if not plan.scheduled:
+        if not (plan.scheduled or plan.moves_blocks):
             return StepOutput()
         try:
             return self.executor.submit(plan, someone_came).result()

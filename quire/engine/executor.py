@@ -11,6 +11,7 @@ from quire.core.metrics import Samples
 from quire.core.step import SchedulerOutput, StepOutput
 from quire.engine.adapter_gate import Adapters
 from quire.engine.picture_gate import Pictures
+from quire.engine.tier_gate import Tiers
 
 
 class StepHandle(Protocol):
@@ -57,6 +58,11 @@ class Executor(Protocol):
     @property
     def pictures(self) -> Pictures | None:
         """Those of requests; None for a model that reads text alone."""
+        ...
+
+    @property
+    def tiers(self) -> Tiers | None:
+        """Blocks outside of the KV cache; None where there are none."""
         ...
 
     def submit(self, plan: SchedulerOutput, someone_came: Callable[[], bool]) -> StepHandle:

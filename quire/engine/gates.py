@@ -6,14 +6,20 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from quire.engine.fair_queue import FairQueue
+from quire.engine.kept_blocks import KeptBlocks
 from quire.engine.kv_cache_manager import KVCacheManager
+from quire.engine.prefill_policy import PrefillPolicy
 from quire.engine.request import Request
+from quire.engine.stats import EngineStats
 
 
 class Queue(Protocol):
     """The scheduler, as far as gates need it."""
 
     kv: KVCacheManager
+    kept: KeptBlocks
+    prefill: PrefillPolicy
+    stats: EngineStats
     waiting: FairQueue
     running: list[Request]
 

@@ -1,19 +1,21 @@
-"""Blocks of requests that have ended and may be continued; they are given up when others need them.
+"""Blocks of requests that do not run; they are given up when others need them.
 
 A beam search computes one token of each beam, chooses, and goes on from what the chosen ones share:
 its requests keep their blocks, and those of the next step begin with them by reference. Whoever
-writes into a shared block copies it first. Nothing depends on it: what was given up is computed
-again.
+writes into a shared block copies it first. A request whose blocks are loaded has them before it
+starts. Nothing depends on it: what was given up is computed again.
 """
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 from quire.engine.kv_cache_manager import KVCacheManager
 from quire.engine.request import Request
 
 
 class KeptBlocks:
-    """The block tables of ended requests, and of those that wait to go on from one.
+    """The block tables of ended requests, and of those that wait and have blocks already.
 
     Args:
         kv: All block tables.
@@ -40,6 +42,10 @@ class KeptBlocks:
             return  # some blocks are for tokens that were proposed
         self._kv.fork(parent, request)
         request.num_computed_tokens = parent.num_computed_tokens
+        self.waits(request)
+
+    def waits(self, request: Request) -> None:
+        """Take note that a request has blocks before it starts."""
         self._waiting[request.request_id] = request
 
     def ended(self, request: Request, reason: str) -> None:
@@ -68,10 +74,20 @@ class KeptBlocks:
             return True
         if self._waiting:
             _, request = self._waiting.popitem()
-            self._kv.free(request)
-            request.num_computed_tokens = 0
+            self._give_back(request)
             return True
         return False
+
+    def lost(self, block_ids: Sequence[int]) -> None:
+        """Have requests that wait begin anew if they have blocks without content."""
+        for request in list(self._waiting.values()):
+            if not set(block_ids).isdisjoint(self._kv.block_ids(request)):
+                del self._waiting[request.request_id]
+                self._give_back(request)
+
+    def _give_back(self, request: Request) -> None:
+        self._kv.free(request)
+        request.num_computed_tokens = request.num_loaded_tokens = 0
 
 
 def _continues(request: Request, parent: Request) -> bool:

@@ -290,22 +290,40 @@ class KVCacheManager:
         table.num_hashed = min(table.num_hashed, num_full)
         table.num_slots_used = request.num_computed_tokens
 
-    def load_blocks(self, block_hashes: Sequence[bytes]) -> list[tuple[int, bytes]]:
-        """Make content findable that the next step loads before it computes.
+    def has_room(self, request: Request, hits: Sequence[int]) -> bool:
+        """Return whether all of a waiting request's tokens fit, these hits among its blocks."""
+        num_needed = self.spec.num_blocks(request.num_tokens) - self.num_blocks(request)
+        num_shared = sum(self.pool.ref_cnt[block_id] > 0 for block_id in hits)
+        return num_needed - num_shared <= self.pool.num_free
+
+    def begin_loaded(
+        self, request: Request, hits: Sequence[int], count: int
+    ) -> list[tuple[int, bytes]]:
+        """Give a waiting request its next blocks: hits, and blocks that the next step loads.
+
+        Their content can be found from now on, and its tokens count as computed.
 
         Args:
-            block_hashes: A chain or parts of it, leading blocks first. Those that are cached are
-                left out, and the last ones where too few blocks are free.
+            request: :meth:`has_room` for it.
+            hits: Result of :meth:`get_computed_blocks` just before.
+            count: Blocks to be loaded after them, which are not cached; its tokens fill them.
 
         Returns:
             Blocks and the hashes of what they must be filled with.
         """
-        wanted = [key for key in block_hashes if key not in self.pool.cached]
-        block_ids = self.pool.allocate(min(len(wanted), self.pool.num_free))
-        loads = list(zip(block_ids, wanted, strict=False))
+        assert self.spec.window is None, "blocks before a window are not loaded"
+        pool, table = self.pool, self._tables.setdefault(request.request_id, BlockTable())
+        pool.hold(hits)
+        if hits:
+            for observer in pool.observers:
+                observer.hit(request.request_id, hits)
+        block_ids = pool.allocate(count)
+        table.block_ids += [*hits, *block_ids]
+        num_held = len(table.block_ids)
+        loads = list(zip(block_ids, request.block_hashes[num_held - count : num_held], strict=True))
         for block_id, block_hash in loads:
-            self.pool.remember(block_id, block_hash)
-        self.pool.release(reversed(block_ids))
+            pool.remember(block_id, block_hash)
+        request.num_computed_tokens = table.num_slots_used = num_held * self.block_size
         return loads
 
     def slot_use(self) -> SlotUse:

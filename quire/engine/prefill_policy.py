@@ -134,6 +134,11 @@ class PrefillPolicy:
         """
         return min([self._cost.seconds(num_decodes, 0), *self._decode_seconds])
 
+    @property
+    def prompt_token_seconds(self) -> float:
+        """What a prompt's token takes in a step; 0.0 before the first step."""
+        return self._cost.prompt_token_seconds
+
     def most_prompt_tokens(self, num_decodes: int) -> int:
         """Return the tokens of prompts in a step that others wait for.
 

@@ -44,6 +44,7 @@ class Request:
         pending_children: Sequences that split off in the step that ends the prompt.
         num_computed_tokens: Leading tokens whose KV is in the cache.
         num_cached_tokens: Of the prompt, those found by a prefix cache hit.
+        num_loaded_tokens: Of the computed ones of a request that waits, those from tiers.
         num_lost_tokens: Most that were computed when a preemption took the blocks.
         num_prompt_logprobs: Prompt tokens (the first included) that need no more logprobs.
         block_hashes: Of the leading full blocks; kept over preemption.
@@ -66,6 +67,7 @@ class Request:
     pending_children: list[Request] = field(default_factory=list)
     num_computed_tokens: int = 0
     num_cached_tokens: int = 0
+    num_loaded_tokens: int = 0
     num_lost_tokens: int = 0
     num_prompt_logprobs: int = 1
     block_hashes: list[bytes] = field(default_factory=list)

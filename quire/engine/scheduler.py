@@ -47,9 +47,6 @@ class Scheduler:
     A request with ``n`` > 1 takes ``n`` of ``max_num_seqs`` from its admission on, though its other
     sequences split off only when the prompt is computed; they share its blocks and live on alone.
 
-    :meth:`store_blocks` and :meth:`load_blocks` are for KV that comes from elsewhere. No setting
-    leads to them yet, only tests call them.
-
     Args:
         options: Limits and policy.
         kv: Blocks of all requests.
@@ -86,8 +83,6 @@ class Scheduler:
         self._planned_time = 0.0
         self._ended: list[str] = []  # the runner does not know yet
         self.held: dict[str, RequestStatus] = {}  # who is held, and the status before
-        self._block_stores: list[tuple[int, bytes]] = []
-        self._block_loads: list[tuple[int, bytes]] = []
         self._droppable = DroppableParts()
         self.gates: list[Gate] = []
         self.lookahead = None if lookahead is None else Lookahead(kv, lookahead, options)
@@ -114,15 +109,6 @@ class Scheduler:
         """Queue a request that was held."""
         request.status = self.held.pop(request.request_id)
         self.waiting.push(request)
-
-    def store_blocks(self, block_hashes: Sequence[bytes]) -> None:
-        """Have the next step put cached blocks into the block store; those evicted are left out."""
-        cached = self.kv.pool.cached
-        self._block_stores += [(cached[key], key) for key in block_hashes if key in cached]
-
-    def load_blocks(self, block_hashes: Sequence[bytes]) -> None:
-        """Have the next step load blocks, which are found like others from now on."""
-        self._block_loads += self.kv.load_blocks(block_hashes)
 
     def starts_at_once(self, num_prompt_tokens: int, num_sequences: int) -> bool:
         """Return whether the next step would most likely compute a whole new prompt."""
@@ -164,8 +150,6 @@ class Scheduler:
             self.stats.step_planned(plan)
             self.admission.step_planned()
             plan.finished_request_ids, self._ended = self._ended, []
-            plan.block_stores, self._block_stores = self._block_stores, []
-            plan.block_loads, self._block_loads = self._block_loads, []
             if self.prefill.divides:
                 plan.droppable_ids = self._droppable.choose(plan, self.requests)
         else:
@@ -215,8 +199,10 @@ class Scheduler:
                     outputs.append(EngineOutput.of(sequence, found, "stop"))
                 elif found.prompt_logprobs is not None:
                     outputs.append(EngineOutput.of(sequence, found))
-        for block_id in result.lost_block_ids:
-            self.kv.pool.forget(block_id)
+        if result.lost_block_ids:
+            for block_id in result.lost_block_ids:
+                self.kv.pool.forget(block_id)
+            self.kept.lost(result.lost_block_ids)
         if result.lost_ids or any(output.finish_reason for output in outputs):
             self.running = [r for r in self.running if r.status is RequestStatus.RUNNING]
         return outputs
@@ -385,10 +371,12 @@ class Scheduler:
         if request.status is RequestStatus.WAITING:
             looked_up = self.kv.enable_prefix_caching and not request.needs_whole_prompt
             self.stats.started(request, self._clock(), looked_up=looked_up)
-            if request.num_computed_tokens:  # of the one that it continues
-                self.stats.prefix_hit(request, request.num_computed_tokens)
+            if request.num_computed_tokens:  # of the one that it continues, or with those loaded
+                num_tokens = request.num_computed_tokens - request.num_loaded_tokens
+                self.stats.prefix_hit(request, num_tokens)
             missing = self._num_missing(request, hits)
             self.waiting.charge(request.source.client, PROMPT_TOKEN_COST * missing)
+        self.stats.loaded(request)
         self.kept.started(request)
         self._apply_hits(request, hits)
         request.status = RequestStatus.RUNNING

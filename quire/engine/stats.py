@@ -34,6 +34,9 @@ class EngineStats:
         num_forced_tokens: Of these, decided by a grammar that allowed no other, without the model.
         prefix_cache_queries: Tokens looked up in the prefix cache, once per started request.
         prefix_cache_hits: Of these, found.
+        tier_queries: Tokens of prompts that were not, looked up in tiers.
+        tier_hits: Of these, loaded.
+        num_swapped_tokens: Lost to a preemption and loaded again.
         num_sequences_added: Taken; when nothing is left to do, as many have ended.
         finished: Sequences that ended, by finish reason.
         timeouts: Sequences that a deadline ended, by stage.
@@ -52,6 +55,9 @@ class EngineStats:
     num_forced_tokens: int = 0
     prefix_cache_queries: int = 0
     prefix_cache_hits: int = 0
+    tier_queries: int = 0
+    tier_hits: int = 0
+    num_swapped_tokens: int = 0
     num_sequences_added: int = 0
     finished: Counter[str] = field(default_factory=Counter)
     timeouts: Counter[str] = field(default_factory=Counter)
@@ -79,6 +85,20 @@ class EngineStats:
         if request.num_output_tokens == request.metrics.num_preemptions == 0:
             request.num_cached_tokens += num_tokens
             self.prefix_cache_hits += num_tokens
+
+    def looked_up(self, request: Request, num_tokens: int) -> None:
+        """Tokens of a request that waits were looked up in tiers."""
+        if request.num_output_tokens == request.metrics.num_preemptions == 0:
+            self.tier_queries += num_tokens
+
+    def loaded(self, request: Request) -> None:
+        """A request starts with what tiers had of it."""
+        if request.metrics.num_preemptions:
+            self.num_swapped_tokens += request.num_loaded_tokens
+        elif request.num_output_tokens == 0:
+            request.num_cached_tokens += request.num_loaded_tokens
+            self.tier_hits += request.num_loaded_tokens
+        request.num_loaded_tokens = 0
 
     def forked(self, parent: Request, child: Request) -> None:
         """A sequence has split off."""
@@ -108,20 +128,25 @@ class EngineStats:
 
     def samples(self) -> Samples:
         """Return the counters by metric stem."""
-        computed = self.prompt_tokens - self.prefix_cache_hits
-        hits = self.prefix_cache_hits
+        hits, loaded = self.prefix_cache_hits, self.tier_hits
+        computed = self.prompt_tokens - hits - loaded
         values: Samples = {
             "num_preemptions": self.num_preemptions,
             "preemption_recomputed_tokens": self.num_recomputed_tokens,
+            "preemption_swapped_tokens": self.num_swapped_tokens,
             "prompt_tokens": self.prompt_tokens,
             'prompt_tokens_by_source{source="local_compute"}': computed,
             'prompt_tokens_by_source{source="local_cache_hit"}': hits,
-            "prompt_tokens_cached": hits,
+            'prompt_tokens_by_source{source="external_kv_transfer"}': loaded,
+            "prompt_tokens_cached": hits + loaded,
             'prompt_tokens_cached_by_source{source="local_cache_hit"}': hits,
+            'prompt_tokens_cached_by_source{source="external_kv_transfer"}': loaded,
             "generation_tokens": self.generation_tokens,
             "structured_output_forced_tokens": self.num_forced_tokens,
             "prefix_cache_queries": self.prefix_cache_queries,
             "prefix_cache_hits": hits,
+            "external_prefix_cache_queries": self.tier_queries,
+            "external_prefix_cache_hits": loaded,
             "num_steps": self.num_steps,
             "num_computed_tokens": self.num_computed_tokens,
             "dropped_prompt_parts": self.num_dropped_parts,

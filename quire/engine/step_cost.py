@@ -53,7 +53,11 @@ class StepCost:
         """Return how long a step takes; 0.0 before the first."""
         return self._own + self._decode * num_decodes + self._prompt * num_prompt_tokens
 
+    @property
+    def prompt_token_seconds(self) -> float:
+        """What one token of a prompt adds to a step; 0.0 before the first."""
+        return max(self._prompt, LEAST_SHARE * self._mean)
+
     def prompt_tokens(self, seconds: float, num_decodes: int) -> int:
         """Return how many tokens of prompts fit into a step of that length; may be negative."""
-        token_seconds = max(self._prompt, LEAST_SHARE * self._mean)
-        return int((seconds - self.seconds(num_decodes, 0)) / token_seconds)
+        return int((seconds - self.seconds(num_decodes, 0)) / self.prompt_token_seconds)

@@ -24,6 +24,11 @@ class KVCache(Protocol):
     spec: KVCacheSpec
     num_blocks: int
 
+    @property
+    def block_bytes(self) -> int:
+        """Bytes of a block, of all processes that have a part of it."""
+        ...
+
     def copy_blocks(self, pairs: Sequence[tuple[int, int]]) -> None:
         """Copy whole blocks ``(source, destination)`` in every layer, in order."""
         ...
@@ -37,7 +42,7 @@ class KVCache(Protocol):
         ...
 
     def read_blocks(self, block_ids: Sequence[int]) -> Array:
-        """Return (B, spec.block_bytes) uint8 on the host: all layers, scales included.
+        """Return (B, block_bytes) uint8 on the host: all layers, scales included.
 
         The order of a block's bytes is the backend's own.
         """

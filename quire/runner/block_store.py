@@ -1,31 +1,43 @@
-"""KV blocks by content outside of the cache; which ones move is the engine's business.
-
-No setting gives a runner a store yet, only tests do.
-"""
+"""Moves KV blocks between the cache and a store; which ones is the engine's business."""
 
 from __future__ import annotations
 
+import time
+from collections.abc import Sequence
 from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from quire.core.log import get_logger
-from quire.core.step import SchedulerOutput
+from quire.core.step import SchedulerOutput, StepOutput
 from quire.kernels.backend import KVCache
 
 log = get_logger(__name__)
 
+Bytes = npt.NDArray[np.uint8]
+
 
 class BlockStore(Protocol):
-    """Keeps the bytes of blocks."""
+    """Keeps the bytes of blocks, as :meth:`~quire.kernels.backend.KVCache.read_blocks` gives them.
 
-    def put(self, block_hash: bytes, data: bytes) -> None:
-        """Keep a block."""
+    Any but the last may fail for a block: that costs the block alone.
+    """
+
+    def put(self, block_hash: bytes, data: Bytes) -> None:
+        """Keep a block that leaves the cache; ``data`` (block bytes,) is the caller's."""
         ...
 
-    def get(self, block_hash: bytes) -> bytes:
-        """Return a block that was put; an error, or another length, costs the block alone."""
+    def save(self, block_hash: bytes, data: Bytes) -> None:
+        """Keep a block that stays in the cache, where that outlives the engine."""
+        ...
+
+    def get(self, block_hash: bytes) -> Bytes:
+        """Return a block that was put, good until the next call."""
+        ...
+
+    def moved(self, num_blocks: int, seconds: float) -> None:
+        """Take note that this number of blocks was got and is in the cache."""
         ...
 
 
@@ -38,21 +50,42 @@ def move_blocks(plan: SchedulerOutput, kv_cache: KVCache, store: BlockStore) -> 
     stored = kv_cache.read_blocks([block_id for block_id, _ in plan.block_stores])
     for (block_id, block_hash), data in zip(plan.block_stores, stored, strict=True):
         try:
-            store.put(block_hash, data.tobytes())
+            store.put(block_hash, data)
         except Exception as error:
             log.warning("[block_store] block %d was not kept: %r", block_id, error)
-    found: dict[int, npt.NDArray[np.uint8]] = {}
+    if not plan.block_loads:
+        return []
+    start = time.perf_counter()
+    found: list[int] = []
+    loaded = np.empty((len(plan.block_loads), kv_cache.block_bytes), np.uint8)
     for block_id, block_hash in plan.block_loads:
         try:
-            found[block_id] = _checked(store.get(block_hash), kv_cache.spec.block_bytes)
+            loaded[len(found)] = _checked(store.get(block_hash), kv_cache.block_bytes)
+            found.append(block_id)
         except Exception as error:
             log.warning("[block_store] block %d is computed, not loaded: %r", block_id, error)
     if found:
-        kv_cache.write_blocks(list(found), np.stack(list(found.values())))
+        kv_cache.write_blocks(found, loaded[: len(found)])
+        store.moved(len(found), time.perf_counter() - start)
     return [block_id for block_id, _ in plan.block_loads if block_id not in found]
 
 
-def _checked(data: bytes, num_bytes: int) -> npt.NDArray[np.uint8]:
+def save_blocks(
+    blocks: Sequence[tuple[int, bytes]], output: StepOutput, kv_cache: KVCache, store: BlockStore
+) -> None:
+    """Save blocks that a step has filled; none where it could not compute all of its rows."""
+    errors = any(result.error is not None for result in output.results.values())
+    if output.lost_ids or output.dropped_ids or errors:
+        return
+    saved = kv_cache.read_blocks([block_id for block_id, _ in blocks])
+    for (block_id, block_hash), data in zip(blocks, saved, strict=True):
+        try:
+            store.save(block_hash, data)
+        except Exception as error:
+            log.warning("[block_store] block %d was not saved: %r", block_id, error)
+
+
+def _checked(data: Bytes, num_bytes: int) -> Bytes:
     if len(data) != num_bytes:
         raise ValueError(f"a block must have {num_bytes} bytes; got {len(data)}")
-    return np.frombuffer(data, np.uint8)
+    return data

@@ -25,7 +25,7 @@ from quire.models.gguf_file import forget_gguf
 from quire.models.model_builder import Progress
 from quire.runner.adapter_placing import create_reader
 from quire.runner.adapter_store import AdapterStore
-from quire.runner.kv_canary import KVCanary
+from quire.runner.kv_canary import create_canary
 from quire.runner.loaded_drafts import (
     divide_progress,
     find_drafts,
@@ -38,6 +38,7 @@ from quire.runner.memory import MemoryPlan
 from quire.runner.model_runner import ModelRunner, RunnerOptions
 from quire.runner.parallel.placement import Placement, place
 from quire.runner.step_estimate import StepEstimate
+from quire.runner.tiers.block_tiers import create_tiers
 from quire.speculative.create import Maker, create_proposers
 from quire.speculative.vocabularies import VocabularyPair
 
@@ -85,6 +86,7 @@ class InProcessExecutor:
         self._canary = runner.canary
         self.adapters = runner.adapters
         self.pictures = model.pictures
+        self.tiers = runner.tiers
         self._adapter_bytes = 0 if self.adapters is None else self.adapters.budget_bytes
         self.runner: ModelRunner | None = runner
 
@@ -94,7 +96,8 @@ class InProcessExecutor:
             assert self.runner is not None, "submit after shutdown"
             begin = time.perf_counter()
             output = self.runner.execute(plan, someone_came)
-            self._estimate.add(plan, output, time.perf_counter() - begin)
+            if plan.scheduled:
+                self._estimate.add(plan, output, time.perf_counter() - begin)
             return FinishedStep(output)
         except BaseException as error:  # Rust libraries raise panics as such
             return FinishedStep(StepOutput(), error)
@@ -123,7 +126,8 @@ class InProcessExecutor:
         values: Samples = {
             'memory_bytes{pool="weights"}': budget.demand.weight_bytes,
             'memory_bytes{pool="scratch"}': budget.demand.scratch_bytes - self._adapter_bytes,
-            'memory_bytes{pool="kv_cache"}': budget.kv_bytes,
+            'memory_bytes{pool="kv_cache"}': budget.num_blocks * budget.demand.block_bytes,
+            'memory_bytes{pool="kv_offload"}': budget.demand.pool_bytes("device"),
             "kv_canary_checks": 0,
             "kv_canary_failures": 0,
         }
@@ -241,14 +245,14 @@ def _load(
     decoder.reserve(options.max_num_batched_tokens, options.max_logits_rows)
     num_blocks = memory.budget.num_blocks
     kv_cache = placement.kv_cache(backend.kv_cache(model.demand.spec, num_blocks))
-    mode = config.cache.kv_canary
     runner = ModelRunner(
         decoder,
         backend,
         kv_cache,
         RunnerOptions(options.max_num_seqs, memory.max_model_len, model.config.eos_token_ids),
         given.create_grammars and given.create_grammars(model.config),
-        None if mode == "off" else KVCanary(kv_cache, mode),
+        create_canary(kv_cache, config.cache.kv_canary),
+        create_tiers(config.offload, kv_cache.block_bytes),
         pictures=model.pictures,
     )
     if adapters is not None:

@@ -16,6 +16,11 @@ from quire.kernels.backend import KVCache
 log = get_logger(__name__)
 
 
+def create_canary(kv_cache: KVCache, mode: KVCanaryMode) -> KVCanary | None:
+    """Return what watches a cache in a mode; None where nothing does."""
+    return None if mode == "off" else KVCanary(kv_cache, mode)
+
+
 class KVCanary:
     """Watches the blocks of one cache.
 

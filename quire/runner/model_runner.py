@@ -32,7 +32,7 @@ from quire.layers.sampler import Sampler
 from quire.models.decoder import HiddenStates
 from quire.models.model import Model
 from quire.runner.adapter_store import AdapterStore
-from quire.runner.block_store import BlockStore, move_blocks
+from quire.runner.block_store import move_blocks, save_blocks
 from quire.runner.input_batch import InputBatch
 from quire.runner.kv_canary import KVCanary
 from quire.runner.picture_rows import PictureRows
@@ -41,6 +41,7 @@ from quire.runner.sampling_state import SamplingState
 from quire.runner.speculation import CreateProposers, Speculation
 from quire.runner.state_reading import ComputedRows
 from quire.runner.step_parts import StepParts
+from quire.runner.tiers.block_tiers import BlockTiers
 from quire.runner.token_draws import LOGITS_CHUNK_ROWS, Draw, TokenDraws
 
 #: Numbers of rows whose steps are measured at start; how often at least, and at most as long as all
@@ -94,14 +95,14 @@ class ModelRunner:
         options: RunnerOptions,
         grammars: GrammarSource | None = None,
         canary: KVCanary | None = None,
-        block_store: BlockStore | None = None,
+        tiers: BlockTiers | None = None,
         pictures: PictureRows | None = None,
     ) -> None:
         self._model = model
         self._backend = backend
         self._kv_cache = kv_cache
         self.canary = canary
-        self.block_store = block_store
+        self.tiers = tiers
         self.adapters: AdapterStore | None = None
         self._input = InputBatch(
             backend,
@@ -150,15 +151,22 @@ class ModelRunner:
         self._someone_came = someone_came if self.canary is None else lambda: False
         broken = self._update_requests(plan)
         lost_blocks: list[int] = []
-        if plan.block_stores or plan.block_loads:
-            assert self.block_store is not None, "blocks to move without a store"
-            lost_blocks = move_blocks(plan, self._kv_cache, self.block_store)
+        if self.tiers is not None and (plan.block_stores or plan.block_loads):
+            lost_blocks = move_blocks(plan, self._kv_cache, self.tiers)
         if plan.block_copies:
             self._kv_cache.copy_blocks(plan.block_copies)
             if self._speculation is not None:
                 self._speculation.copy_blocks(plan.block_copies)
-        if not plan.scheduled:
-            return StepOutput(lost_block_ids=lost_blocks)
+        output = StepOutput(lost_block_ids=lost_blocks)
+        if plan.scheduled:
+            output = self._execute_rows(plan, broken, lost_blocks)
+        if self.tiers is not None and plan.block_saves:
+            save_blocks(plan.block_saves, output, self._kv_cache, self.tiers)
+        return output
+
+    def _execute_rows(
+        self, plan: SchedulerOutput, broken: dict[str, BaseException], lost_blocks: list[int]
+    ) -> StepOutput:
         corrupted = {} if self.canary is None else self.canary.verify(plan)
         output = self._parts.run(plan, broken, lost_blocks)
         if self.canary is not None:
@@ -286,6 +294,8 @@ class ModelRunner:
         self._sampling.close()
         if self.adapters is not None:
             self.adapters.close()
+        if self.tiers is not None:
+            self.tiers.close()
 
     def _forget(self, request_id: str) -> None:
         if self._speculation is not None and request_id in self._table.rows:

@@ -45,6 +45,8 @@ FLAGS = [
     "--kv-canary",
     "--kv-cache-metrics",
     "--use-cache",
+    "--kv-offload-bytes",
+    "--kv-offloading-size",
     "--max-num-seqs",
     "--max-num-batched-tokens",
     "--enable-chunked-prefill",

@@ -53,7 +53,7 @@ def test_settings_of_other_engines_are_taken_with_a_notice() -> None:
         "prefill_context_parallel_size=2 is not available: a context is not divided over ranks.",
         "enforce_eager=True changes nothing: there are no graphs to capture and no code to "
         "compile.",
-        "swap_space=4 changes nothing: preempted requests are computed again.",
+        "swap_space=4 changes nothing: see --kv-offload-bytes.",
     ]
 
 

@@ -20,6 +20,7 @@ from quire.core.step import (
 )
 from quire.engine.adapter_gate import Adapters
 from quire.engine.picture_gate import Pictures
+from quire.engine.tier_gate import Tiers
 from quire.kernels.token_table import TokenTable
 from quire.runner.step_parts import StepParts
 
@@ -107,6 +108,7 @@ class PagedExecutor:
         self.failure = None
         self.adapters: Adapters | None = None
         self.pictures: Pictures | None = None
+        self.tiers: Tiers | None = None
         self.layers: list[dict[int, int]] = [{}, {}]
         self.held: dict[str, Held] = {}
         self.plans: list[SchedulerOutput] = []

@@ -16,9 +16,11 @@ class Diary:
         self.found: dict[int, bytes] = {}
         self.hits: list[tuple[str, list[int]]] = []
         self.num_evicted = 0
+        self.last: tuple[int, bytes] | None = None
 
-    def given_out(self, block_id):
+    def given_out(self, block_id, content):
         assert block_id not in self.found, "its content must have been evicted"
+        assert content is None or self.last == (block_id, content)
 
     def cached(self, block_id, block_hash):
         assert block_id not in self.found
@@ -30,6 +32,7 @@ class Diary:
 
     def evicted(self, block_id, block_hash):
         assert self.found.pop(block_id) == block_hash
+        self.last = block_id, block_hash
         self.num_evicted += 1
 
 

@@ -61,16 +61,6 @@ def test_a_preempted_request_may_wait_and_is_still_a_preempted_one(start):
     assert run.engine.stats()["prompt_tokens"] == 4 * 12, "started once each"
 
 
-def test_no_more_blocks_are_loaded_than_are_free(start):
-    run = start(num_blocks=5, block_size=4)
-    hashes = [bytes([i]) * 32 for i in range(6)]
-    loads = run.kv.load_blocks(hashes)
-    assert [key for _, key in loads] == hashes[:4]
-    assert {key: i for i, key in loads} == run.kv.pool.cached
-    assert run.kv.load_blocks(hashes[:4]) == []
-    run.kv.check_integrity()
-
-
 def test_its_owner_sleeps_while_all_are_held(start):
     """The loop used to spin: a held request counts as unfinished, and no step has work."""
     run = start()

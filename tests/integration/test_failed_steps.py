@@ -11,7 +11,6 @@ from quire import LLM, SamplingParams
 from quire.core.structured_outputs import StructuredOutputs
 from quire.models.decoder import Decoder
 from quire.runner.sampling_state import SamplingState
-from tests.integration.test_block_store import DictStore
 
 POISON = 300  # nobody draws it
 ALLOWED = list(range(256))
@@ -175,29 +174,28 @@ def test_when_everybody_fails_it_is_the_engine(
         llm.generate(prompts(20, 10), params())
 
 
-@pytest.mark.parametrize("left", [None, b"", b"too short"])
+@pytest.mark.parametrize("is_cut", [False, True])
 def test_stored_blocks_that_are_missing_or_cut_are_computed(
-    create_llm: Callable[..., LLM], prompts: Callable[..., list[list[int]]], left: bytes | None
+    create_llm: Callable[..., LLM], prompts: Callable[..., list[list[int]]], is_cut: bool
 ) -> None:
     """A store that has lost blocks used to end the step, and with it the engine."""
-    prompt, other = prompts(40, 5)
-    store = DictStore()
-    one, two = (create_llm(block_size=4) for _ in range(2))
-    for llm in (one, two):
-        llm.engine.executor.runner.block_store = store
-    expected = one.generate([prompt, other], params())
-    scheduler = one.engine.engine.scheduler
-    hashes = list(scheduler.kv.pool.cached)
-    scheduler.store_blocks(hashes)
-    one.generate(other, params())
-    for key in hashes[3::4]:
-        if left is None:
-            del store[key]
-        else:
-            store[key] = left
-    two.engine.engine.scheduler.load_blocks(hashes)
-    outputs = two.generate([prompt, other], params())
-    assert [o.outputs for o in outputs] == [o.outputs for o in expected]
-    assert [o.outputs for o in two.generate([prompt, other], params())] == [
-        o.outputs for o in expected
-    ]
+    work = prompts(40, 45, 5)
+    llm = create_llm(
+        block_size=4, num_gpu_blocks_override=17, max_model_len=64, kv_offload_bytes=2**20
+    )
+    expected = [llm.generate(prompt, params())[0].outputs for prompt in work]
+    tiers, calls = llm.engine.executor.tiers, iter(range(10**6))
+    healthy = tiers.get
+
+    def get(block_hash: bytes) -> Any:
+        found = healthy(block_hash)
+        if next(calls) % 4 == 3:
+            tiers._ram.clear()
+            return found[:5] if is_cut else tiers._ram.get(block_hash)
+        return found
+
+    tiers.get = get
+    for _ in range(3):
+        outputs = [llm.generate(prompt, params())[0].outputs for prompt in work]
+        assert outputs == expected
+    assert next(calls) > 4

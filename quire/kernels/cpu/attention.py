@@ -35,6 +35,11 @@ class CpuKVCache:
         )
         self.nbytes: int = self.native.nbytes
 
+    @property
+    def block_bytes(self) -> int:
+        """Bytes of a block over all layers, scales included."""
+        return self.spec.block_bytes
+
     def copy_blocks(self, pairs: Sequence[tuple[int, int]]) -> None:
         """Copy whole blocks ``(source, destination)`` in every layer, in order."""
         self.native.copy_blocks(np.array(pairs, np.int64).reshape(-1, 2), len(pairs))

@@ -38,6 +38,11 @@ class ReferenceKVCache:
         scales = (*shape, spec.head_scales)
         self.scales = torch.full(scales, float("nan"), dtype=torch.bfloat16)
 
+    @property
+    def block_bytes(self) -> int:
+        """Bytes of a block over all layers, scales included."""
+        return self.spec.block_bytes
+
     def copy_blocks(self, pairs: Sequence[tuple[int, int]]) -> None:
         """Copy whole blocks ``(source, destination)`` in every layer, in order."""
         for source, destination in pairs:

@@ -37,8 +37,9 @@ HISTOGRAMS = [
     "request_params_n",
     "request_num_preemptions",
 ]
-#: Only an engine in a process of its own has the first, only --kv-cache-metrics the next ones, and
-#: only a machine that `quire doctor` has measured the last ones.
+#: Only an engine in a process of its own has the first, only --kv-cache-metrics the next ones, only
+#: a machine that `quire doctor` has measured those after them, and others an engine with proposers,
+#: adapters or tiers.
 ELSEWHERE = {
     "engine_restarts", "kv_block_lifetime_seconds", "kv_block_idle_before_evict_seconds",
     "kv_block_reuse_gap_seconds", "model_flops_utilization_perc",
@@ -48,6 +49,9 @@ ELSEWHERE = {
     "spec_decode_num_failed_proposals",
     "lora_requests_info", "lora_adapters", "lora_adapter_bytes", "lora_adapter_loads",
     "lora_adapter_evictions",
+    "kv_offload_blocks", "kv_offload_held_bytes", "kv_offload_load_bytes", "kv_offload_load_time",
+    "kv_offload_load_size", "kv_offload_store_bytes", "kv_offload_store_time",
+    "kv_offload_store_size",
 }  # fmt: skip
 
 

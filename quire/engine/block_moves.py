@@ -1,0 +1,52 @@
+"""What the next step moves between the KV cache and the tiers; it decides nothing.
+
+A block that is given out is stored under what it held, before the next step writes it. What a step
+fills is saved after it, where a tier outlives the engine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from quire.core.step import SchedulerOutput
+
+
+class BlockMoves:
+    """Collects moves for plans; a block observer.
+
+    Args:
+        saves: Whether blocks are put into tiers as soon as they are full.
+    """
+
+    def __init__(self, saves: bool) -> None:
+        self._saves = saves
+        self._stores: list[tuple[int, bytes]] = []
+        self._loads: dict[int, bytes] = {}
+        self._filled: list[tuple[int, bytes]] = []
+
+    def load(self, blocks: Iterable[tuple[int, bytes]]) -> None:
+        """Have the next step fill blocks that were just given out."""
+        self._loads.update(blocks)
+
+    def given_out(self, block_id: int, content: bytes | None) -> None:
+        """Have what the block holds stored, unless it was to be loaded and never was."""
+        if self._loads.pop(block_id, None) is None and content is not None:
+            self._stores.append((block_id, content))
+
+    def cached(self, block_id: int, block_hash: bytes) -> None:
+        """Have the block saved once the step has filled it."""
+        if self._saves:
+            self._filled.append((block_id, block_hash))
+
+    def hit(self, request_id: str, block_ids: Sequence[int]) -> None:
+        """Mean nothing: the block stays where it is."""
+
+    def evicted(self, block_id: int, block_hash: bytes) -> None:
+        """Mean nothing: it may be wrong, and where it is not, :meth:`given_out` follows."""
+
+    def fill(self, plan: SchedulerOutput) -> None:
+        """Move what was collected to the step's plan."""
+        plan.block_stores, self._stores = self._stores, []
+        plan.block_loads, loads = list(self._loads.items()), self._loads
+        plan.block_saves = [pair for pair in self._filled if pair[0] not in loads]
+        self._loads, self._filled = {}, []

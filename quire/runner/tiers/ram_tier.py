@@ -1,0 +1,67 @@
+"""KV blocks in the machine's memory; the least recently used are given up for others."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+
+import numpy as np
+import numpy.typing as npt
+
+Bytes = npt.NDArray[np.uint8]
+
+
+class RamTier:
+    """Blocks of equal size, by content hash.
+
+    Args:
+        num_blocks: It holds at most.
+        block_bytes: Of each.
+    """
+
+    label = "ram"
+
+    def __init__(self, num_blocks: int, block_bytes: int) -> None:
+        self._block_bytes = block_bytes
+        # Pages that nothing was written to take no memory.
+        self._memory: Bytes = np.empty((num_blocks, block_bytes), np.uint8)
+        self._rows: OrderedDict[bytes, int] = OrderedDict()  # least recently used first
+        self._free = list(range(num_blocks - 1, -1, -1))
+
+    @property
+    def num_blocks(self) -> int:
+        """Blocks that it holds now."""
+        return len(self._rows)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of them."""
+        return len(self._rows) * self._block_bytes
+
+    def __contains__(self, block_hash: bytes) -> bool:
+        """Whether it holds a block."""
+        return block_hash in self._rows
+
+    def put(self, block_hash: bytes, data: Bytes) -> None:
+        """Copy a block; the least recently used one makes room."""
+        row = self._rows.pop(block_hash, None)
+        if row is None:
+            if not self._free and not self._rows:
+                return
+            row = self._free.pop() if self._free else self._rows.popitem(last=False)[1]
+            self._memory[row] = data
+        self._rows[block_hash] = row
+
+    def get(self, block_hash: bytes) -> Bytes:
+        """Return a block, good until the next :meth:`put`; it is the one used last.
+
+        Raises:
+            KeyError: It is not there.
+        """
+        self._rows.move_to_end(block_hash)
+        found: Bytes = self._memory[self._rows[block_hash]]
+        return found
+
+    def clear(self) -> None:
+        """Forget all blocks."""
+        self._free += self._rows.values()
+        self._rows.clear()
