@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from quire.cli import calc_quant, calc_spec
+from quire.cli import calc_fit, calc_parallel, calc_quant, calc_spec
 from quire.cli.calc_flags import COUNT, DTYPE, JSON, finite
 from quire.cli.calc_models import kv_spec, weight_bytes
 from quire.cli.engine_flags import CountType
@@ -35,7 +35,7 @@ TOKENS = click.option("--tokens", type=COUNT, default=4096, show_default=True, h
 
 @click.group()
 def calc() -> None:
-    """Compute where memory goes, what speculation brings, which weight format to take.
+    """Compute where memory goes, what speculation brings, how to round and to divide a model.
 
     MODEL is a name such as llama-3.1-8b, quire-tiny, a folder with config.json, or a GGUF file.
     """
@@ -43,6 +43,8 @@ def calc() -> None:
 
 calc.add_command(calc_spec.spec)
 calc.add_command(calc_quant.advise_quant)
+calc.add_command(calc_fit.fit)
+calc.add_command(calc_parallel.parallel)
 
 
 @calc.command(short_help="Show the KV cache's size.")

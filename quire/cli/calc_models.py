@@ -9,6 +9,7 @@ import click
 
 from quire.core.kv_cache_spec import DTYPE_BYTES, KVCacheSpec
 from quire.core.named_shapes import NAMED_SHAPES, named_spec
+from quire.core.parallel_costs import SplitShape
 
 #: A number of parameters: 70B, 1.2b, 350M.
 PARAMETERS = re.compile(r"(\d+(?:\.\d+)?)([mbt])", re.IGNORECASE)
@@ -85,3 +86,13 @@ def checkpoint(model: str) -> Path:
         )
     # Who names the file that is read means its folder.
     return path.parent if path.name == "config.json" else resolve_model(model)
+
+
+def split_shape(model: str) -> SplitShape:
+    """Return what counts of a named model or a checkpoint when it is divided."""
+    shape = NAMED_SHAPES.get(model.lower())
+    if shape is not None:
+        return SplitShape.of_named(shape)
+    from quire.models.config_reader import read_model_config
+
+    return SplitShape.of_config(read_model_config(checkpoint(model)))

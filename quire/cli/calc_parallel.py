@@ -1,0 +1,153 @@
+"""``quire calc parallel``: how to divide a model over devices, and what that costs."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+
+import click
+
+from quire.cli.calc_flags import COUNT, DTYPE, JSON
+from quire.cli.calc_models import kv_spec, split_shape, weight_bytes
+from quire.core.kv_cache_spec import DTYPE_BYTES
+from quire.core.parallel_costs import (
+    LINKS,
+    collectives,
+    forward_bytes,
+    rank_memory,
+    seconds,
+    slow_link,
+)
+from quire.core.parallel_layout import ParallelLayout
+from quire.core.parallel_plan import Fleet, ParallelPlan, PlannedLoad, plan_layout
+from quire.core.parallel_report import report_lines
+
+#: Of weights: what the engine holds them in, and a byte each.
+WEIGHT_BYTES = {**DTYPE_BYTES, "fp8": 1, "int8": 1}
+DEFAULT_FRACTION = 0.9
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """What the flags say; a width of None is to be chosen."""
+
+    tensor_parallel_size: int | None
+    pipeline_parallel_size: int | None
+    memory: int | None
+    devices: int
+    nodes: int
+    link: str
+    exact: bool
+    wire_bytes: int
+
+    def fleet(self) -> Fleet:
+        """Return the devices.
+
+        Raises:
+            click.UsageError: Their memory is not given.
+        """
+        if self.memory is None:
+            raise click.UsageError(
+                "without -tp and -pp a division is chosen by memory; give --memory of each device."
+            )
+        usable = int(DEFAULT_FRACTION * self.memory)
+        return Fleet(
+            num_nodes=self.nodes,
+            node_devices=self.devices,
+            device_bytes=usable,
+            link=LINKS[self.link],
+        )
+
+
+@click.command(short_help="Show how to divide a model, and what it costs.")
+@click.argument("model")
+@click.option("--tensor-parallel-size", "-tp", type=COUNT, help="Shards; default: chosen.")
+@click.option("--pipeline-parallel-size", "-pp", type=COUNT, help="Stages; default: chosen.")
+@click.option("--memory", type=COUNT, help="Of each device (80GB); 0.9 of it is used.")
+@click.option("--devices", type=COUNT, default=8, show_default=True, help="Of each node.")
+@click.option("--nodes", type=COUNT, default=1, show_default=True, help="Machines.")
+@click.option("--link", type=click.Choice(list(LINKS)), default="nvlink", show_default=True,
+    help="Between devices of a node.")  # fmt: skip
+@click.option("--tokens", type=COUNT, default=4096, show_default=True, help="Of all sequences.")
+@click.option("--max-rows", type=COUNT, default=2048, show_default=True,
+    help="Tokens of the largest step.")  # fmt: skip
+@click.option("--weight-dtype", type=click.Choice(list(WEIGHT_BYTES)), default="bfloat16",
+    show_default=True, help="Of the weights.")  # fmt: skip
+@click.option("--wire-bytes", type=click.IntRange(1, 4), default=4, show_default=True,
+    help="Of an element that is sent.")  # fmt: skip
+@click.option("--exact/--no-exact", default=True, show_default=True,
+    help="Sums formed by one rank each, or over ranks.")  # fmt: skip
+@DTYPE
+@JSON
+def parallel(
+    model: str, tokens: int, max_rows: int, weight_dtype: str, dtype: str, as_json: bool,
+    **asked_flags: object,
+) -> None:  # fmt: skip
+    """Show how to divide MODEL over devices, and what ranks then hold and exchange.
+
+    With -tp or -pp that division is shown; without, the one of the fewest devices that hold it.
+    """
+    asked = Asked(**asked_flags)  # type: ignore[arg-type]  # click has checked them
+    shape = split_shape(model)
+    in_halves = weight_bytes(model, "bfloat16")
+    load = PlannedLoad(
+        shape=shape,
+        spec=kv_spec(model, dtype),
+        weight_bytes=in_halves * WEIGHT_BYTES[weight_dtype] // 2,
+        kv_tokens=tokens,
+        max_rows=max_rows,
+    )
+    plan: ParallelPlan | None = None
+    if asked.tensor_parallel_size or asked.pipeline_parallel_size:
+        layout = ParallelLayout(asked.tensor_parallel_size or 1, asked.pipeline_parallel_size or 1)
+        _check(layout, shape.num_layers)
+    else:
+        plan = plan_layout(load, asked.fleet())
+        if not plan.candidates:
+            raise click.UsageError(plan.reasons[0])
+        layout = plan.candidates[0].layout
+    show = _write_json if as_json else _write_lines
+    show(load, layout, asked, plan)
+
+
+def _check(layout: ParallelLayout, num_layers: int) -> None:
+    if layout.pipeline > num_layers:
+        raise click.UsageError(
+            f"--pipeline-parallel-size must be at most {num_layers}, the model's layers; got "
+            f"{layout.pipeline}."
+        )
+
+
+def _write_lines(
+    load: PlannedLoad, layout: ParallelLayout, asked: Asked, plan: ParallelPlan | None
+) -> None:
+    if plan is not None:
+        names = [f"TP={one.layout.tensor} x PP={one.layout.pipeline}" for one in plan.candidates]
+        others = f" (as many devices: {', '.join(names[1:])})" if names[1:] else ""
+        click.echo(f"choice: {names[0]}{others}")
+        for reason in plan.reasons:
+            click.echo(f"- {reason}")
+    for line in report_lines(
+        load, layout, LINKS[asked.link], exact=asked.exact, wire_bytes=asked.wire_bytes
+    ):
+        click.echo(line)
+
+
+def _write_json(
+    load: PlannedLoad, layout: ParallelLayout, asked: Asked, plan: ParallelPlan | None
+) -> None:
+    shape, wire = load.shape, asked.wire_bytes
+    found = collectives(shape, layout, exact=asked.exact, wire_bytes=wire)
+    ranks = rank_memory(shape, load.spec, layout, load.weight_bytes, load.max_rows, wire_bytes=wire)
+    choices = () if plan is None else plan.candidates
+    click.echo(json.dumps({
+        "tensor_parallel_size": layout.tensor,
+        "pipeline_parallel_size": layout.pipeline,
+        "choices": [[one.layout.tensor, one.layout.pipeline, one.num_nodes] for one in choices],
+        "reasons": [] if plan is None else list(plan.reasons),
+        "ranks": [asdict(one) for one in ranks],
+        "collectives": [asdict(one) for one in found],
+        "token_bytes": forward_bytes(found, 1, 1),
+        "seconds": {name: seconds(found, layout, link, 1, 1) for name, link in LINKS.items()},
+        "warning": slow_link(layout, LINKS[asked.link]),
+    }))  # fmt: skip

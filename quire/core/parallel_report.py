@@ -1,0 +1,64 @@
+"""What a division of a model comes to, as lines for people."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from quire.core.memory_budget import format_bytes
+from quire.core.parallel_costs import (
+    LINKS,
+    Link,
+    collectives,
+    forward_bytes,
+    rank_memory,
+    seconds,
+    slow_link,
+)
+from quire.core.parallel_layout import ParallelLayout
+from quire.core.parallel_plan import PlannedLoad
+
+
+def report_lines(
+    load: PlannedLoad,
+    layout: ParallelLayout,
+    link: Link,
+    *,
+    exact: bool = True,
+    wire_bytes: int = 4,
+) -> Iterator[str]:
+    """Give the map of ranks, the memory of each, what a token's forward exchanges and its time.
+
+    Args:
+        load: What shall run.
+        layout: Its division.
+        link: Between ranks.
+        exact: Whether no product is summed over ranks.
+        wire_bytes: Of an element that is sent.
+    """
+    shape = load.shape
+    yield from layout.lines(shape.num_layers)
+    for one in rank_memory(
+        shape, load.spec, layout, load.weight_bytes, load.max_rows, wire_bytes=wire_bytes
+    ):
+        total = one.weights + one.buffers + one.kv_token * load.kv_tokens
+        yield (
+            f"rank {one.rank}: weights {format_bytes(one.weights)}, KV "
+            f"{format_bytes(one.kv_token)} a token, buffers {format_bytes(one.buffers)}; with "
+            f"{load.kv_tokens:,} tokens {format_bytes(total)}"
+        )
+    found = collectives(shape, layout, exact=exact, wire_bytes=wire_bytes)
+    calls = sum(exchange.calls for exchange in found)
+    total = forward_bytes(found, 1, 1)
+    yield f"a token's forward exchanges {total:,} bytes in {calls} calls, {total / 1e6:.2f} MB"
+    for exchange in found:
+        rows = "a row of logits" if exchange.of_logits else "a token"
+        calls_of = f"{exchange.calls} x {exchange.name}, {exchange.what}"
+        yield f"  {calls_of}: {exchange.row_bytes:,} bytes {rows}"
+    if not found:
+        return
+    for other in (link, *(one for one in LINKS.values() if one is not link)):
+        waits = seconds(found, layout, other, 1, 1)
+        yield f"over {other.title}: {1e3 * waits:.3f} ms a token"
+    warning = slow_link(layout, link)
+    if warning is not None:
+        yield f"warning: {warning}"
