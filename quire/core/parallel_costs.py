@@ -127,7 +127,8 @@ def collectives(
     """Return what the ranks of a layout exchange in a forward.
 
     Exact sums gather a linear's inputs and its outputs, two each for attention and MLP; else each
-    of both has one sum over ranks: ``2 * layers * D * bytes`` for a token.
+    of both has one sum over ranks: ``2 * layers * D * bytes`` for a token. Embeddings are gathered
+    once, and logits where they are asked for.
 
     Args:
         shape: The model.
@@ -156,6 +157,7 @@ def collectives(
                 Collective("all_reduce", "MLP's outputs", dense, dense * width),
             ]
         found += [
+            Collective("all_gather_columns", "embeddings", 1, width),
             Collective("all_to_all", "experts' rows", moe, moe * shape.top_k * width),
             Collective("gather_columns", "logits", 1, shape.vocab_size * wire_bytes, True),
         ]
@@ -265,8 +267,8 @@ def rank_memory(
     """Return what each rank holds.
 
     Weights are taken to have the same bytes each. Projections of KV heads are in several shards
-    where heads are; the first stage has the embedding, whole in each shard, the last one the head,
-    divided; a tied matrix is in both.
+    where heads are; the first stage has the embedding, the last one the head, both divided by
+    tokens; a tied matrix is in both.
 
     Args:
         shape: The model.
@@ -286,9 +288,8 @@ def rank_memory(
             own = heads[shard] * shape.pair_parameters if pairs else 0
             count = len(layers) * ((shape.layer_parameters - pairs) / width + own)
             first, last = stage == 0, stage == layout.pipeline - 1
-            count += shape.table_parameters * first
-            if last and not (shape.tied and first):
-                count += shape.table_parameters / width
+            tables = 1 if shape.tied and first and last else first + last
+            count += tables * shape.table_parameters / width
             kv = spec.token_bytes * len(layers) / shape.num_layers
             if not spec.is_latent:
                 kv *= heads[shard] / shape.num_kv_heads

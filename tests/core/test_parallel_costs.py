@@ -56,21 +56,23 @@ def test_named_shapes_have_the_weights_that_their_sizes_say(name):
 
 @pytest.mark.parametrize("width", [2, 4, 8])
 def test_sums_over_ranks_of_a_70b_model_are_two_a_layer_and_2_62_megabytes_a_token(width):
-    """2 x 80 layers x 8,192 x 2 bytes; and the logits, gathered once."""
+    """2 x 80 layers x 8,192 x 2 bytes; embeddings and logits are gathered once."""
     found = collectives(SEVENTY, ParallelLayout(width), exact=False, wire_bytes=2)
     reduces = [one for one in found if one.name == "all_reduce"]
     assert sum(one.calls for one in reduces) == 2 * 80
     assert sum(one.row_bytes for one in reduces) == 2 * 80 * 8192 * 2 == 2_621_440
-    (logits,) = [one for one in found if one.name != "all_reduce"]
+    rows, logits = [one for one in found if one.name != "all_reduce"]
+    assert (rows.calls, rows.row_bytes, rows.of_logits) == (1, 2 * 8192, False)
     assert (logits.calls, logits.row_bytes, logits.of_logits) == (1, 2 * 32000, True)
 
 
 def test_exact_sums_gather_inputs_and_outputs():
     found = collectives(SEVENTY, ParallelLayout(2))
     gathers = [one for one in found if one.name == "all_gather_columns"]
-    assert sum(one.calls for one in gathers) == 4 * 80
-    assert sum(one.row_bytes for one in gathers) == 80 * (3 * 8192 + 28672) * 4
-    assert forward_bytes(found, 5, 2) == 5 * 80 * (3 * 8192 + 28672) * 4 + 2 * 4 * 32000
+    rows = 80 * (3 * 8192 + 28672) * 4 + 8192 * 4
+    assert sum(one.calls for one in gathers) == 4 * 80 + 1
+    assert sum(one.row_bytes for one in gathers) == rows
+    assert forward_bytes(found, 5, 2) == 5 * rows + 2 * 4 * 32000
 
 
 def test_stages_send_two_rows_at_each_border():
@@ -96,7 +98,9 @@ def test_two_ranks_receive_a_sum_s_payload_once(link, expected):
     """A ring of n ranks moves 2 (n - 1) / n of it: for two ranks all of it."""
     layout = ParallelLayout(2)
     found = [
-        one for one in collectives(SEVENTY, layout, exact=False, wire_bytes=2) if not one.of_logits
+        one
+        for one in collectives(SEVENTY, layout, exact=False, wire_bytes=2)
+        if one.name == "all_reduce"
     ]
     waits = 160 * LINKS[link].delay
     assert seconds(found, layout, LINKS[link], 1, 0) == pytest.approx(waits + expected)
@@ -126,13 +130,12 @@ def test_heads_are_divided_and_then_copied(heads, width, expected):
 
 
 @pytest.mark.parametrize(("width", "stages"), [(1, 1), (2, 1), (4, 1), (8, 1), (2, 4), (4, 2)])
-def test_ranks_hold_the_model_once_and_the_embedding_in_each_shard(width, stages):
+def test_ranks_hold_the_model_once(width, stages):
     spec = named_spec("llama-2-70b", "bfloat16")
     assert spec is not None
     layout, total = ParallelLayout(width, stages), 2 * SEVENTY.num_parameters
     found = rank_memory(SEVENTY, spec, layout, total, 2048)
-    copies = 2 * (width - 1) * SEVENTY.table_parameters
-    assert sum(one.weights for one in found) == pytest.approx(total + copies, abs=width * stages)
+    assert sum(one.weights for one in found) == pytest.approx(total, abs=width * stages)
     assert sum(one.kv_token for one in found) == spec.token_bytes
     assert len({one.buffers for one in found}) == 1
 
@@ -151,6 +154,6 @@ def test_copied_heads_take_their_projections_along():
     spec = KVCacheSpec(1, 2, 8, 16, "float32")
     four = rank_memory(shape, spec, ParallelLayout(4), 4 * 10**6, 8)
     pairs = 2 * 8 * 64
-    each = (shape.layer_parameters - 2 * pairs) / 4 + pairs + 6400 + 1600
+    each = (shape.layer_parameters - 2 * pairs) / 4 + pairs + 2 * 1600
     assert [one.weights for one in four] == [round(4 * each)] * 4
     assert [one.kv_token for one in four] == [spec.token_bytes // 2] * 4

@@ -35,7 +35,7 @@ def fleet(nodes: int, devices: int, gigabytes: float, link: str = "nvlink") -> F
         ("llama-3.1-70b", 2, fleet(2, 2, 80), (2, 2)),
         ("llama-3.1-405b", 1, fleet(1, 8, 80), (8, 1)),
         ("llama-3.1-405b", 2, fleet(2, 8, 80), (8, 2)),
-        ("llama-3.1-405b", 2, fleet(4, 4, 80), (4, 4)),
+        ("llama-3.1-405b", 2, fleet(4, 4, 80), (4, 3)),
         ("mixtral-8x7b", 2, fleet(1, 4, 80), (2, 1)),
     ],
 )
