@@ -1,0 +1,50 @@
+"""What ``quire serve`` would do, told without loading weights: ranks, memory, exchanges."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from quire.core.config import EngineConfig
+from quire.core.machine import Machine
+from quire.core.memory_budget import format_bytes
+from quire.core.parallel_costs import Link, SplitShape
+from quire.core.parallel_layout import ParallelLayout
+from quire.core.parallel_plan import PlannedLoad
+from quire.core.parallel_report import report_lines
+from quire.llm.memory_needs import engine_demand
+from quire.models.config_reader import read_model_config
+from quire.models.hub import resolve_model
+
+
+def dry_run_lines(
+    config: EngineConfig, machine: Machine, layout: ParallelLayout, link: Link, *, exact: bool
+) -> Iterator[str]:
+    """Give lines on one model.
+
+    Raises:
+        ModelLoadError: There is no such model, or it cannot be used.
+        ConfigError: A setting is impossible.
+    """
+    path = resolve_model(config.model.model, config.model.revision)
+    demand, resolved = engine_demand(path, config, machine)
+    load = PlannedLoad(
+        shape=SplitShape.of_config(read_model_config(path)),
+        spec=demand.spec,
+        weight_bytes=demand.weight_bytes,
+        kv_tokens=demand.max_model_len,
+        max_rows=config.scheduler.max_num_batched_tokens,
+    )
+    yield f"{config.model.model}: {layout.size} ranks, {layout.tensor} x {layout.pipeline}"
+    for line in resolved.choices:
+        yield line
+    yield (
+        f"whole: weights {format_bytes(demand.weight_bytes)}, scratch "
+        f"{format_bytes(demand.scratch_bytes)}, KV {format_bytes(demand.spec.token_bytes)} a "
+        f"token; of this machine {format_bytes(resolved.memory_bytes)}"
+    )
+    if layout.size > 1 and demand.least_bytes <= resolved.memory_bytes:
+        yield (
+            "it fits one process: divide it for memory's sake only. More processes serve more "
+            "requests as replicas (--data-parallel-size)."
+        )
+    yield from report_lines(load, layout, link, exact=exact)
