@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any, get_type_hints
@@ -54,7 +54,12 @@ def server_flags(function: Callable[..., Any]) -> Callable[..., Any]:
 @engine_flags
 @click.argument("more_models", metavar="[MODEL]...", nargs=-1)
 @server_flags
-def serve(config: EngineConfig, options: ServerOptions, more_models: tuple[str, ...]) -> None:
+@click.option(
+    "--dry-run", is_flag=True, help="Print ranks, memory and what ranks exchange, and end."
+)
+def serve(
+    config: EngineConfig, options: ServerOptions, more_models: tuple[str, ...], dry_run: bool
+) -> None:
     """Answer HTTP requests in OpenAI's API with MODEL.
 
     Several models share the memory; requests choose by name, and the first is the default. With
@@ -63,6 +68,10 @@ def serve(config: EngineConfig, options: ServerOptions, more_models: tuple[str, 
 
     SIGTERM or Ctrl-C lets running requests finish for --shutdown-timeout seconds.
     """
+    others = [_for_model(config, name) for name in more_models]
+    if dry_run:
+        _tell((config, *others))
+        return
     started = time.perf_counter()
     use_background_stderr()  # whoever reads it, or does not: nobody waits for them
     # The port first, then what takes long to import: clients are told, not refused.
@@ -93,7 +102,6 @@ def serve(config: EngineConfig, options: ServerOptions, more_models: tuple[str, 
     if options.uds is None and options.host not in LOOPBACK and not (keys or options.api_key):
         _say(options, f"{options.host} is reachable by others and needs no key", "warning")
     loading = Loading()
-    others = [_for_model(config, name) for name in more_models]
     named = _is_named(click.get_current_context())
     name = (config.model.served_model_name or (served_name(config.model.model),))[0]
     every_key = (*keys, *map(ApiKey.create, options.api_key))
@@ -122,6 +130,16 @@ def serve(config: EngineConfig, options: ServerOptions, more_models: tuple[str, 
 
     _say(options, f"loading: {url} answers 503 until {name} is there")
     run_server(Server(options, Load(create, meanwhile, loading), announce), listener, options.uds)
+
+
+def _tell(configs: Sequence[EngineConfig]) -> None:
+    """Print what serving would take, without loading anything."""
+    from quire.core.machine import read_machine
+    from quire.llm.dry_run import dry_run_lines
+
+    for config in configs:
+        for line in dry_run_lines(config, read_machine()):
+            click.echo(line)
 
 
 def _is_named(context: click.Context) -> bool:

@@ -7,8 +7,7 @@ from collections.abc import Iterator
 from quire.core.config import EngineConfig
 from quire.core.machine import Machine
 from quire.core.memory_budget import format_bytes
-from quire.core.parallel_costs import Link, SplitShape
-from quire.core.parallel_layout import ParallelLayout
+from quire.core.parallel_costs import LINKS, SplitShape
 from quire.core.parallel_plan import PlannedLoad
 from quire.core.parallel_report import report_lines
 from quire.llm.memory_needs import engine_demand
@@ -16,9 +15,7 @@ from quire.models.config_reader import read_model_config
 from quire.models.hub import resolve_model
 
 
-def dry_run_lines(
-    config: EngineConfig, machine: Machine, layout: ParallelLayout, link: Link, *, exact: bool
-) -> Iterator[str]:
+def dry_run_lines(config: EngineConfig, machine: Machine) -> Iterator[str]:
     """Give lines on one model.
 
     Raises:
@@ -27,6 +24,8 @@ def dry_run_lines(
     """
     path = resolve_model(config.model.model, config.model.revision)
     demand, resolved = engine_demand(path, config, machine)
+    parallel = config.parallel
+    layout = parallel.layout
     load = PlannedLoad(
         shape=SplitShape.of_config(read_model_config(path)),
         spec=demand.spec,
@@ -34,9 +33,8 @@ def dry_run_lines(
         kv_tokens=demand.max_model_len,
         max_rows=config.scheduler.max_num_batched_tokens,
     )
-    yield f"{config.model.model}: {layout.size} ranks, {layout.tensor} x {layout.pipeline}"
-    for line in resolved.choices:
-        yield line
+    yield f"{config.model.model}: {layout.pipeline} stages of {layout.tensor} ranks"
+    yield from resolved.choices
     yield (
         f"whole: weights {format_bytes(demand.weight_bytes)}, scratch "
         f"{format_bytes(demand.scratch_bytes)}, KV {format_bytes(demand.spec.token_bytes)} a "
@@ -47,4 +45,5 @@ def dry_run_lines(
             "it fits one process: divide it for memory's sake only. More processes serve more "
             "requests as replicas (--data-parallel-size)."
         )
-    yield from report_lines(load, layout, link, exact=exact)
+    link = LINKS["shared-memory"]
+    yield from report_lines(load, layout, link, exact=parallel.exact_tensor_parallel)

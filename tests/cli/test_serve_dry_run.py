@@ -1,0 +1,43 @@
+"""What ``quire serve --dry-run`` tells."""
+
+from __future__ import annotations
+
+from click.testing import CliRunner
+
+from quire.cli.serve import serve
+
+
+def tell(*arguments: str) -> str:
+    result = CliRunner().invoke(serve, [*arguments, "--dry-run"])
+    assert result.exit_code == 0, result.output
+    return result.output
+
+
+def test_ranks_memory_exchanges_and_links_are_told():
+    text = tell("quire-tiny", "-tp", "2", "-pp", "2")
+    assert "stage 0: layers 0 to 2, ranks 0, 1: 2 shards of each layer" in text
+    assert "stage 1: layers 3 to 5, ranks 2, 3: 2 shards of each layer" in text
+    assert text.count("\nrank ") == 4 and "buffers" in text
+    assert "a token's forward exchanges" in text
+    assert "over 10 Gbit/s Ethernet" in text and "over NVLink" in text
+    assert "it fits one process" in text
+
+
+def test_fewer_messages_where_sums_may_be_divided():
+    assert "12 x all_reduce" not in tell("quire-tiny", "-tp", "2")
+    text = tell("quire-tiny", "-tp", "2", "--no-exact-tensor-parallel")
+    assert "6 x all_reduce, attention's outputs" in text
+
+
+def test_one_process_has_nothing_to_exchange():
+    assert "0 bytes in 0 calls" in tell("quire-tiny")
+
+
+def test_every_model_is_told():
+    text = tell("quire-tiny", "quire-tiny-vision")
+    assert "quire-tiny: 1 stages" in text and "quire-tiny-vision: 1 stages" in text
+
+
+def test_a_model_that_is_not_there_is_said():
+    result = CliRunner().invoke(serve, ["no/such-folder/model", "--dry-run"])
+    assert result.exit_code != 0
