@@ -33,6 +33,7 @@ class SplitShape:
         tied: Whether the head is the embedding's matrix.
         num_moe_layers: Layers of experts.
         top_k: Experts of a token in those.
+        shared_dim: Width of the experts of those that are always on.
         splits_attention: Whether each rank computes some of the heads alone; not where a norm spans
             all of them.
     """
@@ -48,6 +49,7 @@ class SplitShape:
     tied: bool = False
     num_moe_layers: int = 0
     top_k: int = 0
+    shared_dim: int = 0
     splits_attention: bool = True
 
     @classmethod
@@ -65,6 +67,7 @@ class SplitShape:
             tied=config.tie_word_embeddings,
             num_moe_layers=config.num_moe_layers,
             top_k=0 if config.moe is None else config.moe.top_k,
+            shared_dim=0 if config.moe is None else config.moe.shared_size,
             splits_attention=config.qk_norm != "rms_of_rows",
         )
 
@@ -140,21 +143,22 @@ def collectives(
     layers, moe = shape.num_layers, shape.num_moe_layers
     if layout.tensor > 1:
         attention = layers if shape.splits_attention else 0
-        dense = layers - moe
+        shared = moe if shape.shared_dim else 0
+        mlps, inner = layers - moe + shared, (layers - moe) * shape.inner_dim
+        inner += shared * shape.shared_dim
         if exact:
+            gather = "all_gather_columns"
             found += [
-                Collective("all_gather_columns", "attention's rows", attention,
+                Collective(gather, "attention's rows", attention,
                     attention * shape.attended_dim * wire_bytes),
-                Collective("all_gather_columns", "attention's outputs", attention,
-                    attention * width),
-                Collective("all_gather_columns", "MLP's inner rows", dense,
-                    dense * shape.inner_dim * wire_bytes),
-                Collective("all_gather_columns", "MLP's outputs", dense, dense * width),
+                Collective(gather, "attention's outputs", layers, layers * width),
+                Collective(gather, "MLP's inner rows", mlps, inner * wire_bytes),
+                Collective(gather, "MLP's outputs", mlps, mlps * width),
             ]  # fmt: skip
         else:
             found += [
                 Collective("all_reduce", "attention's outputs", attention, attention * width),
-                Collective("all_reduce", "MLP's outputs", dense, dense * width),
+                Collective("all_reduce", "MLP's outputs", mlps, mlps * width),
             ]
         found += [
             Collective("all_gather_columns", "embeddings", 1, width),
