@@ -1,0 +1,271 @@
+"""Where the ranks of several machines find their driver: by TCP, each saying which rank it is.
+
+Messages are data alone, so that whoever reaches the port can run nothing; who has no key is sent
+away.
+"""
+
+from __future__ import annotations
+
+import hmac
+import os
+import select
+import socket
+import time
+from collections.abc import Callable, Collection
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from quire import __version__
+from quire.core import env
+from quire.core.errors import ConfigError, ModelLoadError, QuireError
+from quire.core.log import get_logger
+from quire.runner.parallel.handshake import receive, send
+
+log = get_logger(__name__)
+
+Address = tuple[str, int]
+#: How long a rank waits for its driver, and a driver for its ranks.
+MEETING_SECONDS = 600.0
+#: How long one that connected may take to say who it is.
+_HELLO_SECONDS = 5.0
+_CONNECT_SECONDS = 5.0
+_RETRY_SECONDS = 0.25
+#: A side that answers nothing at all, not even by its kernel, is gone after about 15 s.
+_IDLE_SECONDS, _PROBE_SECONDS, _NUM_PROBES = 5, 2, 5
+
+
+class Hello(msgspec.Struct, frozen=True):
+    """Who a rank is.
+
+    Attributes:
+        rank: Which it is to be.
+        key: What only ranks of this engine know.
+        version: Of the program.
+        machine: The same for all that can share memory.
+        node: Name of the machine, for people.
+        pid: Process id there.
+    """
+
+    rank: int
+    key: str
+    version: str
+    machine: str
+    node: str
+    pid: int
+
+
+class Answer(msgspec.Struct, frozen=True):
+    """Whether the driver takes it: empty, or why not."""
+
+    refusal: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class RankLink:
+    """A rank that has come.
+
+    Attributes:
+        connection: To it.
+        hello: Who it is.
+    """
+
+    connection: socket.socket
+    hello: Hello
+
+    def __str__(self) -> str:
+        return f"rank {self.hello.rank} on {self.hello.node} (process {self.hello.pid})"
+
+
+def machine_id() -> str:
+    """Return what is the same for processes that can share memory.
+
+    The kernel's number of this boot, and the namespace of process ids: through ``/proc`` others are
+    reached by them.
+    """
+    given = env.get("QUIRE_MACHINE_ID")
+    if given is not None:
+        return given
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        return f"{boot} {os.readlink('/proc/self/ns/pid')}"
+    except OSError:
+        return f"{socket.gethostname()} {os.getppid()}"
+
+
+def hello(rank: int, key: str) -> Hello:
+    """Return what this process says of itself."""
+    return Hello(rank, key, __version__, machine_id(), socket.gethostname(), os.getpid())
+
+
+class Meeting:
+    """A driver's port, open until all ranks have come.
+
+    Args:
+        address: To listen at; port 0 is any.
+        key: That ranks must have.
+
+    Raises:
+        ConfigError: It cannot be listened at.
+    """
+
+    def __init__(self, address: Address, key: str) -> None:
+        self._key = key
+        try:
+            self._listener = socket.create_server(address)
+        except OSError as error:
+            raise ConfigError(
+                f"[parallel] --master-addr and --master-port must be of this machine and free; got "
+                f"{address[0]}:{address[1]} ({error.strerror}). Give another."
+            ) from error
+
+    @property
+    def address(self) -> Address:
+        """Where ranks come."""
+        host, port = self._listener.getsockname()[:2]
+        return host, port
+
+    def gather(
+        self,
+        ranks: Collection[int],
+        check: Callable[[], None] = lambda: None,
+        seconds: float = MEETING_SECONDS,
+    ) -> list[RankLink]:
+        """Return the ranks, in their order, when all have come; the port is closed then.
+
+        Args:
+            ranks: Which are to come.
+            check: Called often; raises where one will not come.
+            seconds: The longest wait.
+
+        Raises:
+            ModelLoadError: Some have not come.
+            QuireError: As ``check`` says.
+        """
+        found: dict[int, RankLink] = {}
+        end = time.monotonic() + seconds
+        try:
+            while len(found) < len(ranks):
+                check()
+                if time.monotonic() > end:
+                    missing = ", ".join(str(rank) for rank in sorted(ranks) if rank not in found)
+                    raise ModelLoadError(
+                        f"[parallel] all ranks must come within {seconds:g} s; got none for "
+                        f"{missing}. See the log of the machines that they are to run on."
+                    )
+                if select.select([self._listener], [], [], _RETRY_SECONDS)[0]:
+                    link = self._meet(ranks, found)
+                    if link is not None:
+                        found[link.hello.rank] = link
+                        log.info("[parallel] %s is here", link)
+        except BaseException:
+            for link in found.values():
+                link.connection.close()
+            raise
+        finally:
+            self.close()
+        return [found[rank] for rank in sorted(found)]
+
+    def _meet(self, ranks: Collection[int], found: dict[int, RankLink]) -> RankLink | None:
+        """Hear who has connected; None where it is sent away."""
+        connection, (host, *_) = self._listener.accept()
+        try:
+            connection.settimeout(_HELLO_SECONDS)
+            said = receive(connection, Hello)
+            refusal = self._refusal(said, ranks, found)
+            send(connection, Answer(refusal))
+            if not refusal:
+                receive(connection, Answer)  # it may have given up meanwhile
+                keep_alive(connection)
+                connection.settimeout(None)
+                return RankLink(connection, said)
+            log.warning("[parallel] %s was sent away: %s", host, refusal)
+        except (OSError, EOFError, msgspec.DecodeError):
+            log.warning("[parallel] %s connected and did not say which rank it is", host)
+        connection.close()
+        return None
+
+    def _refusal(self, said: Hello, ranks: Collection[int], found: dict[int, RankLink]) -> str:
+        if not hmac.compare_digest(said.key.encode(), self._key.encode()):
+            return "[parallel] QUIRE_CLUSTER_KEY must be the same on all machines; got another."
+        if said.version != __version__:
+            return (
+                f"[parallel] ranks must run Quire {__version__}, as their driver does; got "
+                f"{said.version} on {said.node}."
+            )
+        if said.rank not in ranks:
+            return f"[parallel] a rank must be one of {_span(ranks)}; got {said.rank}."
+        if said.rank in found:
+            return f"[parallel] each rank must come once; got {found[said.rank]} already."
+        return ""
+
+    def close(self) -> None:
+        """Close the port."""
+        self._listener.close()
+
+
+def join(address: Address, own: Hello, seconds: float = MEETING_SECONDS) -> socket.socket:
+    """Go to the driver, as soon as it listens, and return the connection.
+
+    Raises:
+        ModelLoadError: There is no driver.
+        ConfigError: It takes no such rank.
+    """
+    end = time.monotonic() + seconds
+    while True:
+        connection = None
+        try:
+            connection = socket.create_connection(address, timeout=_CONNECT_SECONDS)
+            if connection.getsockname() == connection.getpeername():
+                raise OSError("a port that nobody listens at met itself")
+            connection.settimeout(max(1.0, end - time.monotonic()))
+            send(connection, own)
+            refusal = receive(connection, Answer).refusal
+            if not refusal:
+                send(connection, Answer())
+        except (OSError, EOFError) as error:
+            if connection is not None:
+                connection.close()
+            if time.monotonic() > end:
+                raise ModelLoadError(
+                    f"[parallel] rank 0 must listen at {address[0]}:{address[1]} within "
+                    f"{seconds:g} s; got {error}. Start it, or correct --master-addr and "
+                    "--master-port."
+                ) from error
+            time.sleep(_RETRY_SECONDS)
+            continue
+        if refusal:
+            connection.close()
+            raise ConfigError(refusal)
+        keep_alive(connection)
+        connection.settimeout(None)
+        return connection
+
+
+def keep_alive(connection: socket.socket) -> None:
+    """Have the kernel find out when the other machine is gone, and send small messages at once."""
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, value in (
+        ("TCP_KEEPIDLE", _IDLE_SECONDS),
+        ("TCP_KEEPINTVL", _PROBE_SECONDS),
+        ("TCP_KEEPCNT", _NUM_PROBES),
+        ("TCP_USER_TIMEOUT", 1000 * (_IDLE_SECONDS + _PROBE_SECONDS * _NUM_PROBES)),
+    ):
+        if hasattr(socket, name):
+            with suppress(OSError):
+                connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+
+
+def error_of(kind: str, text: str) -> QuireError:
+    """Return an error that a rank told of."""
+    from quire.core import errors
+
+    found: type[QuireError] = getattr(errors, kind, ModelLoadError)
+    return found(text)
+
+
+def _span(ranks: Collection[int]) -> str:
+    return f"{min(ranks)} to {max(ranks)}"

@@ -1,0 +1,126 @@
+"""Ranks come to their driver: in any order, each once, with the key; others are sent away."""
+
+from __future__ import annotations
+
+import socket
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+import msgspec
+import pytest
+
+from quire.core.errors import ConfigError, ModelLoadError
+from quire.runner.parallel import meeting
+from quire.runner.parallel.meeting import Meeting, hello, join, machine_id
+
+LOOPBACK = ("127.0.0.1", 0)
+
+
+@pytest.fixture
+def threads():
+    with ThreadPoolExecutor(4) as pool:
+        yield pool
+
+
+def closed(*connections: socket.socket) -> None:
+    for connection in connections:
+        connection.close()
+
+
+def test_ranks_come_in_any_order_and_are_returned_in_theirs(threads):
+    driver = Meeting(LOOPBACK, "k")
+    came = [threads.submit(join, driver.address, hello(rank, "k")) for rank in (3, 1, 2)]
+    links = driver.gather([1, 2, 3], seconds=20)
+    assert [link.hello.rank for link in links] == [1, 2, 3]
+    assert {link.hello.machine for link in links} == {machine_id()}
+    closed(*(link.connection for link in links), *(one.result() for one in came))
+
+
+def test_a_rank_waits_until_its_driver_listens(threads):
+    with socket.create_server(LOOPBACK) as taken:
+        address = taken.getsockname()
+    came = threads.submit(join, address, hello(1, ""))
+    driver = Meeting(address, "")
+    (link,) = driver.gather([1], seconds=20)
+    assert link.connection.getpeername() == came.result().getsockname()
+    closed(link.connection, came.result())
+
+
+@dataclass
+class Strange:
+    """One that does not belong."""
+
+    rank: int
+    key: str
+    version: str
+    expected: str
+
+
+@pytest.mark.parametrize(
+    "one",
+    [
+        Strange(1, "other", "", "QUIRE_CLUSTER_KEY must be the same"),
+        Strange(7, "k", "", "must be one of 1 to 2; got 7"),
+        Strange(1, "k", "0.0.9", "got 0.0.9 on"),
+    ],
+)
+def test_who_does_not_belong_is_told_why(threads, one):
+    driver = Meeting(LOOPBACK, "k")
+    waiting = threads.submit(driver.gather, [1, 2], seconds=20)
+    said = hello(one.rank, one.key)
+    if one.version:
+        said = msgspec.structs.replace(said, version=one.version)
+    with pytest.raises(ConfigError, match=one.expected):
+        join(driver.address, said)
+    first = join(driver.address, hello(1, "k"))
+    with pytest.raises(ConfigError, match="each rank must come once"):
+        join(driver.address, hello(1, "k"))
+    second = join(driver.address, hello(2, "k"))
+    closed(first, second, *(link.connection for link in waiting.result()))
+
+
+def test_noise_does_not_hold_up_a_meeting(threads, monkeypatch):
+    monkeypatch.setattr(meeting, "_HELLO_SECONDS", 0.2)
+    driver = Meeting(LOOPBACK, "")
+    waiting = threads.submit(driver.gather, [1], seconds=20)
+    with socket.create_connection(driver.address) as silent:
+        with socket.create_connection(driver.address) as loud:
+            loud.sendall(b"GET / HTTP/1.1\r\n\r\n")
+            came = join(driver.address, hello(1, ""))
+        (link,) = waiting.result()
+        assert silent.recv(1) == b""
+    closed(link.connection, came)
+
+
+def test_ranks_that_do_not_come_are_named():
+    with pytest.raises(ModelLoadError, match=r"within 0.3 s; got none for 1, 2\."):
+        Meeting(LOOPBACK, "").gather([1, 2], seconds=0.3)
+
+
+def test_a_launcher_that_knows_better_ends_the_wait():
+    def check() -> None:
+        raise ModelLoadError("[ray] no node has room")
+
+    with pytest.raises(ModelLoadError, match="no node has room"):
+        Meeting(LOOPBACK, "").gather([1], check)
+
+
+def test_a_driver_that_never_listens_is_said():
+    with socket.create_server(LOOPBACK) as taken:
+        address = taken.getsockname()
+    with pytest.raises(ModelLoadError, match="rank 0 must listen at 127.0.0.1"):
+        join(address, hello(1, ""), seconds=0.3)
+
+
+def test_a_taken_port_is_a_setting_at_fault():
+    with (
+        socket.create_server(LOOPBACK) as taken,
+        pytest.raises(ConfigError, match="--master-port must be of this machine and free"),
+    ):
+        Meeting(taken.getsockname(), "")
+
+
+def test_machines_are_told_apart_by_name(monkeypatch):
+    own = machine_id()
+    monkeypatch.setenv("QUIRE_MACHINE_ID", "other")
+    assert machine_id() == "other" != own
