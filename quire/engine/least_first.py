@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from heapq import heapify, heappop, heappush, heapreplace
-from typing import Any
+from typing import Any, Generic, TypeVar
+
+Name = TypeVar("Name", str, int)
 
 #: Entries that are never too many.
 LEAST_ROOM = 64
 
 
-class LeastFirst:
+class LeastFirst(Generic[Name]):
     """Finds the name with the least key.
 
     A key may grow without notice: a name that comes to the front with an old key goes back to where
@@ -22,13 +24,13 @@ class LeastFirst:
         key: Returns a name's key, which can be compared with others; None for one that is gone.
     """
 
-    def __init__(self, key: Callable[[str], Any | None]) -> None:
+    def __init__(self, key: Callable[[Name], Any | None]) -> None:
         self._key = key
-        self._heap: list[tuple[Any, str]] = []
-        self._entries: dict[str, tuple[Any, str]] = {}  # the one of a name's entries that counts
+        self._heap: list[tuple[Any, Name]] = []
+        self._entries: dict[Name, tuple[Any, Name]] = {}  # the one of a name's entries that counts
         self._room = LEAST_ROOM  # entries until a look at all of them
 
-    def push(self, name: str) -> None:
+    def push(self, name: Name) -> None:
         """Put a name where its key says; nowhere when it is gone."""
         key = self._key(name)
         entry = (key, name)
@@ -38,7 +40,7 @@ class LeastFirst:
             if len(self._heap) > self._room:
                 self._clean()
 
-    def first(self) -> str | None:
+    def first(self) -> Name | None:
         """Return the name with the least key, or None when all are gone."""
         while self._heap:
             entry = self._heap[0]

@@ -1,0 +1,233 @@
+"""``ReplicatedEngine``: several engines of one model as one.
+
+Requests are sent on from the event loop that brought them. What an engine is likely to do decides
+where each goes; an engine that is lost is left out until it serves again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any
+
+from quire.core.adapters import AdapterReference
+from quire.core.config import EngineConfig, ModelOptions
+from quire.core.errors import CapacityError, EngineDeadError
+from quire.core.log import get_logger
+from quire.core.metrics import Samples, add_label
+from quire.core.outputs import RequestOutput
+from quire.core.request import EngineRequest
+from quire.engine.request import derive_seed
+from quire.llm.engine_client import EngineProgress
+from quire.llm.engine_views import EngineView, EngineViews
+from quire.llm.process.proxy import EngineProxy
+from quire.llm.replicas.dispatcher import Assignment, Dispatcher, Job
+from quire.llm.replicas.prefix_index import block_names
+
+log = get_logger(__name__)
+
+#: A request whose engine dies before its first output is tried once more elsewhere. Not more
+#: often: it may be what the engine died of.
+MOST_TRIES = 2
+
+
+class ReplicatedEngine:
+    """Engines of one model; see :class:`quire.llm.engine_client.EngineClient`.
+
+    Each request goes to one of them. When that dies before the request's first output, another one
+    answers; later the request ends with ``EngineDeadError``, as it does with one engine.
+
+    Args:
+        engines: Loaded, with the same settings; they are this one's, and end with it.
+    """
+
+    def __init__(self, engines: Sequence[EngineProxy]) -> None:
+        self._engines = list(engines)
+        first = engines[0]
+        self.config: EngineConfig = first.config
+        self.model_config = first.model_config
+        self.max_model_len = min(engine.max_model_len for engine in engines)
+        self.tokenizer = first.tokenizer
+        self.default_sampling_params: dict[str, Any] = first.default_sampling_params
+        self._block_size = self.config.cache.block_size
+        self._dispatcher = Dispatcher(
+            [_num_blocks(engine) for engine in engines],
+            self._block_size,
+            self.config.scheduler.max_num_batched_tokens,
+        )
+        self._views = EngineViews(self)
+        self._lost: set[int] = set()
+        # Of live requests, and of ended ones whose blocks are kept.
+        self._places: dict[str, int] = {}
+        self._numbers = itertools.count()
+        self._closed = False
+
+    @property
+    def engines(self) -> Sequence[EngineProxy]:
+        """Each of them, by its number."""
+        return self._engines
+
+    def view(self, options: ModelOptions) -> EngineView:
+        """See :class:`quire.llm.engine_views.SharedEngine`."""
+        view = self._engines[0].view(options)
+        return self._views.open(view.tokenizer, view.default_sampling_params)
+
+    async def generate(self, request: EngineRequest, /) -> AsyncGenerator[RequestOutput, None]:
+        """Yield the request's output after each step that changed it; see the protocol."""
+        if request.params.seed is None:  # as one engine would draw it, whoever computes it
+            seed = derive_seed(self.config.seed, next(self._numbers))
+            request = replace(request, params=replace(request.params, seed=seed))
+        job = self._job(request)
+        for num_tries in itertools.count(1):
+            assignment = self._assign(request, job)
+            is_answered = False
+            try:
+                async for output in self._outputs(request, assignment):
+                    is_answered = True
+                    yield output
+                return
+            except (EngineDeadError, CapacityError) as error:
+                is_lost = not self._serves(assignment.engine) or isinstance(error, EngineDeadError)
+                if is_answered or not is_lost or self._closed or num_tries == MOST_TRIES:
+                    raise
+                log.warning("%s Request %s goes to another engine.", error, request.request_id)
+
+    async def abort(self, request_id: str) -> None:
+        """End a request with ``abort``; its blocks are free on return."""
+        place = self._places.get(request_id)
+        if place is not None:
+            await self._engines[place].abort(request_id)
+
+    def check_health(self) -> None:
+        """Return when at least one engine takes requests.
+
+        Raises:
+            EngineDeadError: They were shut down, or all are being restarted.
+        """
+        for engine in self._engines[1:]:
+            with suppress(EngineDeadError):
+                return engine.check_health()
+        return self._engines[0].check_health()
+
+    def progress(self) -> EngineProgress:
+        """Return how the engines get on: as the one that is worst off."""
+        each = [engine.progress() for engine in self._engines]
+        return EngineProgress(
+            sum(one.pending for one in each),
+            min(one.last_step_age for one in each),
+            max(one.stalled_seconds for one in each),
+            max(one.oldest_queue_age for one in each),
+            max(one.step_seconds for one in each),
+        )
+
+    def stats(self) -> Samples:
+        """Return the counters and gauges of each engine, labelled with its number."""
+        return {
+            add_label(name, "engine", str(number)): value
+            for number, engine in enumerate(self._engines)
+            for name, value in engine.stats().items()
+        }
+
+    async def describe_cache(self) -> str:
+        """Return the KV pools and block tables of the engines that serve as text."""
+        told = []
+        for number, engine in enumerate(self._engines):
+            with suppress(CapacityError):
+                told.append(f"engine {number}\n{await engine.describe_cache()}")
+        return "\n".join(told)
+
+    async def reset_prefix_cache(self) -> None:
+        """Have no later request find what was computed so far; those under way keep theirs."""
+        self._dispatcher.forget_prefixes()
+        for engine in self._engines:
+            with suppress(CapacityError):  # one that is being restarted has computed nothing
+                await engine.reset_prefix_cache()
+
+    def read_adapter(self, name: str, folder: str) -> AdapterReference:
+        """See the protocol."""
+        return self._engines[0].read_adapter(name, folder)
+
+    async def shutdown(self) -> None:
+        """Stop the engines; open requests end with ``abort``. A second call does nothing."""
+        self._closed = True
+        await asyncio.gather(*(engine.shutdown() for engine in self._engines))
+
+    def _job(self, request: EngineRequest) -> Job:
+        prompt, params = request.prompt_token_ids, request.params
+        names = block_names(prompt, self._block_size, request.extra_keys, request.ranges)
+        return Job(names, len(prompt), params.max_tokens, params.n)
+
+    def _assign(self, request: EngineRequest, job: Job) -> Assignment:
+        """Return which engine gets a request.
+
+        Raises:
+            CapacityError: All are being restarted.
+            EngineDeadError: They were shut down.
+        """
+        for engine in [*self._lost]:
+            if self._serves(engine):
+                self._lost.remove(engine)
+                self._dispatcher.found(engine)
+        place = self._place_of_blocks(request)
+        if place is not None and self._serves(place):
+            return self._dispatcher.assign(place, job)
+        while (assignment := self._dispatcher.choose(job)) is not None:
+            if self._serves(assignment.engine):
+                return assignment
+            self._dispatcher.ended(assignment)
+            self._lose(assignment.engine)
+        least = min(self._engines, key=lambda engine: engine.retry_after_seconds)
+        raise CapacityError(
+            "[engine] all are being restarted. Try again.", least.retry_after_seconds
+        )
+
+    def _place_of_blocks(self, request: EngineRequest) -> int | None:
+        """Return the engine that keeps blocks which a request goes on from, or gives up."""
+        continuation = request.continuation
+        of_blocks = (continuation.continues, *continuation.releases)
+        return next((self._places[i] for i in of_blocks if i in self._places), None)
+
+    async def _outputs(
+        self, request: EngineRequest, assignment: Assignment
+    ) -> AsyncGenerator[RequestOutput, None]:
+        """Yield what an engine answers, and have the dispatcher know how far it is."""
+        request_id, dispatcher = request.request_id, self._dispatcher
+        output: RequestOutput | None = None
+        length = None
+        outputs = self._engines[assignment.engine].generate(request)
+        is_new = request_id not in self._places
+        if is_new:
+            self._places[request_id] = assignment.engine
+        for ended_id in request.continuation.releases:
+            self._places.pop(ended_id, None)
+        try:
+            async for output in outputs:
+                if assignment.prompt_tokens:
+                    dispatcher.answered(assignment)
+                yield output
+            length = 1
+        finally:
+            await outputs.aclose()
+            dispatcher.ended(assignment, length)
+            if is_new and not (request.continuation.keeps_blocks and length is not None):
+                del self._places[request_id]
+
+    def _serves(self, engine: int) -> bool:
+        try:
+            self._engines[engine].check_health()
+        except EngineDeadError:
+            return False
+        return True
+
+    def _lose(self, engine: int) -> None:
+        self._lost.add(engine)
+        self._dispatcher.lost(engine)
+
+
+def _num_blocks(engine: EngineProxy) -> int:
+    stats = engine.stats()
+    counts = (stats.get(f'num_kv_blocks{{state="{state}"}}', 0) for state in ("used", "free"))
+    return sum(int(count) for count in counts if isinstance(count, int | float))
