@@ -6,6 +6,7 @@ from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING, TypeAlias
 
 from quire.core.child_process import ChildProcess
 from quire.core.config import CacheOptions, EngineConfig
@@ -29,6 +30,13 @@ from quire.server.registry.engines import RegisteredEngine
 from quire.server.registry.model_registry import ModelRegistry, RegisteredModel
 from quire.server.registry.model_table import Entry
 from quire.server.registry.stored_models import StoredModels
+
+if TYPE_CHECKING:
+    from quire.llm.memory_needs import MemoryNeeds
+    from quire.llm.replicas.replicated_engine import ReplicatedEngine
+
+#: Of a model: one engine or several.
+ServedEngine: TypeAlias = "EngineProxy | ReplicatedEngine"
 
 
 def load_models(
@@ -68,7 +76,7 @@ def load_models(
     shared = Shared(options, keys)
     waiting = [] if process is None else [process]
 
-    def load(config: EngineConfig, loading: Loading) -> EngineProxy:
+    def load_one(number: int, config: EngineConfig, loading: Loading) -> EngineProxy:
         return EngineProxy(
             config,
             watchdog_timeout=options.watchdog_timeout,
@@ -76,9 +84,17 @@ def load_models(
             grammar_timeout=options.grammar_compilation_timeout,
             niceness=weights.niceness(model_names(config.model)[0]),
             loading=loading,
-            process=waiting.pop() if waiting else None,
+            process=waiting.pop() if waiting and number == 0 else None,
             meanwhile=_import_routes,
         )
+
+    def load(config: EngineConfig, loading: Loading) -> ServedEngine:
+        if config.parallel.data_parallel_size == 1:
+            return load_one(0, config, loading)
+        # Imported where it is needed: one engine starts without it.
+        from quire.llm.replicas.loading import load_replicas
+
+        return load_replicas(config, read_machine(), loading, load_one)
 
     on_demand, alone = options.load_on_demand, _is_alone(configs, options, named)
     folders = _adapter_folders(configs[0], options, alone)
@@ -173,9 +189,9 @@ class SharedMemory:
         One that needs more than there is is refused when a request names it.
         """
         # Imported where it is needed: with one model the server loads no kernels.
-        from quire.llm.memory_needs import PROCESS_BYTES, memory_needs
+        from quire.llm.memory_needs import PROCESS_BYTES
 
-        need = memory_needs(config, self.machine)
+        need = self._needs(config)
         grant = min(need.most, max(need.least, self.budget_bytes // 2 - PROCESS_BYTES))
         return self._registered(config, grant, PROCESS_BYTES, keep_alive=keep_alive)
 
@@ -185,17 +201,17 @@ class SharedMemory:
         Raises:
             ConfigError: They do not fit together.
         """
-        from quire.llm.memory_needs import PROCESS_BYTES, memory_needs, share_memory
+        from quire.llm.memory_needs import PROCESS_BYTES, share_memory
 
         engines = {self.identity(config): config for config in reversed(configs)}
-        needs = [memory_needs(config, self.machine) for config in engines.values()]
+        needs = [self._needs(config) for config in engines.values()]
         grants = dict(zip(engines, share_memory(needs, self.budget_bytes), strict=True))
         return [
             self._registered(config, grants[self.identity(config)], PROCESS_BYTES, pinned=True)
             for config in configs
         ]
 
-    def register_loaded(self, config: EngineConfig, engine: EngineProxy) -> RegisteredModel:
+    def register_loaded(self, config: EngineConfig, engine: ServedEngine) -> RegisteredModel:
         """Return a model whose engine is loaded and stays, with the memory that it took."""
         pools = [
             value
@@ -227,6 +243,16 @@ class SharedMemory:
         niceness = self.weights.niceness(config.model.served_model_name[0])
         nameless = replace(config, model=replace(config.model, served_model_name=()))
         return nameless, file_state(Path(config.model.model)), niceness
+
+    def _needs(self, config: EngineConfig) -> MemoryNeeds:
+        """Return what the engines of a model need together, but for one process."""
+        from quire.llm.memory_needs import PROCESS_BYTES, MemoryNeeds, memory_needs
+
+        parallel = config.parallel
+        count = parallel.data_parallel_size
+        own = replace(config, parallel=replace(parallel, data_parallel_size=1))
+        need, processes = memory_needs(own, self.machine), (count - 1) * PROCESS_BYTES
+        return MemoryNeeds(count * need.least + processes, count * need.most + processes)
 
     def _registered(
         self,

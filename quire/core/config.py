@@ -293,6 +293,9 @@ class ParallelOptions:
     pipeline_parallel_size: int = option(
         1, "stages of consecutive layers, each on ranks of its own", aliases=("-pp",)
     )
+    data_parallel_size: int = option(
+        1, "engines of the model that share its requests (quire serve)", aliases=("-dp",)
+    )
     enable_expert_parallel: bool = option(
         False,
         "of a mixture of experts a rank has whole experts, not a part of each",
@@ -360,6 +363,7 @@ class EngineConfig:
             "--threads": self.parallel.threads,
             "--tensor-parallel-size": self.parallel.tensor_parallel_size,
             "--pipeline-parallel-size": self.parallel.pipeline_parallel_size,
+            "--data-parallel-size": self.parallel.data_parallel_size,
             "--num-gpu-blocks-override": self.cache.num_gpu_blocks_override,
             "--memory": self.cache.memory,
             "--kv-cache-memory-bytes": self.cache.kv_cache_memory_bytes,

@@ -124,6 +124,7 @@ class EngineKeywords(TypedDict, total=False):
     threads: int | None
     tensor_parallel_size: int
     pipeline_parallel_size: int
+    data_parallel_size: int
     enable_expert_parallel: bool
     exact_tensor_parallel: bool
     distributed_executor_backend: Literal["auto", "uni", "mp", "ray"]
@@ -147,7 +148,6 @@ class EngineKeywords(TypedDict, total=False):
     num_scheduler_steps: int | None
     max_num_active_seqs: int | None
     stream_interval: int | None
-    data_parallel_size: int | None
     decode_context_parallel_size: int | None
     prefill_context_parallel_size: int | None
     disable_custom_all_reduce: bool

@@ -121,7 +121,6 @@ ENGINE: dict[str, KnownSetting] = {
     "num_scheduler_steps": _number("changes nothing: a step is one token of each", "1"),
     "max_num_active_seqs": _number("changes nothing: --max-num-seqs is the limit"),
     "stream_interval": _number("changes nothing: it is a setting of quire serve", "1"),
-    "data_parallel_size": KnownSetting("is not available", ("1",), ("-dp",), least=1),
     "decode_context_parallel_size": _width("-dcp"),
     "prefill_context_parallel_size": _width("-pcp"),
     "disable_custom_all_reduce": _switch(_COLLECTIVES),

@@ -219,6 +219,24 @@ def stem_of(name: str) -> str:
     return name.partition("{")[0]
 
 
+def add_label(name: str, label: str, value: str) -> str:
+    """Return a sample's name with one more label, before those that it has."""
+    stem, _, labels = name.partition("{")
+    return f'{stem}{{{label}="{value}"' + (f",{labels}" if labels else "}")
+
+
+def add_up(samples: Samples, stem: str, **labels: str) -> float:
+    """Return the sum of a stem's values that have all these labels; histograms have no sum."""
+    wanted = [f'{label}="{value}"' for label, value in labels.items()]
+    return sum(
+        value
+        for name, value in samples.items()
+        if stem_of(name) == stem
+        and not isinstance(value, list)
+        and all(label in name for label in wanted)
+    )
+
+
 def add_counters(earlier: Mapping[str, float | list[float]], newer: Samples) -> Samples:
     """Return ``newer``, whose counters and histograms go on from ``earlier``; gauges as they are.
 

@@ -45,6 +45,11 @@ def resolve(config: EngineConfig, machine: Machine, model_config: ModelConfig) -
     Raises:
         ConfigError: A given value cannot be had on this machine or with this model.
     """
+    if config.parallel.data_parallel_size > 1:
+        raise ConfigError(
+            "[config] --data-parallel-size must be 1 here, where there is one engine; got "
+            f"{config.parallel.data_parallel_size}. quire serve starts several."
+        )
     choices: list[str] = []
 
     def chosen(name: str, value: object, why: str) -> None:

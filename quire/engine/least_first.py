@@ -25,7 +25,7 @@ class LeastFirst(Generic[Name]):
     """
 
     def __init__(self, key: Callable[[Name], Any | None]) -> None:
-        self._key = key
+        self._key: Callable[[Name], Any | None] = key
         self._heap: list[tuple[Any, Name]] = []
         self._entries: dict[Name, tuple[Any, Name]] = {}  # the one of a name's entries that counts
         self._room = LEAST_ROOM  # entries until a look at all of them

@@ -74,6 +74,7 @@ FLAGS = [
     "--threads",
     "--tensor-parallel-size",
     "--pipeline-parallel-size",
+    "--data-parallel-size",
     "--enable-expert-parallel",
     "--exact-tensor-parallel",
     "--distributed-executor-backend",

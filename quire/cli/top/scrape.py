@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from quire.core.errors import QuireError
@@ -145,12 +145,12 @@ def read_scrape(text: str) -> Scrape:
         families = list(text_string_to_metric_families(text))
     except (ValueError, KeyError) as error:
         raise QuireError(f"[top] /metrics must be Prometheus' text format; got {error}.") from error
-    found = (f.name.removesuffix(m) for f in families for m in _MARKS if f.name.endswith(m))
-    prefix = next(found, None)
+    marked = (f.name.removesuffix(m) for f in families for m in _MARKS if f.name.endswith(m))
+    prefix = next(marked, None)
     if prefix is None:
         raise QuireError(f"[top] /metrics must be a Quire server's; got none named {_OF_MODEL}.")
-    values: dict[Series, float] = {}
-    cumulative: defaultdict[tuple[str, str], list[tuple[float, float]]] = defaultdict(list)
+    values: defaultdict[Series, float] = defaultdict(float)
+    cumulative: defaultdict[tuple[str, str], dict[float, float]] = defaultdict(dict)
     for family in families:
         if not family.name.startswith(prefix):
             continue
@@ -159,15 +159,20 @@ def read_scrape(text: str) -> Scrape:
             labels = dict(sample.labels)
             model = labels.pop("model_name", "")
             labels.pop("engine", None)
-            if family.type != "histogram":
-                values[Series(stem, model, tuple(sorted(labels.items())))] = sample.value
-            elif sample.name.endswith("_bucket"):
-                cumulative[stem, model].append((float(labels["le"]), sample.value))
-    return Scrape(values, {key: _buckets(pairs) for key, pairs in cumulative.items()})
+            series = Series(stem, model, tuple(sorted(labels.items())))
+            if family.type == "histogram":
+                if sample.name.endswith("_bucket"):
+                    found, bound = cumulative[stem, model], float(labels["le"])
+                    found[bound] = found.get(bound, 0.0) + sample.value
+            elif stem.endswith("_perc"):  # of several engines the one that has most
+                values[series] = max(values[series], sample.value)
+            else:
+                values[series] += sample.value
+    return Scrape(values, {key: _buckets(found.items()) for key, found in cumulative.items()})
 
 
-def _buckets(pairs: list[tuple[float, float]]) -> Buckets:
-    pairs = sorted(pairs)
+def _buckets(found: Iterable[tuple[float, float]]) -> Buckets:
+    pairs = sorted(found)
     totals = [0.0, *(count for _, count in pairs)]
     counts = tuple(after - before for before, after in itertools.pairwise(totals))
     return Buckets(tuple(bound for bound, _ in pairs), counts)

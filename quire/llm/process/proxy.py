@@ -169,6 +169,15 @@ class EngineProxy:
         with suppress(EngineDeadError, CapacityError):
             await self._ask(lambda ticket: Abort(request_id, ticket))
 
+    def check_serving(self) -> None:
+        """Return when the engine takes requests.
+
+        Raises:
+            EngineDeadError: It was shut down.
+            CapacityError: It is being restarted.
+        """
+        self._supervisor.check_serving()
+
     def check_health(self) -> None:
         """Return when the engine takes requests.
 
@@ -211,7 +220,11 @@ class EngineProxy:
 
     async def shutdown(self) -> None:
         """Stop the engine; open requests end with ``abort``. A second call does nothing."""
-        await asyncio.to_thread(self._supervisor.close)
+        await asyncio.to_thread(self.close)
+
+    def close(self) -> None:
+        """Do what :meth:`shutdown` does, in the calling thread."""
+        self._supervisor.close()
         if self._grammars is not None:
             self._grammars.close()
 

@@ -123,7 +123,7 @@ class Dispatcher:
         self._add_load(assignment.engine, -assignment.prompt_tokens)
         assignment.prompt_tokens = 0
 
-    def ended(self, assignment: Assignment, num_output_tokens: int | None = None) -> None:
+    def ended(self, assignment: Assignment, num_output_tokens: float | None = None) -> None:
         """Take note of a request's end, and of how long its outputs became if they were not cut."""
         self._add_load(assignment.engine, -assignment.prompt_tokens - assignment.output_tokens)
         self._kv_tokens[assignment.engine] -= assignment.kv_tokens

@@ -17,9 +17,10 @@ from quire.core.adapters import AdapterReference
 from quire.core.config import EngineConfig, ModelOptions
 from quire.core.errors import CapacityError, EngineDeadError
 from quire.core.log import get_logger
-from quire.core.metrics import Samples, add_label
+from quire.core.metrics import Samples, add_label, add_up
 from quire.core.outputs import RequestOutput
 from quire.core.request import EngineRequest
+from quire.core.sampling_params import RequestOutputKind
 from quire.engine.request import derive_seed
 from quire.llm.engine_client import EngineProgress
 from quire.llm.engine_views import EngineView, EngineViews
@@ -179,10 +180,8 @@ class ReplicatedEngine:
                 return assignment
             self._dispatcher.ended(assignment)
             self._lose(assignment.engine)
-        least = min(self._engines, key=lambda engine: engine.retry_after_seconds)
-        raise CapacityError(
-            "[engine] all are being restarted. Try again.", least.retry_after_seconds
-        )
+        self._engines[0].check_serving()
+        return self._assign(request, job)  # it has just come back
 
     def _place_of_blocks(self, request: EngineRequest) -> int | None:
         """Return the engine that keeps blocks which a request goes on from, or gives up."""
@@ -195,8 +194,8 @@ class ReplicatedEngine:
     ) -> AsyncGenerator[RequestOutput, None]:
         """Yield what an engine answers, and have the dispatcher know how far it is."""
         request_id, dispatcher = request.request_id, self._dispatcher
-        output: RequestOutput | None = None
-        length = None
+        is_delta = request.params.output_kind is RequestOutputKind.DELTA
+        num_tokens, is_finished = 0, False
         outputs = self._engines[assignment.engine].generate(request)
         is_new = request_id not in self._places
         if is_new:
@@ -207,18 +206,20 @@ class ReplicatedEngine:
             async for output in outputs:
                 if assignment.prompt_tokens:
                     dispatcher.answered(assignment)
+                new = sum(len(one.token_ids) for one in output.outputs)
+                num_tokens = num_tokens + new if is_delta else new
+                is_finished = output.finished
                 yield output
-            length = 1
         finally:
             await outputs.aclose()
-            dispatcher.ended(assignment, length)
-            if is_new and not (request.continuation.keeps_blocks and length is not None):
+            dispatcher.ended(assignment, num_tokens / request.params.n if is_finished else None)
+            if is_new and not (request.continuation.keeps_blocks and is_finished):
                 del self._places[request_id]
 
     def _serves(self, engine: int) -> bool:
         try:
-            self._engines[engine].check_health()
-        except EngineDeadError:
+            self._engines[engine].check_serving()
+        except (EngineDeadError, CapacityError):
             return False
         return True
 
@@ -228,6 +229,4 @@ class ReplicatedEngine:
 
 
 def _num_blocks(engine: EngineProxy) -> int:
-    stats = engine.stats()
-    counts = (stats.get(f'num_kv_blocks{{state="{state}"}}', 0) for state in ("used", "free"))
-    return sum(int(count) for count in counts if isinstance(count, int | float))
+    return int(add_up(engine.stats(), "num_kv_blocks"))

@@ -9,6 +9,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 import quire
+from quire.core.metrics import add_up
 from quire.core.sampling_params import SamplingParams
 from quire.protocol.chat_completion import ChatCompletionRequest
 from quire.server.generation.chat_prompt import read_conversation
@@ -121,13 +122,13 @@ def _abilities(template: ChatTemplate | None) -> dict[str, bool]:
 
 def _slots(service: Service) -> list[dict[str, Any]]:
     """Return as many slots as requests may run at once; those that do come first."""
-    running = service.engine.stats().get("num_requests_running", 0)
+    running = add_up(service.engine.stats(), "num_requests_running")
     return [
         {
             "id": index,
             "n_ctx": service.engine.max_model_len,
             "speculative": bool(service.config.speculative.methods()),
-            "is_processing": isinstance(running, int | float) and index < running,
+            "is_processing": index < running,
         }
         for index in range(service.config.scheduler.max_num_seqs)
     ]

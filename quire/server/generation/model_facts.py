@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from quire.core.errors import QuireError
+from quire.core.metrics import add_up
 from quire.core.model_config import ModelConfig
 from quire.llm.engine_views import actual_engine
 from quire.llm.generation_config import read_generation_config
@@ -28,7 +29,6 @@ from quire.text.fim_tokens import FimTokens
 
 log = logging.getLogger(__name__)
 
-_WEIGHTS = 'memory_bytes{pool="weights"}'
 _DTYPES = {"float32": "F32", "float16": "F16", "bfloat16": "BF16"}
 #: A quantization at the end of a GGUF file's name, or the tag of a repository of such files.
 _QUANTIZATION = re.compile(
@@ -140,8 +140,7 @@ async def find_facts(models: Models, name: str | None) -> ModelFacts:
 
 def weight_bytes(service: Service) -> int:
     """Return what a loaded model's weights take in memory; models of one engine have the same."""
-    held = actual_engine(service.engine).stats().get(_WEIGHTS, 0)
-    return int(held) if isinstance(held, int | float) else 0
+    return int(add_up(actual_engine(service.engine).stats(), "memory_bytes", pool="weights"))
 
 
 def _read(model: KnownModel, options: ServerOptions) -> ModelFacts:

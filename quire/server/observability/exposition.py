@@ -57,7 +57,7 @@ def families(
     Args:
         samples: By stem, with labels.
         prefix: First part of each name.
-        labels: Added to each series.
+        labels: Added to each series that has none of the same name.
         bounds: Upper bounds of the histograms that have none in the catalogue.
     """
     found: dict[str, Metric] = {}
@@ -67,8 +67,8 @@ def families(
         own = dict(_LABEL.findall(name))
         if stem not in found:
             kind = _FAMILIES[metric.kind]
-            found[stem] = kind(prefix + stem, metric.help, labels=(*labels, *own))
-        family, values = found[stem], (*labels.values(), *own.values())
+            found[stem] = kind(prefix + stem, metric.help, labels=tuple({**labels, **own}))
+        family, values = found[stem], tuple({**labels, **own}.values())
         if isinstance(family, HistogramMetricFamily):
             assert isinstance(value, list), name
             buckets = list(cumulative(metric.buckets or bounds[stem], value[1:]))
