@@ -16,6 +16,7 @@ void bind_quantized(nanobind::module_& m);
 void bind_quantizing(nanobind::module_& m);
 void bind_runtime(nanobind::module_& m);
 void bind_sampling(nanobind::module_& m);
+void bind_shared_group(nanobind::module_& m);
 }  // namespace quire
 
 NB_MODULE(_native, m) {
@@ -36,4 +37,5 @@ NB_MODULE(_native, m) {
   quire::bind_experts(m);
   quire::bind_runtime(m);
   quire::bind_sampling(m);
+  quire::bind_shared_group(m);
 }

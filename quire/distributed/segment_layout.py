@@ -1,0 +1,82 @@
+"""Where in shared memory each group, mailbox and ring of ranks lies; plain numbers."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+
+from quire.kernels.cpu.native import native
+
+#: Of the description that a rank which has nothing but the descriptor reads, after the header.
+TEXT_BYTES = 8192
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentSizes:
+    """Bytes of a segment's parts.
+
+    Attributes:
+        area: Half of what each rank of a group writes to; longer arrays take several rounds.
+        mailbox: What a rank may send to another before that one receives; a power of two.
+        ring: Commands that workers have not read yet; a power of two.
+    """
+
+    area: int = 512 << 10
+    mailbox: int = 1 << 20
+    ring: int = 1 << 20
+
+
+class SegmentLayout:
+    """Where each group, mailbox and ring lies: the same for all ranks.
+
+    Args:
+        size: Ranks of the whole.
+        groups: World ranks of each group besides the one of all ranks.
+        sizes: Of the parts.
+    """
+
+    def __init__(
+        self, size: int, groups: Sequence[Sequence[int]] = (), sizes: SegmentSizes | None = None
+    ) -> None:
+        self.size, self.sizes = size, sizes or SegmentSizes()
+        self.groups = [list(range(size)), *(list(group) for group in groups)]
+        #: Header, then what opens the segment.
+        self._end = native.shared_segment_header_bytes + TEXT_BYTES
+        self.ring = self._place(native.SharedStream.num_bytes(size - 1, self.sizes.ring))
+        self.areas: list[int] = []
+        self.mailboxes: list[dict[tuple[int, int], int]] = []
+        for group in self.groups:
+            self.areas.append(
+                self._place(native.SharedGroup.num_bytes(len(group), self.sizes.area))
+            )
+            self.mailboxes.append(
+                {
+                    (a, b): self._place(native.SharedStream.num_bytes(1, self.sizes.mailbox))
+                    for a in range(len(group))
+                    for b in range(len(group))
+                    if a != b
+                }
+            )
+
+    @property
+    def num_bytes(self) -> int:
+        """Of the whole segment, if every page of it were used."""
+        return self._end
+
+    def _place(self, num_bytes: int) -> int:
+        """Return the offset of a new part, on a page of its own."""
+        offset = self._end
+        self._end = -(-(offset + num_bytes) // 4096) * 4096
+        return offset
+
+    def encode(self) -> bytes:
+        """Return what :meth:`decode` makes a layout of."""
+        text = json.dumps([self.size, self.groups[1:], asdict(self.sizes)]).encode()
+        assert len(text) <= TEXT_BYTES, len(text)
+        return text.ljust(TEXT_BYTES)
+
+    @classmethod
+    def decode(cls, text: bytes) -> SegmentLayout:
+        size, groups, sizes = json.loads(text)
+        return cls(size, groups, SegmentSizes(**sizes))

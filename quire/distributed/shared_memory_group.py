@@ -1,0 +1,206 @@
+"""Ranks as processes of one machine: collectives in native code over memory that they share.
+
+The memory has no name: the driver makes it, a worker gets its descriptor, and the system frees it
+with the last process that has it. Its pages take room once they are written to.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from quire.core.errors import ConfigError, RankDeadError
+from quire.distributed.command_ring import CommandRing
+from quire.distributed.group import CollectiveCounts
+from quire.distributed.segment_layout import TEXT_BYTES, SegmentLayout, SegmentSizes
+from quire.kernels.cpu.native import native
+from quire.kernels.forward_batch import Array
+
+native.raise_lost_ranks_as(RankDeadError)
+
+#: How long a rank spins for others before it sleeps: shards of a layer end within that of each
+#: other, and to wake a thread costs tens of microseconds.
+SPIN_SECONDS = 100e-6
+#: Without any call of a rank that others wait for, which lives: it may compute a long prompt.
+SILENCE_SECONDS = 300.0
+
+
+class SharedMemoryGroup:
+    """One rank; see :class:`quire.distributed.group.Group`. Made by a :class:`SharedMemory`.
+
+    CPU: native/runtime/shared_group.cpp.
+    """
+
+    name = "shared memory"
+
+    def __init__(
+        self, group: Any, rank: int, size: int, open_stream: Callable[[int, int], Any]
+    ) -> None:
+        self.rank, self.size = rank, size
+        self.counts = CollectiveCounts()
+        self._group, self._open_stream = group, open_stream
+        self._streams: dict[tuple[int, int], Any] = {}
+
+    def all_reduce(self, x: Array) -> Array:
+        self.counts.add("all_reduce", x.nbytes)
+        self._group.all_reduce(x)
+        return x
+
+    def all_gather_columns(self, part: Array, widths: Sequence[int], out: Array) -> Array:
+        self.counts.add("all_gather_columns", out.nbytes)
+        self._gather(part, widths, out, -1)
+        return out
+
+    def gather_columns(
+        self, part: Array, widths: Sequence[int], out: Array | None, root: int = 0
+    ) -> Array | None:
+        self.counts.add("gather_columns", len(part) * sum(widths) * part.itemsize)
+        self._gather(part, widths, out, root)
+        return out
+
+    def _gather(self, part: Array, widths: Sequence[int], out: Array | None, root: int) -> None:
+        size = part.itemsize
+        self._group.gather(part, [width * size for width in widths], len(part), out, root)
+
+    def all_to_all(self, parts: Sequence[Array], out: Sequence[Array]) -> Sequence[Array]:
+        self.counts.add("all_to_all", sum(part.nbytes for part in parts))
+        self._group.all_to_all(parts, out)
+        return out
+
+    def broadcast(self, x: Array, root: int = 0) -> Array:
+        self.counts.add("broadcast", x.nbytes)
+        self._group.broadcast(x, root)
+        return x
+
+    def any(self, flag: bool) -> bool:
+        self.counts.add("any", 1)
+        return bool(self._group.any(flag))
+
+    def send(self, x: Array, rank: int) -> None:
+        self.counts.add("send", x.nbytes)
+        self._stream(self.rank, rank).write([x])
+
+    def recv(self, x: Array, rank: int) -> Array:
+        self._stream(rank, self.rank).read_into(x)
+        return x
+
+    def barrier(self) -> None:
+        self._group.barrier()
+
+    def close(self) -> None:
+        self._streams.clear()
+        self._group = None
+
+    def _stream(self, sender: int, receiver: int) -> Any:
+        key = (sender, receiver)
+        if key not in self._streams:
+            self._streams[key] = self._open_stream(*key)
+        return self._streams[key]
+
+
+class SharedMemory:
+    """One rank's view of the memory; :meth:`create` in the driver, :meth:`attach` in a worker.
+
+    Args:
+        descriptor: Of the memory; owned by this object from now on.
+        rank: Of this process.
+        layout: Of the memory.
+        silence: Seconds until a rank without a sign of life counts as lost.
+        spin: Seconds that a rank spins for another before it sleeps; None: by cores and ranks.
+    """
+
+    def __init__(
+        self,
+        descriptor: int,
+        rank: int,
+        layout: SegmentLayout,
+        silence: float = SILENCE_SECONDS,
+        spin: float | None = None,
+    ) -> None:
+        self.descriptor, self.rank, self.layout = descriptor, rank, layout
+        if spin is None:
+            # One that spins where ranks outnumber cores keeps the one it waits for from running.
+            cores = len(os.sched_getaffinity(0))
+            spin = SPIN_SECONDS if layout.size <= cores else 0.0
+        self._native: Any = native.SharedSegment(descriptor, rank, spin, silence)
+
+    @classmethod
+    def create(
+        cls,
+        size: int,
+        groups: Sequence[Sequence[int]] = (),
+        sizes: SegmentSizes | None = None,
+        **limits: Any,
+    ) -> SharedMemory:
+        """Make the memory; this process is rank 0.
+
+        Raises:
+            ConfigError: The system has no such memory, or there are too many ranks.
+        """
+        if not sys.platform.startswith("linux"):
+            raise ConfigError(
+                f"[shared segment] memory without a name needs Linux; got {sys.platform}. "
+                "Use one process."
+            )
+        if size > native.max_ranks:
+            raise ConfigError(
+                f"[shared segment] ranks of one machine must be <= {native.max_ranks}; got {size}."
+            )
+        layout = SegmentLayout(size, groups, sizes)
+        descriptor = os.memfd_create("quire", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        os.ftruncate(descriptor, layout.num_bytes)
+        # A process that cut it short would have the others killed by SIGBUS.
+        seals = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
+        fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, seals)
+        os.pwrite(descriptor, layout.encode(), native.shared_segment_header_bytes)
+        return cls(descriptor, 0, layout, **limits)
+
+    @classmethod
+    def attach(cls, descriptor: int, rank: int, **limits: Any) -> SharedMemory:
+        """Return the view of a rank that was handed the descriptor, which stays the caller's."""
+        text = os.pread(descriptor, TEXT_BYTES, native.shared_segment_header_bytes)
+        return cls(os.dup(descriptor), rank, SegmentLayout.decode(text), **limits)
+
+    @property
+    def resident_bytes(self) -> int:
+        """Bytes of memory that the pages in use take, once for all ranks."""
+        return os.fstat(self.descriptor).st_blocks * 512
+
+    def group(self, ranks: Sequence[int] | None = None) -> SharedMemoryGroup:
+        """Return the group of all ranks, or the one of ``ranks`` that the layout has."""
+        layout, sizes = self.layout, self.layout.sizes
+        index = 0 if ranks is None else layout.groups.index(list(ranks))
+        members, mailboxes = layout.groups[index], layout.mailboxes[index]
+        rank = members.index(self.rank)
+
+        def open_stream(sender: int, receiver: int) -> Any:
+            place = (mailboxes[sender, receiver], sizes.mailbox)
+            ends = (members[sender], [members[receiver]])
+            return native.SharedStream(self._native, *place, *ends, self.rank)
+
+        area = (layout.areas[index], sizes.area)
+        group = native.SharedGroup(self._native, *area, members, rank)
+        return SharedMemoryGroup(group, rank, len(members), open_stream)
+
+    def ring(self) -> CommandRing:
+        """Return rank 0's end for commands to all others, or another rank's end of it."""
+        readers = list(range(1, self.layout.size))
+        place = (self.layout.ring, self.layout.sizes.ring)
+        return CommandRing(native.SharedStream(self._native, *place, 0, readers, self.rank))
+
+    def fail(self, rank: int, reason: str) -> None:
+        """End all waits of all ranks with an error: ``rank`` is lost. From any thread."""
+        self._native.fail(rank, reason)
+
+    def check(self) -> None:
+        """Raise :class:`~quire.core.errors.RankDeadError` where :meth:`fail` was called."""
+        self._native.check()
+
+    def close(self) -> None:
+        """Close the descriptor; groups and rings that are still used keep the memory."""
+        if self.descriptor >= 0:
+            os.close(self.descriptor)
+            self.descriptor = -1
