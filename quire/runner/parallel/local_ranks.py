@@ -43,8 +43,8 @@ class LocalRanks:
     def __init__(self, folder: Path, config: EngineConfig) -> None:
         size = config.parallel.layout.size
         self._memory = SharedMemory.create(size)
-        self.group = self._memory.group(0)
-        self._ring = self._memory.ring(0)
+        self.group = self._memory.group()
+        self._ring = self._memory.ring()
         self._error: RankDeadError | None = None
         self._closing = False
         self.failure, self._fail = socket.socketpair()

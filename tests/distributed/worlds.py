@@ -1,0 +1,122 @@
+"""Worlds of ranks for tests: a function that every rank runs, in a process of its own.
+
+    python -m tests.distributed.worlds MODULE:FUNCTION TRANSPORT PLACE RANK SIZE [WORD ...]
+
+The function gets a :class:`World`, then the words, and tells the test something by printing it.
+"""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from quire.distributed.command_ring import CommandChannel
+from quire.distributed.group import Group
+from quire.distributed.shared_memory_group import SharedMemory
+
+ROOT = Path(__file__).parents[2]
+#: Short, so that a test of silence is.
+SILENCE_SECONDS = 20.0
+
+
+@dataclass
+class World:
+    """What a rank has."""
+
+    group: Group
+    commands: CommandChannel
+    memory: SharedMemory | None = None
+
+
+@contextmanager
+def shared_memory(
+    size: int, groups: Sequence[Sequence[int]] = (), **options: Any
+) -> Iterator[SharedMemory]:
+    """Memory of a world whose ranks all are children of this process."""
+    memory = SharedMemory.create(size, groups, **options)
+    try:
+        yield memory
+    finally:
+        memory.close()
+
+
+class Ranks:
+    """The processes of a world; none of them outlives the block."""
+
+    def __init__(self, target: str, place: SharedMemory | int, size: int, *words: Any) -> None:
+        shared = isinstance(place, SharedMemory)
+        descriptors = [place.descriptor] if isinstance(place, SharedMemory) else []
+        kind = ["memory", descriptors[0]] if shared else ["torch", place]
+        self.processes = [
+            subprocess.Popen(
+                [sys.executable, "-W", "error", "-m", "tests.distributed.worlds", target]
+                + [str(word) for word in (*kind, rank, size, *words)],
+                cwd=ROOT,
+                pass_fds=descriptors,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+            )
+            for rank in range(size)
+        ]
+
+    def __enter__(self) -> Ranks:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        for process in self.processes:
+            process.kill()
+            process.communicate()
+
+    def lines(self) -> list[str]:
+        """Return the next line of each."""
+        found = []
+        for process in self.processes:
+            assert process.stdout is not None
+            found.append(process.stdout.readline().strip())
+        return found
+
+    def ends(self, seconds: float = 60.0) -> list[str]:
+        """Return what each has printed, when all have ended; its errors where it failed."""
+        found = []
+        for process in self.processes:
+            out, err = process.communicate(timeout=seconds)
+            found.append(out.strip() if process.returncode == 0 else err[-2000:] or "killed")
+        return found
+
+
+def free_port() -> int:
+    """Return a port that nobody listens on."""
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        port: int = found.getsockname()[1]
+        return port
+
+
+def main() -> None:
+    target, kind, place, rank, size, *words = sys.argv[1:]
+    module, function = target.split(":")
+    call = getattr(import_module(module), function)
+    if kind == "memory":
+        memory = SharedMemory.attach(int(place), int(rank), silence=SILENCE_SECONDS)
+        ring = memory.ring()
+        with suppress(BrokenPipeError):
+            call(World(memory.group(), ring, memory), *words)
+        memory.close()
+        return
+    from quire.distributed.torch_group import TorchWorld
+
+    world = TorchWorld("127.0.0.1", int(place), int(rank), int(size), silence=SILENCE_SECONDS)
+    call(World(world.group(), world.commands()), *words)
+    world.close()
+
+
+if __name__ == "__main__":
+    main()
