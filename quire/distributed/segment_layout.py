@@ -42,7 +42,7 @@ class SegmentLayout:
         self.size, self.sizes = size, sizes or SegmentSizes()
         self.groups = [list(range(size)), *(list(group) for group in groups)]
         #: Header, then what opens the segment.
-        self._end = native.shared_segment_header_bytes + TEXT_BYTES
+        self._end: int = native.shared_segment_header_bytes + TEXT_BYTES
         self.ring = self._place(native.SharedStream.num_bytes(size - 1, self.sizes.ring))
         self.areas: list[int] = []
         self.mailboxes: list[dict[tuple[int, int], int]] = []
