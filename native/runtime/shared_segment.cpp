@@ -91,8 +91,7 @@ void SharedSegment::publish(Counter& counter, uint32_t value) {
     syscall(SYS_futex, &counter.value, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
 }
 
-uint32_t SharedSegment::wait(Counter& counter, uint32_t least, int rank, Rest& rest,
-                             bool patient) const {
+uint32_t SharedSegment::wait(Counter& counter, uint32_t least, int rank, Rest& rest, bool patient) {
   uint32_t value = counter.value.load(std::memory_order_acquire);
   if (has_reached(value, least)) return value;
   for (const auto end = Clock::now() + limits_.spin; Clock::now() < end;)
@@ -103,20 +102,25 @@ uint32_t SharedSegment::wait(Counter& counter, uint32_t least, int rank, Rest& r
     }
   struct Resting {
     Counter& counter;
+    Seat& seat;
     Rest& rest;
-    Resting(Counter& counter, Rest& rest) : counter(counter), rest(rest) {
+    Resting(Counter& counter, Seat& seat, int rank, Rest& rest)
+        : counter(counter), seat(seat), rest(rest) {
       rest.begin();
+      seat.sleeps_for.store(rank + 1);
       counter.sleepers.fetch_add(1);
     }
     ~Resting() {
       counter.sleepers.fetch_sub(1);
+      seat.signs.fetch_add(1);
+      seat.sleeps_for.store(0);
       rest.end();
     }
-  } const resting(counter, rest);
+  } const resting(counter, seat(rank_), rank, rest);
   return sleep(counter, least, rank, patient);
 }
 
-uint32_t SharedSegment::sleep(Counter& counter, uint32_t least, int rank, bool patient) const {
+uint32_t SharedSegment::sleep(Counter& counter, uint32_t least, int rank, bool patient) {
   uint32_t signs = seat(rank).signs.load();
   auto last = Clock::now();
   for (;;) {
@@ -127,13 +131,23 @@ uint32_t SharedSegment::sleep(Counter& counter, uint32_t least, int rank, bool p
     if (errno != ETIMEDOUT) continue;
     const pid_t process = seat(rank).process.load();
     if (process && is_dead(process) && !has_reached(counter.value.load(), least))
-      throw RankLost(rank, "its process has ended");
+      fail(rank, "its process has ended");
     const uint32_t now = seat(rank).signs.load();
     if (now != signs) last = Clock::now();
     signs = now;
     if (!patient && Clock::now() - last > limits_.silence)
-      throw RankLost(rank, "it gave no sign of life for too long");
+      fail(rank_at_fault(rank), "it gave no sign of life for too long");
   }
+}
+
+// Whom everybody waits for that `rank` waits for, or the first of a circle.
+int SharedSegment::rank_at_fault(int rank) const {
+  for (int step = 0; step < max_ranks; ++step) {
+    const int next = seat(rank).sleeps_for.load() - 1;
+    if (next < 0 || next == rank_) return rank;
+    rank = next;
+  }
+  return rank;
 }
 
 }  // namespace quire

@@ -63,13 +63,14 @@ class SharedSegment {
 
   // Return counter.value once it is `least` or later, which `rank` brings about. Unless `patient`,
   // its silence has a limit. Throws RankLost.
-  uint32_t wait(Counter& counter, uint32_t least, int rank, Rest& rest, bool patient = false) const;
+  uint32_t wait(Counter& counter, uint32_t least, int rank, Rest& rest, bool patient = false);
   static void publish(Counter& counter, uint32_t value);
 
  private:
   struct alignas(64) Seat {
     std::atomic<int32_t> process;
     std::atomic<uint32_t> signs;
+    std::atomic<int32_t> sleeps_for;  // that rank + 1, or 0
   };
   struct Header {
     std::atomic<uint32_t> failed;  // 1 while the reason is written, rank + 2 then
@@ -80,7 +81,8 @@ class SharedSegment {
 
   Header& header() const { return *reinterpret_cast<Header*>(data_); }
   Seat& seat(int rank) const { return header().seats[rank]; }
-  uint32_t sleep(Counter& counter, uint32_t least, int rank, bool patient) const;
+  uint32_t sleep(Counter& counter, uint32_t least, int rank, bool patient);
+  int rank_at_fault(int rank) const;
 
   char* data_;
   size_t bytes_;

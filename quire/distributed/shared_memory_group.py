@@ -185,7 +185,7 @@ class SharedMemory:
         group = native.SharedGroup(self._native, *area, members, rank)
         return SharedMemoryGroup(group, rank, len(members), open_stream)
 
-    def ring(self) -> CommandRing:
+    def commands(self) -> CommandRing:
         """Return rank 0's end for commands to all others, or another rank's end of it."""
         readers = list(range(1, self.layout.size))
         place = (self.layout.ring, self.layout.sizes.ring)

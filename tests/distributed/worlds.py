@@ -1,6 +1,6 @@
 """Worlds of ranks for tests: a function that every rank runs, in a process of its own.
 
-    python -m tests.distributed.worlds MODULE:FUNCTION TRANSPORT PLACE RANK SIZE [WORD ...]
+    python -m tests.distributed.worlds MODULE:FUNCTION SILENCE TRANSPORT PLACE RANK SIZE [WORD ...]
 
 The function gets a :class:`World`, then the words, and tells the test something by printing it.
 """
@@ -22,8 +22,7 @@ from quire.distributed.group import Group
 from quire.distributed.shared_memory_group import SharedMemory
 
 ROOT = Path(__file__).parents[2]
-#: Short, so that a test of silence is.
-SILENCE_SECONDS = 20.0
+SILENCE_SECONDS = 30.0
 
 
 @dataclass
@@ -50,10 +49,16 @@ def shared_memory(
 class Ranks:
     """The processes of a world; none of them outlives the block."""
 
-    def __init__(self, target: str, place: SharedMemory | int, size: int, *words: Any) -> None:
-        shared = isinstance(place, SharedMemory)
+    def __init__(
+        self,
+        target: str,
+        place: SharedMemory | int,
+        size: int,
+        *words: Any,
+        silence: float = SILENCE_SECONDS,
+    ) -> None:
         descriptors = [place.descriptor] if isinstance(place, SharedMemory) else []
-        kind = ["memory", descriptors[0]] if shared else ["torch", place]
+        kind = [silence, *(["memory", *descriptors] if descriptors else ["torch", place])]
         self.processes = [
             subprocess.Popen(
                 [sys.executable, "-W", "error", "-m", "tests.distributed.worlds", target]
@@ -101,19 +106,18 @@ def free_port() -> int:
 
 
 def main() -> None:
-    target, kind, place, rank, size, *words = sys.argv[1:]
+    target, silence, kind, place, rank, size, *words = sys.argv[1:]
     module, function = target.split(":")
     call = getattr(import_module(module), function)
     if kind == "memory":
-        memory = SharedMemory.attach(int(place), int(rank), silence=SILENCE_SECONDS)
-        ring = memory.ring()
+        memory = SharedMemory.attach(int(place), int(rank), silence=float(silence))
         with suppress(BrokenPipeError):
-            call(World(memory.group(), ring, memory), *words)
+            call(World(memory.group(), memory.commands(), memory), *words)
         memory.close()
         return
     from quire.distributed.torch_group import TorchWorld
 
-    world = TorchWorld("127.0.0.1", int(place), int(rank), int(size), silence=SILENCE_SECONDS)
+    world = TorchWorld("127.0.0.1", int(place), int(rank), int(size), silence=float(silence))
     call(World(world.group(), world.commands()), *words)
     world.close()
 

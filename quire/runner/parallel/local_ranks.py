@@ -44,7 +44,7 @@ class LocalRanks:
         size = config.parallel.layout.size
         self._memory = SharedMemory.create(size)
         self.group = self._memory.group()
-        self._ring = self._memory.ring()
+        self._ring = self._memory.commands()
         self._error: RankDeadError | None = None
         self._closing = False
         self.failure, self._fail = socket.socketpair()

@@ -45,7 +45,7 @@ def run(connection: socket.socket) -> None:
 
 
 def _serve(connection: socket.socket, start: StartRank, memory: SharedMemory) -> None:
-    group, ring = memory.group(), memory.ring()
+    group, ring = memory.group(), memory.commands()
     part = load_part(Path(start.folder), start.config, group)
     send(
         connection,

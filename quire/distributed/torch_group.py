@@ -1,0 +1,281 @@
+"""Ranks on several machines: collectives of messages by torch.distributed.
+
+Every collective is made of messages between two ranks, so that parts may have any size, sums are
+formed in the order of ranks, and what fails is a message of one rank, which the error names.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from contextlib import suppress
+from datetime import timedelta
+from typing import Any, NoReturn
+
+import numpy as np
+
+from quire.core.errors import ConfigError, RankDeadError
+from quire.distributed.group import CollectiveCounts
+from quire.distributed.socket_commands import SocketCommands
+from quire.kernels.forward_batch import Array
+
+#: Of messages that nobody has received yet; more have to wait.
+_MOST_SENT_BYTES = 256 << 20
+_LOST_KEY = "lost"
+
+
+class TorchWorld:
+    """One rank's connections to all others; a process has one world in its life.
+
+    Args:
+        address, port: Where rank 0 listens.
+        rank, size: Of this process, and of the whole.
+        backend: ``gloo`` for arrays of the host, ``nccl`` for those of CUDA devices.
+        silence: Seconds until a rank that does not come or answer counts as lost.
+
+    Raises:
+        ConfigError: torch is not installed, or lacks the backend.
+        RankDeadError: A rank does not come in time.
+    """
+
+    def __init__(
+        self,
+        address: str,
+        port: int,
+        rank: int,
+        size: int,
+        *,
+        backend: str = "gloo",
+        silence: float = 300.0,
+    ) -> None:
+        self._torch = _import_torch()
+        self.rank, self.size, self.backend = rank, size, backend
+        self._dist: Any = self._torch.distributed
+        if not self._dist.is_available() or not self._dist.is_backend_available(backend):
+            raise ConfigError(f"[distributed] torch must have {backend}; it does not.")
+        limit = timedelta(seconds=silence)
+        try:
+            self._store = self._dist.TCPStore(address, port, size, rank == 0, limit)
+            self._dist.init_process_group(
+                backend, store=self._store, rank=rank, world_size=size, timeout=limit
+            )
+            self._commands = SocketCommands(
+                address, rank, size, self._store.set, self._store.get, silence
+            )
+        except (RuntimeError, OSError) as error:
+            raise RankDeadError(
+                f"[distributed] all {size} ranks must come to {address}:{port} within "
+                f"{silence:.0f} s; rank {rank} got: {_first_line(error)}."
+            ) from None
+
+    def group(self, ranks: Sequence[int] | None = None) -> TorchGroup:
+        """Return the group of all ranks, or that of some; this rank is one of them."""
+        return TorchGroup(self, list(range(self.size)) if ranks is None else list(ranks))
+
+    def commands(self) -> SocketCommands:
+        """Return rank 0's end for commands to all others, or another rank's end of it."""
+        return self._commands
+
+    def fail(self, rank: int, reason: str) -> None:
+        """Tell all ranks which one is lost; they learn it when they wait for others in vain."""
+        with suppress(RuntimeError):
+            if not self._store.check([_LOST_KEY]):
+                self._store.set(_LOST_KEY, f"[group] rank {rank} is lost: {reason}.")
+
+    def check(self) -> None:
+        """Raise :class:`~quire.core.errors.RankDeadError` where :meth:`fail` was called."""
+        with suppress(RuntimeError):
+            if self._store.check([_LOST_KEY]):
+                raise RankDeadError(self._store.get(_LOST_KEY).decode())
+
+    def close(self) -> None:
+        """Let all connections go."""
+        self._commands.close()
+        if self._dist.is_initialized():
+            self._dist.destroy_process_group()
+
+    def tensor(self, x: Array) -> Any:
+        """Return an array as a tensor, of the same memory unless that is read-only."""
+        if not isinstance(x, np.ndarray):
+            return x
+        return self._torch.from_numpy(x if x.flags.writeable else x.copy())
+
+    def number(self, value: bool) -> Any:
+        """Return a tensor of one byte where messages of this backend begin."""
+        device = "cuda" if self.backend == "nccl" else "cpu"
+        return self._torch.tensor([value], dtype=self._torch.uint8, device=device)
+
+    def start(self, sends: dict[int, Any], receives: dict[int, Any], tag: int) -> list[Any]:
+        """Start messages of tensors, by rank; those without elements are none.
+
+        Returns:
+            ``(rank, message)``, to be waited for.
+        """
+        operations, ranks = [], []
+        for call, tensors in ((self._dist.isend, sends), (self._dist.irecv, receives)):
+            for rank, tensor in tensors.items():
+                if tensor.numel():
+                    operations.append(self._dist.P2POp(call, tensor, rank, tag=tag))
+                    ranks.append(rank)
+        if not operations:
+            return []
+        try:
+            works = self._dist.batch_isend_irecv(operations)
+        except RuntimeError as error:
+            self._lose(ranks[0], error)
+        # NCCL makes one work of all.
+        return list(zip(ranks, works, strict=len(works) == len(ranks)))
+
+    def finish(self, messages: Sequence[Any]) -> None:
+        """Wait until messages have come and gone."""
+        for rank, work in messages:
+            try:
+                work.wait()
+            except RuntimeError as error:
+                self._lose(rank, error)
+
+    def _lose(self, rank: int, error: RuntimeError) -> NoReturn:
+        """Name the rank that was lost first: others end because of it."""
+        self.check()
+        self.fail(rank, _first_line(error))
+        raise RankDeadError(f"[group] rank {rank} is lost: {_first_line(error)}.") from None
+
+
+class TorchGroup:
+    """Some ranks of a world; see :class:`quire.distributed.group.Group`."""
+
+    def __init__(self, world: TorchWorld, ranks: list[int]) -> None:
+        self._world, self._ranks = world, ranks
+        self.rank, self.size, self.name = ranks.index(world.rank), len(ranks), world.backend
+        self.counts = CollectiveCounts()
+        self._sent: deque[tuple[int, Any, list[Any]]] = deque()
+        self._sent_bytes = 0
+
+    def _exchange(self, sends: Sequence[Array], receives: Sequence[Array]) -> None:
+        """Send each rank an array and write what it sends; the own ones are left alone."""
+        tensor, others = self._world.tensor, [i for i in range(self.size) if i != self.rank]
+        self._world.finish(
+            self._world.start(
+                {self._ranks[i]: tensor(sends[i]) for i in others},
+                {self._ranks[i]: tensor(receives[i]) for i in others},
+                _COLLECTIVES,
+            )
+        )
+
+    def _gather(self, x: Array) -> list[Array]:
+        """Return every rank's array of the same shape."""
+        parts = [x if i == self.rank else _like(x) for i in range(self.size)]
+        self._exchange([x] * self.size, parts)
+        return parts
+
+    def all_reduce(self, x: Array) -> Array:
+        self.counts.add("all_reduce", x.nbytes)
+        first, *others = self._gather(x)
+        total = first + 0 if others else first
+        for other in others:
+            total += other
+        x[...] = total
+        return x
+
+    def all_gather_columns(self, part: Array, widths: Sequence[int], out: Array) -> Array:
+        self.counts.add("all_gather_columns", out.nbytes)
+        parts = [_like(part, (len(part), width)) for width in widths]
+        parts[self.rank] = part
+        self._exchange([part] * self.size, parts)
+        _lay_columns(parts, out)
+        return out
+
+    def gather_columns(
+        self, part: Array, widths: Sequence[int], out: Array | None, root: int = 0
+    ) -> Array | None:
+        self.counts.add("gather_columns", len(part) * sum(widths) * part.itemsize)
+        nothing = _like(part, (0,))
+        sends = [part if i == root else nothing for i in range(self.size)]
+        if out is None:
+            self._exchange(sends, [nothing] * self.size)
+            return None
+        parts = [_like(part, (len(part), width)) for width in widths]
+        parts[self.rank] = part
+        self._exchange(sends, parts)
+        _lay_columns(parts, out)
+        return out
+
+    def all_to_all(self, parts: Sequence[Array], out: Sequence[Array]) -> Sequence[Array]:
+        self.counts.add("all_to_all", sum(part.nbytes for part in parts))
+        self._exchange(parts, out)
+        out[self.rank][...] = parts[self.rank]
+        return out
+
+    def broadcast(self, x: Array, root: int = 0) -> Array:
+        self.counts.add("broadcast", x.nbytes)
+        nothing = _like(x, (0,))
+        mine = self.rank == root
+        self._exchange(
+            [x if mine else nothing] * self.size,
+            [x if i == root else nothing for i in range(self.size)],
+        )
+        return x
+
+    def any(self, flag: bool) -> bool:
+        self.counts.add("any", 1)
+        return any(bool(found[0]) for found in self._gather(self._world.number(flag)))
+
+    def send(self, x: Array, rank: int) -> None:
+        self.counts.add("send", x.nbytes)
+        while self._sent and self._sent_bytes + x.nbytes > _MOST_SENT_BYTES:
+            self._finish_oldest()
+        while self._sent and all(work.is_completed() for _, work in self._sent[0][2]):
+            self._finish_oldest()
+        copied = self._world.tensor(x).clone()
+        works = self._world.start({self._ranks[rank]: copied}, {}, _MESSAGES)
+        self._sent.append((x.nbytes, copied, works))
+        self._sent_bytes += x.nbytes
+
+    def recv(self, x: Array, rank: int) -> Array:
+        target = {self._ranks[rank]: self._world.tensor(x)}
+        self._world.finish(self._world.start({}, target, _MESSAGES))
+        return x
+
+    def barrier(self) -> None:
+        self._gather(self._world.number(True))
+
+    def close(self) -> None:
+        while self._sent:
+            self._finish_oldest()
+
+    def _finish_oldest(self) -> None:
+        num_bytes, _, works = self._sent.popleft()
+        self._sent_bytes -= num_bytes
+        self._world.finish(works)
+
+
+#: Which message a rank waits for: of collectives, or of :meth:`TorchGroup.send`.
+_COLLECTIVES, _MESSAGES = 0, 1
+
+
+def _like(x: Array, shape: tuple[int, ...] | None = None) -> Array:
+    """Return a new array of the same kind."""
+    shape = tuple(x.shape) if shape is None else shape
+    return np.empty(shape, x.dtype) if isinstance(x, np.ndarray) else x.new_empty(shape)
+
+
+def _lay_columns(parts: Sequence[Array], out: Array) -> None:
+    first = 0
+    for part in parts:
+        out[:, first : first + part.shape[1]] = part
+        first += part.shape[1]
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).partition("\n")[0].rstrip(".")
+
+
+def _import_torch() -> Any:
+    try:
+        import torch.distributed
+    except ImportError:
+        raise ConfigError(
+            "[distributed] ranks on several machines need torch; it is not installed. "
+            "Run: pip install 'quire[distributed]'."
+        ) from None
+    return torch

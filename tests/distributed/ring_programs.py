@@ -1,0 +1,47 @@
+"""What ranks do with the channel of commands."""
+
+from __future__ import annotations
+
+import hashlib
+import resource
+import time
+
+import numpy as np
+
+from tests.distributed.worlds import World
+
+SIZES = (0, 1, 100, 5000, 3_000_000, 7)
+
+
+def follow(world: World) -> None:
+    """Send messages of many sizes, in pieces; every worker gets all of them, in order."""
+    rng = np.random.default_rng(5)
+    digest = hashlib.sha256()
+    for size in SIZES * 5:
+        whole = rng.bytes(size)
+        digest.update(len(whole).to_bytes(8, "little") + whole)
+        if world.group.rank == 0:
+            third = size // 3
+            pieces = [whole[:third], memoryview(whole)[third : 2 * third], whole[2 * third :]]
+            world.commands.send(pieces)
+        else:
+            found = world.commands.receive()
+            assert bytes(found) == whole, (size, len(found))
+            if world.group.rank == 2:
+                time.sleep(0.01)  # the driver waits for the slowest
+    print(digest.hexdigest())
+
+
+def idle(world: World) -> None:
+    """Workers use no core while nothing comes, and wake up when something does."""
+    world.group.barrier()
+    if world.group.rank == 0:
+        time.sleep(2.0)
+        world.commands.send([str(time.monotonic()).encode()])
+        return
+    before = resource.getrusage(resource.RUSAGE_SELF)
+    sent = float(world.commands.receive())
+    late = time.monotonic() - sent
+    after = resource.getrusage(resource.RUSAGE_SELF)
+    used = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    print("idle" if used < 0.02 else f"used {used} s", "awake" if late < 0.05 else f"late {late} s")

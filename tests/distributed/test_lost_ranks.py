@@ -1,0 +1,107 @@
+"""A rank that dies, hangs or makes another call: the others learn it soon, and nothing is left."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.distributed.worlds import Ranks, free_port, shared_memory
+
+PROGRAMS = "tests.distributed.lost_rank_programs"
+SOON_SECONDS = 2.0
+
+
+def segments_in_dev_shm() -> set[str]:
+    return set(os.listdir("/dev/shm")) if Path("/dev/shm").exists() else set()
+
+
+@pytest.mark.parametrize("victim", [0, 1, 2])
+def test_a_rank_that_is_killed_in_a_collective_is_named(victim: int) -> None:
+    before = segments_in_dev_shm()
+    with shared_memory(3) as memory, Ranks(f"{PROGRAMS}:compute", memory, 3) as ranks:
+        assert ranks.lines() == ["computing"] * 3
+        ranks.processes[victim].kill()
+        start = time.monotonic()
+        ends = ranks.ends(SOON_SECONDS)
+        assert time.monotonic() - start < SOON_SECONDS
+    error = f"[group] rank {victim} is lost: its process has ended."
+    assert ends == [error if rank != victim else "killed" for rank in range(3)]
+    assert segments_in_dev_shm() == before
+
+
+def test_the_driver_s_watcher_ends_all_waits() -> None:
+    with shared_memory(3) as memory, Ranks(f"{PROGRAMS}:wait_for_the_last", memory, 3) as ranks:
+        assert ranks.lines() == ["waiting"] * 3
+        time.sleep(0.3)
+        memory.fail(1, "the watcher says so")
+        memory.fail(2, "a second word changes nothing")
+        error = "[group] rank 1 is lost: the watcher says so."
+        for process in ranks.processes[:2]:
+            assert process.communicate(timeout=SOON_SECONDS)[0].strip() == error
+
+
+def test_a_rank_without_a_sign_of_life_is_lost_in_time() -> None:
+    """It is named even by those that wait for one that waits for it."""
+    program = f"{PROGRAMS}:wait_for_the_last"
+    with shared_memory(3) as memory, Ranks(program, memory, 3, silence=0.5) as ranks:
+        assert ranks.lines() == ["waiting"] * 3
+        start = time.monotonic()
+        error = "[group] rank 2 is lost: it gave no sign of life for too long."
+        for process in ranks.processes[:2]:
+            assert process.communicate(timeout=SOON_SECONDS)[0].strip() == error
+        assert 0.3 < time.monotonic() - start < SOON_SECONDS
+
+
+def test_a_stopped_rank_is_lost_in_time() -> None:
+    with shared_memory(2) as memory, Ranks(f"{PROGRAMS}:compute", memory, 2, silence=0.5) as ranks:
+        assert ranks.lines() == ["computing"] * 2
+        ranks.processes[1].send_signal(signal.SIGSTOP)
+        told, _ = ranks.processes[0].communicate(timeout=SOON_SECONDS)
+        assert told.strip() == "[group] rank 1 is lost: it gave no sign of life for too long."
+
+
+@pytest.mark.parametrize("transport", ["memory", "torch"])
+def test_workers_learn_that_the_driver_is_gone(transport: str) -> None:
+    if transport == "torch":
+        pytest.importorskip("torch")
+    with shared_memory(3) as memory:
+        place = memory if transport == "memory" else free_port()
+        with Ranks(f"{PROGRAMS}:be_told", place, 3) as ranks:
+            assert ranks.lines() == ["waiting"] * 3
+            ranks.processes[0].kill()
+            for process in ranks.processes[1:]:
+                told, _ = process.communicate(timeout=SOON_SECONDS)
+                assert told.startswith("[group] rank 0 is lost")
+
+
+@pytest.mark.parametrize("victim", [0, 2])
+def test_a_killed_rank_of_torch_s_is_named(victim: int) -> None:
+    pytest.importorskip("torch")
+    with Ranks(f"{PROGRAMS}:compute", free_port(), 3) as ranks:
+        assert ranks.lines() == ["computing"] * 3
+        ranks.processes[victim].kill()
+        for rank in {0, 1, 2} - {victim}:
+            told, errors = ranks.processes[rank].communicate(timeout=SOON_SECONDS)
+            assert told.startswith(f"[group] rank {victim} is lost"), errors
+
+
+def test_a_rank_that_does_not_come_to_torch_s_world() -> None:
+    pytest.importorskip("torch")
+    with Ranks(f"{PROGRAMS}:compute", free_port(), 2, silence=1.0) as ranks:
+        ranks.processes[1].kill()
+        _, errors = ranks.processes[0].communicate(timeout=20)
+        assert "RankDeadError: [distributed] all 2 ranks must come" in errors
+
+
+def test_ranks_that_make_different_calls_say_so() -> None:
+    with shared_memory(2) as memory, Ranks(f"{PROGRAMS}:differ", memory, 2) as ranks:
+        first, second = ranks.ends()
+        assert first == (
+            "[group] all ranks must make the same call; rank 1 made broadcast of 8 bytes, "
+            "rank 0 all_reduce of 16 bytes."
+        )
+        assert "rank 0 made all_reduce of 16 bytes" in second
