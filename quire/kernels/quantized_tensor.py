@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -431,6 +432,24 @@ class QuantizedTensor:
             outliers=None if self.outliers is None else self.outliers.of_rows(rows),
             **{name: x[rows] for name, x in parts.items() if x is not None},
         )
+
+    def with_columns(self, columns: slice) -> QuantizedTensor:
+        """Return the matrix of these columns, which begin where a group does."""
+        assert self.input_order is None, "inputs in the order of columns"
+        if self.nested is not None:
+            return replace(self, scales=self.scale_numbers(), nested=None).with_columns(columns)
+        parts: dict[str, Any] = {}
+        sizes = dict.fromkeys(("scales", "offsets", "zeros"), self.group_size)
+        sizes |= dict.fromkeys(("super_scales", "super_offsets"), SUPER_COLUMNS)
+        for name, size in ({"codes": 1} | sizes).items():
+            part = getattr(self, name)
+            if part is not None and part.size:
+                assert size >= self.shape[1] or columns.start % size == 0, (name, columns)
+                whole = part.shape[1] == 1 and size > 1
+                found = part if whole else part[:, columns.start // size : -(-columns.stop // size)]
+                parts[name] = np.ascontiguousarray(found)
+        outliers = None if self.outliers is None else self.outliers.of_columns(columns)
+        return replace(self, outliers=outliers, **parts)
 
     def scale_numbers(self) -> np.ndarray:
         """Return (N, G) scales, before super scales."""

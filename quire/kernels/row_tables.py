@@ -58,6 +58,13 @@ class Outliers:
         found = np.arange(made[-1]) + np.repeat(starts - made[:-1], counts)
         return Outliers(made, self.columns[found], self.values[found])
 
+    def of_columns(self, columns: slice) -> Outliers:
+        """Return those of neighbouring columns, counted from the first."""
+        taken = (self.columns >= columns.start) & (self.columns < columns.stop)
+        before = np.concatenate([[0], np.cumsum(taken)])
+        starts = before[self.starts].astype(np.int32)
+        return Outliers(starts, self.columns[taken] - columns.start, self.values[taken])
+
     def check(self, name: str, shape: tuple[int, ...]) -> None:
         """Refuse parts that do not fit together or the matrix.
 

@@ -1,7 +1,8 @@
-"""Linears whose outputs several ranks have a share of: bit for bit those of one process.
+"""Linears that several ranks have a share of.
 
-Each output is one rank's sum over all inputs, so neither how many ranks there are nor how weights
-are held changes a bit. T rows, D model dim, V vocabulary.
+Where outputs are divided, each is one rank's sum over all inputs: neither how many ranks there are
+nor how weights are held changes a bit. Where inputs are, sums are added up, which takes one message
+in place of two. T rows, D model dim, V vocabulary.
 """
 
 from __future__ import annotations
@@ -88,6 +89,26 @@ class GatheredLinear(_Wrapped):
             return self._linear(x, out, rows)
         own = take("outputs", num_rows, self._outputs[self._group.rank])
         return self._group.all_gather_columns(self._linear(x, own, rows), self._outputs, out)
+
+
+class ReducedLinear(_Wrapped):
+    """A linear of some inputs on each rank, whose products are added up in the order of ranks.
+
+    It rounds otherwise than one rank alone would, which sums over all inputs in one go.
+
+    Args:
+        group: The ranks.
+        linear: This rank's inputs to all outputs.
+        scratch: Memory.
+    """
+
+    def __init__(self, group: Group, linear: Linear, scratch: Scratch) -> None:
+        super().__init__(linear, scratch)
+        self._group = group
+
+    def __call__(self, x: Array, out: Array | None = None, rows: BatchRows | None = None) -> Array:
+        """Multiply this rank's inputs (T, in_features) to all outputs (T, out_features)."""
+        return self._group.all_reduce(self._linear(x, out, rows))
 
 
 class OwnOutputs(_Wrapped):

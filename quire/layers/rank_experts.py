@@ -1,4 +1,4 @@
-"""Experts that several ranks have some of each: bit for bit those of one process.
+"""Experts that several ranks have some of each; bit for bit those of one process, if asked.
 
 All ranks have all rows and their routes. Each multiplies the routed rows of its own experts, rows
 are exchanged, and what a row's experts gave is summed in the order of the router. T rows, k experts
@@ -38,6 +38,8 @@ class RankExperts:
         scratch: Memory.
         placement: Which rank has which.
         make: Makes this rank's.
+        exact: Rows are exchanged and summed in the order of the router; else each rank sums up
+            what it has, and one message adds these sums.
 
     Attributes:
         placement: As given, or as :meth:`rebalance` made it.
@@ -52,9 +54,11 @@ class RankExperts:
         scratch: Scratch,
         placement: ExpertPlacement,
         make: MakeExperts,
+        exact: bool = True,
     ) -> None:
         self._backend, self._group, self._scratch, self._make = backend, group, scratch, make
         self._experts: MixedExperts | None = None
+        self._exact = exact
         self.placement, self._numbers = placement, list[int]()
         self.num_rows = np.zeros(len(placement.ranks), np.int64)
         self._place(placement)
@@ -94,7 +98,9 @@ class RankExperts:
         self.num_rows += np.bincount(flat, minlength=len(self.num_rows))
         owners = self.placement.owners(flat)
         own = np.flatnonzero(owners == self._group.rank)
-        made = self._multiply(x, flat[own], own // routed.shape[1], rows)
+        made = self._multiply(x, flat[own], own // routed.shape[1], rows, len(flat))
+        if not self._exact:
+            return self._reduce(made, own, weights, out)
         if len(routed) < ROWS_TO_SHARE * self._group.size:
             gathered = self._gather(made, owners)
             return self._combine(gathered, owners, weights, out)
@@ -106,10 +112,14 @@ class RankExperts:
         experts: npt.NDArray[np.int32],
         tokens: npt.NDArray[np.int64],
         rows: BatchRows | None,
+        num_routed: int,
     ) -> Array:
-        """Return what experts of this rank make of some tokens' rows, (routed rows, D)."""
+        """Return what experts of this rank make of some tokens' rows, (own routed rows, D).
+
+        They are the first of ``num_routed`` rows of "outputs".
+        """
         count, backend = len(experts), self._backend
-        made = self._scratch.take("outputs", count, x.shape[1])
+        made = self._scratch.take("outputs", num_routed, x.shape[1])[:count]
         if self._experts is None or not count:
             return made
         given = self._scratch.take("inputs", count, x.shape[1])
@@ -153,6 +163,16 @@ class RankExperts:
         sizes = [len(share) * width for share in shares]
         self._group.all_gather_columns(sums.reshape(1, -1), sizes, out.reshape(1, -1))
         return out
+
+    def _reduce(self, made: Array, own: npt.NDArray[np.int64], weights: Array, out: Array) -> Array:
+        """Sum up the routed rows of this rank, and these sums over ranks."""
+        count, size = len(made), weights.size
+        y = self._scratch.take("outputs", size, made.shape[1])
+        y[count:] = 0  # what others multiply is their part of the sum
+        places = np.full(size, size - 1, np.int32)
+        places[own] = np.arange(count, dtype=np.int32)
+        self._backend.combine_experts(y, places.reshape(weights.shape), weights, out)
+        return self._group.all_reduce(out)
 
     def _combine(
         self, y: Array, owners: npt.NDArray[np.int64], weights: Array, out: Array

@@ -8,13 +8,21 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from quire.core.model_config import ModelConfig
 from quire.kernels.host_tensor import HostTensor
 from quire.models.latent_rows import neighbours_apart
-from quire.models.matrix_rows import Rows, Tensor, pick_outputs, pick_rows
+from quire.models.matrix_rows import (
+    Picks,
+    Tensor,
+    pick_columns,
+    pick_inputs,
+    pick_outputs,
+    pick_rows,
+)
 from quire.models.tensor_source import Entry, TensorSource
 from quire.models.weight_map import WeightMap
 from quire.models.weight_names import WeightNames
@@ -76,30 +84,34 @@ class ArrangedTensors:
         self._stored.release(name)
 
 
-def arrange(
-    stored: TensorSource,
-    weights: WeightMap,
-    kept: Mapping[str, Rows] | None = None,
-    outputs: Mapping[str, Rows] | None = None,
-) -> TensorSource:
+def arrange(stored: TensorSource, weights: WeightMap, picks: Picks | None = None) -> TensorSource:
     """Return a checkpoint's tensors as kernels take them; itself where they are so.
 
     Args:
         stored: The checkpoint.
         weights: Which tensor is which.
-        kept: By tensor, which of its rows are taken, in the kernels' order; others have all.
-        outputs: The same of matrices that are stored (in, out).
+        picks: What of them is taken, in the kernels' order; all when None.
     """
-    picked = dict(kept or {})
+    picks = picks or Picks()
+    picked = dict(picks.rows)
     for module, order in row_orders(stored, weights).items():
         for name in (f"{module}.weight", f"{module}.bias"):
             picked[name] = order[picked[name]] if name in picked else order
-    changes: dict[str, Change] = {name: partial(_picked, rows) for name, rows in picked.items()}
-    for name, rows in (outputs or {}).items():
-        changes[name] = partial(pick_outputs, rows=rows)
+    changes: dict[str, Change] = {}
+    for change, parts in (
+        (pick_rows, picked),
+        (pick_outputs, picks.outputs),
+        (pick_columns, picks.columns),
+        (pick_inputs, picks.inputs),
+    ):
+        changes |= {name: partial(_change, change, part) for name, part in parts.items()}
     if not stored.is_arranged:
         _arrange_norms(weights, changes)
     return ArrangedTensors(stored, changes) if changes else stored
+
+
+def _change(pick: Callable[[Tensor, Any], Tensor], part: object, tensor: Tensor) -> Tensor:
+    return pick(tensor, part)
 
 
 def _arrange_norms(weights: WeightMap, changes: dict[str, Change]) -> None:
@@ -177,10 +189,6 @@ def _turned(config: ModelConfig) -> np.ndarray | None:
     turned, rotated = np.arange(config.head_dim), config.rope.rotary_dim
     turned[:rotated] = turned[:rotated].reshape(-1, 2).T.reshape(-1)
     return turned
-
-
-def _picked(rows: Rows, tensor: Tensor) -> Tensor:
-    return pick_rows(tensor, rows)
 
 
 def _heads_in_order(order: np.ndarray, before: Change | None) -> Change:

@@ -1,11 +1,11 @@
-"""Some rows of a checkpoint's tensors, in any order, whatever they are held in.
+"""Some rows or columns of a checkpoint's tensors, whatever they are held in.
 
-N rows (outputs), K columns (inputs).
+N rows (outputs), K columns (inputs), G groups of columns.
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -19,6 +19,23 @@ from quire.quantization.formats.stored_matrix import UnpackedMatrix
 Tensor = HostTensor | BlockMatrix | UnpackedMatrix
 #: Numbers of rows.
 Rows = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Picks:
+    """What is taken of tensors, by their names; of those that are not here all is.
+
+    Attributes:
+        rows: Which rows, in the kernels' order.
+        outputs: The same of matrices that are stored (in, out).
+        columns: Which inputs, neighbours.
+        inputs: The same of matrices that are stored (in, out).
+    """
+
+    rows: dict[str, Rows] = field(default_factory=dict)
+    outputs: dict[str, Rows] = field(default_factory=dict)
+    columns: dict[str, range] = field(default_factory=dict)
+    inputs: dict[str, range] = field(default_factory=dict)
 
 
 def pick_rows(tensor: Tensor, rows: Rows) -> Tensor:
@@ -47,6 +64,25 @@ def pick_outputs(tensor: Tensor, rows: Rows) -> HostTensor:
     if not isinstance(values, HostTensor):
         values = HostTensor(tensor.name, "float32", tensor.float32())
     return replace(values, array=np.ascontiguousarray(values.array[:, _neighbours(rows)]))
+
+
+def pick_columns(tensor: Tensor, columns: range) -> Tensor:
+    """Return a matrix of neighbouring inputs, which begin where groups or blocks do."""
+    part = slice(columns.start, columns.stop)
+    if isinstance(tensor, HostTensor):
+        return replace(tensor, array=np.ascontiguousarray(tensor.array[:, part]))
+    if isinstance(tensor, BlockMatrix):
+        whole, row_bytes = tensor.shape[1], tensor.rows.shape[1]
+        bounds = slice(*(edge * row_bytes // whole for edge in (columns.start, columns.stop)))
+        rows = np.ascontiguousarray(tensor.rows[:, bounds])
+        return replace(tensor, shape=(tensor.shape[0], len(columns)), rows=rows)
+    assert isinstance(tensor, QuantizedTensor), tensor.form
+    return tensor.with_columns(part)
+
+
+def pick_inputs(tensor: Tensor, columns: range) -> Tensor:
+    """Return the same of a matrix of floats that is stored (in, out)."""
+    return pick_rows(tensor, np.array(columns))
 
 
 def _neighbours(rows: Rows) -> Rows | slice:

@@ -58,7 +58,11 @@ class ModelBuilder:
         shard: Shard | None = None,
     ) -> None:
         self.backend = backend
-        self._ranks = WholeModel(opened) if shard is None else RankModel(backend, opened, shard)
+        self._ranks = (
+            WholeModel(opened)
+            if shard is None
+            else RankModel(backend, opened, shard, plan, takes_adapters)
+        )
         self.checkpoint, self.weights = self._ranks.tensors, self._ranks.weights
         self.weight_bytes = 0
         self.made = HeldWeights()

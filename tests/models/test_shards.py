@@ -46,7 +46,7 @@ def compare(cpu, create_driver, random_prompts):
         # The array is the decoder's, and of ranks but the first no logits of all tokens.
         return found, driver.step([first[7:], second[:1]], wanted="last")
 
-    def check(folder, size, adapter=None, **options):
+    def check(folder, size, adapter=None, exact=True, **options):
         adapters = None if adapter is None else [1, 0]
 
         def make(**shard):
@@ -57,14 +57,18 @@ def compare(cpu, create_driver, random_prompts):
         counts = {}
 
         def body(group):
-            driver = make(shard=Shard(group))
+            driver = make(shard=Shard(group, exact))
             found = run(driver, adapters)
             counts[group.rank] = dict(group.counts.calls)
             return found
 
         got, *_ = on_ranks(size, body)
         for ours, theirs in zip(got, want, strict=True):
-            np.testing.assert_array_equal(ours, theirs)
+            if exact:
+                np.testing.assert_array_equal(ours, theirs)
+            else:
+                assert np.abs(ours - theirs).max() <= 1e-5 * np.abs(theirs).max()
+                assert (ours.argmax(-1) == theirs.argmax(-1)).all()
         assert len({str(sorted(calls.items())) for calls in counts.values()}) == 1
         return counts[0]
 
@@ -82,6 +86,41 @@ def test_the_model_that_comes_along_has_the_bits_of_one_rank(size, compare):
     calls = compare(resolve_model("quire-tiny"), size)
     layers, steps = 6, 2
     assert calls == {"all_gather_columns": steps * (4 * layers + 1), "gather_columns": steps}
+
+
+@pytest.mark.parametrize("size", [2, 3, 4])
+@pytest.mark.parametrize("name", NAMES)
+def test_sums_over_ranks_are_those_of_one_rank(name, size, oracle, compare):
+    compare(oracle(name)[1], size, exact=False, dtype="float32")
+
+
+@pytest.mark.parametrize("size", [2, 4])
+def test_sums_take_half_the_messages(size, compare):
+    calls = compare(resolve_model("quire-tiny"), size, exact=False, dtype="float32")
+    layers, steps = 6, 2
+    assert calls == {
+        "all_reduce": steps * 2 * layers, "all_gather_columns": steps, "gather_columns": steps,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("scheme", ["int8", "int4", "int3", "nf4"])
+def test_sums_of_rounded_weights_are_those_of_one_rank(scheme, compare):
+    """Inputs are divided where groups end, so each rank has weights that one rank alone has.
+
+    Activations stay as they are: rounded ones may get the next code by a difference in a last bit.
+    """
+    plan = QuantizationPlan(create_scheme(scheme, 64), create_scheme("int8", 32), True)
+    calls = compare(resolve_model("quire-tiny"), 2, exact=False, plan=plan)
+    assert calls["all_reduce"] == 24
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_sums_of_a_type_of_gguf_files_are_those_of_one_rank(name, compare, tmp_path):
+    random_gguf(tmp_path / "random.gguf", name)
+    plan = QuantizationPlan(exact_activations=LAYOUTS[name].is_quantized)
+    calls = compare(tmp_path / "random.gguf", 2, exact=False, plan=plan, dtype="float32")
+    # Heads end where blocks of 32 do, but not always where those of 256 do.
+    assert calls["all_reduce"] == (4 if LAYOUTS[name].block_size == 256 else 8)
 
 
 @pytest.mark.parametrize("name", [*FOLDERS, APART])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -10,15 +11,22 @@ from quire.core.moe_config import MoEConfig
 from quire.distributed.group import Group
 from quire.kernels.backend import Backend, Linear, MixedExperts
 from quire.layers.expert_placement import even_placement
-from quire.layers.parallel_linear import GatheredLinear, OwnOutputs, Scratch, VocabularyLinear
+from quire.layers.parallel_linear import (
+    GatheredLinear,
+    OwnOutputs,
+    ReducedLinear,
+    Scratch,
+    VocabularyLinear,
+)
 from quire.layers.rank_experts import MakeExperts, RankExperts
 from quire.models.adapters.places import Places, adaptable_head
 from quire.models.arranged_tensors import arrange
 from quire.models.opened_checkpoint import OpenedCheckpoint
-from quire.models.quantized_checkpoint import MatrixEntry
-from quire.models.shards.share_weights import ShareWeights, own_rows
-from quire.models.shards.shares import find_shares, has_whole_attention
+from quire.models.shards.cuts import find_cuts
+from quire.models.shards.share_weights import ShareWeights, own_parts
+from quire.models.shards.shares import find_heads, find_shares, has_whole_attention
 from quire.models.weight_map import LinearWeights, WeightMap
+from quire.quantization.plan import QuantizationPlan
 
 log = logging.getLogger(__name__)
 
@@ -29,12 +37,15 @@ class Shard:
 
     Attributes:
         group: The ranks, this one among them.
+        exact: Every sum is formed by one rank, so that bits are those of one rank alone.
     """
 
     group: Group
+    exact: bool = True
 
     def __str__(self) -> str:
-        return f"rank {self.group.rank} of {self.group.size}"
+        kind = "" if self.exact else ", summed"
+        return f"rank {self.group.rank} of {self.group.size}{kind}"
 
 
 class WholeModel:
@@ -79,6 +90,8 @@ class RankModel:
         backend: Computes.
         opened: The checkpoint.
         shard: Which rank, of how many.
+        plan: What is rounded when it is loaded.
+        takes_adapters: Whether adapters may be added to linears.
 
     Attributes:
         tensors: The rank's rows, in the kernels' order.
@@ -89,25 +102,43 @@ class RankModel:
         ConfigError: The model cannot be divided that far.
     """
 
-    def __init__(self, backend: Backend, opened: OpenedCheckpoint, shard: Shard) -> None:
+    def __init__(
+        self,
+        backend: Backend,
+        opened: OpenedCheckpoint,
+        shard: Shard,
+        plan: QuantizationPlan,
+        takes_adapters: bool,
+    ) -> None:
         self._backend, self._group, self._scratch = backend, shard.group, Scratch(backend)
         self.rank_experts: list[RankExperts] = []
-        self._shares = find_shares(opened.config, shard.group.size)
-        share = self._shares[shard.group.rank]
-
-        def keeps_whole(linear: LinearWeights) -> bool:
-            return _is_rotated(opened, linear)
-
-        self._keeps_whole = keeps_whole
-        self.weights = ShareWeights(opened.weights, share, keeps_whole)
-        self._rows = own_rows(self.weights, keeps_whole)
-        self.tensors = arrange(opened.tensors, opened.weights, self._rows.kept, self._rows.outputs)
+        config, size, rank = opened.config, shard.group.size, shard.group.rank
+        heads = [own for own, _ in find_heads(config, size)]
+        self._exact = shard.exact
+        # What adapters add is of whole rows of inputs.
+        cuts = find_cuts(opened, plan, size, heads, shard.exact or takes_adapters)
+        self._cuts, self._shares = cuts, find_shares(config, size, cuts.unit)
+        self.weights = ShareWeights(opened.weights, self._shares[rank], cuts)
+        self._own = own_parts(self.weights, cuts)
+        self.tensors = arrange(opened.tensors, opened.weights, self._own.picks)
         self._gathered = self._find_gathered()
-        if has_whole_attention(opened.config, shard.group.size) and shard.group.rank == 0:
+        if rank == 0:
+            self._report(takes_adapters)
+
+    def _report(self, takes_adapters: bool) -> None:
+        """Say what is not divided as one might expect."""
+        config, size = self.weights.whole.config, self._group.size
+        if has_whole_attention(config, size):
             log.info(
                 "each rank attends with all heads, which are fewer than ranks or normalised "
                 "together: only the other matrices are divided"
             )
+        if self._cuts.whole:
+            log.info("%d linears are rotated, so each rank has all of them", len(self._cuts.whole))
+        if not self._exact and takes_adapters:
+            log.info("linears take adapters, so none is divided by inputs")
+        for reason, count in Counter(self._cuts.unsummed.values()).items():
+            log.info("%d linears are divided by outputs, not by inputs: %s", count, reason)
 
     def _find_gathered(self) -> dict[tuple[str, ...], list[int] | None]:
         """Return the linears that end a part of a layer, with the ranks' widths of their inputs."""
@@ -126,15 +157,17 @@ class RankModel:
 
     def linear(self, weights: LinearWeights, linear: Linear) -> Linear:
         """Return a linear of this rank as a layer uses it."""
-        modules, rows = weights.modules, self._rows.linears.get(weights.modules)
+        modules, rows = weights.modules, self._own.linears.get(weights.modules)
         if rows is None:
             return linear
-        stays_whole = self._keeps_whole(weights)
+        if modules in self._cuts.summed:
+            return ReducedLinear(self._group, linear, self._scratch)
+        is_whole = modules in self._cuts.whole
         if modules in self._gathered:
-            outputs = None if stays_whole else [len(share.outputs) for share in self._shares]
+            outputs = None if is_whole else [len(share.outputs) for share in self._shares]
             inputs = self._gathered[modules]
             return GatheredLinear(self._group, linear, self._scratch, inputs, outputs)
-        return OwnOutputs(linear, self._scratch, rows) if stays_whole else linear
+        return OwnOutputs(linear, self._scratch, rows) if is_whole else linear
 
     def vocabulary(self, linear: Linear) -> Linear:
         """Return embedding or head of this rank's tokens as one of all."""
@@ -144,27 +177,16 @@ class RankModel:
     def experts(self, moe: MoEConfig, make: MakeExperts) -> tuple[MixedExperts, Sequence[int]]:
         """Return experts of a layer that find the others', and the numbers of this rank's."""
         placement = even_placement(moe.num_experts, self._group.size)
-        made = RankExperts(self._backend, self._group, self._scratch, placement, make)
+        made = RankExperts(self._backend, self._group, self._scratch, placement, make, self._exact)
         self.rank_experts.append(made)
         return made, placement.of(self._group.rank)
 
     def places(self, places: Places) -> Places:
         """Return where adapters are added, each with the rows that this rank has of it."""
-        whole = self.weights.whole
-        divided = {name.removesuffix(".weight") for name in (*self._rows.kept, *self._rows.outputs)}
-        rows = {m: own for m, own in self._rows.linears.items() if divided.issuperset(m)}
+        whole, cuts = self.weights.whole, self._cuts
+        rows = {m: own for m, own in self._own.linears.items() if m not in cuts.whole}
         rows[adaptable_head(whole).modules] = rows[whole.head().modules]
         return {
-            modules: replace(place, kept=rows.get(modules)) if not place.embeds else place
+            modules: place if place.embeds else replace(place, kept=rows.get(modules))
             for modules, place in places.items()
         }
-
-
-def _is_rotated(opened: OpenedCheckpoint, linear: LinearWeights) -> bool:
-    """Tell whether outputs are mixed with each other after they are computed."""
-    for module in linear.modules:
-        name = f"{module}.weight"
-        entry = opened.tensors.entry(name) if name in opened.tensors.names else None
-        if isinstance(entry, MatrixEntry) and entry.form.rotation is not None:
-            return True
-    return False

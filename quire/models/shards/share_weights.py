@@ -5,12 +5,13 @@ Rows are counted in the kernels' order. D model dim, N query heads, K KV heads, 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from quire.models.matrix_rows import Rows
+from quire.models.matrix_rows import Picks, Rows
+from quire.models.shards.cuts import Cuts
 from quire.models.shards.shares import Share
 from quire.models.weight_map import LinearWeights, MLPWeights, WeightMap
 
@@ -21,14 +22,12 @@ class ShareWeights(WeightMap):
     Args:
         whole: Of the model.
         share: The rank's.
-        keeps_whole: Whether a linear stays whole, because its rows do not stand alone.
+        cuts: How linears are divided.
     """
 
-    def __init__(
-        self, whole: WeightMap, share: Share, keeps_whole: Callable[[LinearWeights], bool]
-    ) -> None:
+    def __init__(self, whole: WeightMap, share: Share, cuts: Cuts) -> None:
         super().__init__(share.config(whole.config), whole.names)
-        self.whole, self.share, self._keeps_whole = whole, share, keeps_whole
+        self.whole, self.share, self._cuts = whole, share, cuts
 
     def qkv(self, layer: int) -> LinearWeights:
         """The rank's heads."""
@@ -39,15 +38,16 @@ class ShareWeights(WeightMap):
         return self._either(self.whole.queries(layer), super().queries(layer))
 
     def attention_output(self, layer: int) -> LinearWeights:
-        """Some of D, of all columns."""
-        return self._outputs(self.whole.attention_output(layer))
+        """Some of D, of all columns; or all of D, of some columns."""
+        return self._last(self.whole.attention_output(layer), super().attention_output(layer))
 
     def mlp(self, layer: int) -> MLPWeights | None:
-        """Some of the middle, and some of D of the whole middle."""
+        """Some of the middle, and some of D of the whole middle, or all of D of some of it."""
         whole, own = self.whole.mlp(layer), super().mlp(layer)
         if whole is None or own is None:
             return None
-        return MLPWeights(self._either(whole.gate_up, own.gate_up), self._outputs(whole.down))
+        up = self._either(whole.gate_up, own.gate_up)
+        return MLPWeights(up, self._last(whole.down, own.down))
 
     def mlps(self, layer: int) -> list[MLPWeights]:
         """Those of the rank, experts first."""
@@ -62,51 +62,70 @@ class ShareWeights(WeightMap):
     def _vocabulary(self, module: str) -> LinearWeights:
         return LinearWeights((module,), (len(self.share.tokens),), self.config.hidden_size)
 
-    def _outputs(self, whole: LinearWeights) -> LinearWeights:
+    def _last(self, whole: LinearWeights, own: LinearWeights) -> LinearWeights:
+        if whole.modules in self._cuts.summed:
+            # One rank adds the bias.
+            return replace(own, bias=own.bias and self.share.tokens.start == 0)
         return self._either(whole, replace(whole, rows=(len(self.share.outputs),)))
 
     def _either(self, whole: LinearWeights, own: LinearWeights) -> LinearWeights:
-        return whole if self._keeps_whole(whole) else own
+        return whole if whole.modules in self._cuts.whole else own
 
 
 @dataclass(slots=True)
-class OwnRows:
-    """Which rows a rank takes of tensors; of those that are not here it takes all.
+class OwnParts:
+    """What a rank takes of tensors.
 
     Attributes:
-        kept: By the name of a tensor.
-        outputs: The same of matrices that are stored (in, out).
+        picks: By tensor.
         linears: By the modules of a linear, which of its outputs, also where it stays whole.
     """
 
-    kept: dict[str, Rows] = field(default_factory=dict)
-    outputs: dict[str, Rows] = field(default_factory=dict)
+    picks: Picks = field(default_factory=Picks)
     linears: dict[tuple[str, ...], Rows] = field(default_factory=dict)
 
 
-def own_rows(weights: ShareWeights, keeps_whole: Callable[[LinearWeights], bool]) -> OwnRows:
-    """Return the rows of a rank's tensors."""
-    found = OwnRows()
+def own_parts(weights: ShareWeights, cuts: Cuts) -> OwnParts:
+    """Return what a rank takes of tensors."""
+    found = OwnParts()
+    picks = found.picks
     for linear, parts in _linears(weights):
         starts = np.cumsum((0, *linear.rows[:-1]))
         found.linears[linear.modules] = np.concatenate(
             [start + part for start, part in zip(starts, parts, strict=True)]
         )
-        if keeps_whole(linear):
+        if linear.modules in cuts.whole | cuts.summed:
             continue
         for module, part in zip(linear.modules, parts, strict=True):
-            (found.outputs if linear.transposed else found.kept)[f"{module}.weight"] = part
+            (picks.outputs if linear.transposed else picks.rows)[f"{module}.weight"] = part
             if linear.bias:
-                found.kept[f"{module}.bias"] = part
+                picks.rows[f"{module}.bias"] = part
+    _add_columns(weights, cuts, picks)
     share, whole = weights.share, weights.whole
     heads = np.array(share.heads), np.array(share.kv_heads)
     for layer in range(whole.config.num_layers):
         if whole.config.attention_sinks:
-            found.kept[whole.sinks(layer)] = heads[0]
+            picks.rows[whole.sinks(layer)] = heads[0]
         if whole.config.qk_norm == "layer_of_heads":
             for norm, rows in zip(whole.qk_norm(layer), heads, strict=True):
-                found.kept[f"{norm.module}.weight"] = rows
+                picks.rows[f"{norm.module}.weight"] = rows
     return found
+
+
+def _add_columns(weights: ShareWeights, cuts: Cuts, picks: Picks) -> None:
+    """Add the inputs of linears whose products are summed over ranks."""
+    whole, share = weights.whole, weights.share
+    for layer in range(whole.config.num_layers):
+        is_dense, mlp = whole.config.layer_moe(layer) is None, whole.mlp(layer)
+        output, each = whole.attention_output(layer), whole.config.attended_dim
+        each //= whole.config.num_heads
+        linears = [(output, range(share.heads.start * each, share.heads.stop * each))]
+        if mlp is not None:
+            linears.append((mlp.down, share.width if is_dense else share.shared))
+        for linear, columns in linears:
+            if linear.modules in cuts.summed:
+                name = f"{linear.modules[0]}.weight"
+                (picks.inputs if linear.transposed else picks.columns)[name] = columns
 
 
 def _linears(weights: ShareWeights) -> Iterator[tuple[LinearWeights, list[Rows]]]:

@@ -55,8 +55,8 @@ def has_whole_attention(config: ModelConfig, size: int) -> bool:
     return config.qk_norm == "rms_of_rows" or size > config.num_heads
 
 
-def find_shares(config: ModelConfig, size: int) -> Sequence[Share]:
-    """Return the shares of ``size`` ranks.
+def find_shares(config: ModelConfig, size: int, unit: int = 1) -> Sequence[Share]:
+    """Return the shares of ``size`` ranks, those of MLPs in multiples of ``unit``, if they may be.
 
     Raises:
         ConfigError: There are more ranks than rows of a matrix.
@@ -74,16 +74,17 @@ def find_shares(config: ModelConfig, size: int) -> Sequence[Share]:
         )
     shared = config.moe.shared_size if config.moe else 0
     counts = (config.intermediate_size, shared, config.hidden_size, config.vocab_size)
-    ranges = [split(count, size) for count in counts]
+    units = [unit if unit * size <= count else 1 for count in counts[:2]] + [1, 1]
+    ranges = [split(count, size, own) for count, own in zip(counts, units, strict=True)]
     found = []
-    for rank, heads in enumerate(_heads(config, size)):
+    for rank, heads in enumerate(find_heads(config, size)):
         own = even_placement(config.moe.num_experts, size).of(rank) if config.moe else ()
         width, always, outputs, tokens = (parts[rank] for parts in ranges)
         found.append(Share(*heads, width, always, outputs, tokens, own))
     return found
 
 
-def _heads(config: ModelConfig, size: int) -> list[tuple[range, range]]:
+def find_heads(config: ModelConfig, size: int) -> list[tuple[range, range]]:
     """Return each rank's query heads and the KV heads that these belong to."""
     num, kv = config.num_heads, config.num_kv_heads
     if has_whole_attention(config, size):

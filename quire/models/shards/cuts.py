@@ -1,0 +1,124 @@
+"""How the linears of a model are divided over ranks: by outputs, by inputs, or not at all.
+
+Inputs are divided where groups of weights that share a scale end, blocks of a file, and groups of
+activations that are rounded together.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from quire.core.model_config import ModelConfig
+from quire.models.gguf_checkpoint import GgufEntry
+from quire.models.opened_checkpoint import OpenedCheckpoint
+from quire.models.quantized_checkpoint import MatrixEntry
+from quire.models.weight_map import LinearWeights, WeightMap
+from quire.quantization.plan import QuantizationPlan
+
+#: Most activations that kernels round together; a divisor of it where fewer are.
+ROUNDED_TOGETHER = 128
+
+
+@dataclass(slots=True)
+class Cuts:
+    """Linears by the modules that they are stacked of; the others are divided by outputs.
+
+    Attributes:
+        whole: Each rank has all: outputs are mixed with each other after they are computed.
+        summed: Those divided by inputs.
+        unit: Inputs of an MLP are divided into multiples of this.
+        unsummed: Why linears are not divided by inputs that would be, by their modules.
+    """
+
+    whole: set[tuple[str, ...]] = field(default_factory=set)
+    summed: set[tuple[str, ...]] = field(default_factory=set)
+    unit: int = 1
+    unsummed: dict[tuple[str, ...], str] = field(default_factory=dict)
+
+
+def find_cuts(
+    opened: OpenedCheckpoint, plan: QuantizationPlan, size: int, heads: list[range], exact: bool
+) -> Cuts:
+    """Return how the linears of a checkpoint are divided.
+
+    Args:
+        opened: The checkpoint.
+        plan: What is rounded when it is loaded.
+        size: Ranks.
+        heads: Query heads of each rank, those of all of them if each has all.
+        exact: None is divided by inputs.
+    """
+    found, weights = Cuts(), opened.weights
+    for linear in _linears(weights):
+        if any(_is_rotated(opened, module) for module in linear.modules):
+            found.whole.add(linear.modules)
+    if exact:
+        return found
+    units = {}
+    for linear, inputs in _last_linears(weights):
+        unit = _unit(opened, plan, linear)
+        if unit is None:
+            found.unsummed[linear.modules] = "its inputs have scales in common"
+        elif inputs is None and not _fit_heads(weights.config, heads, unit):
+            found.unsummed[linear.modules] = f"heads do not end where {unit} of its inputs do"
+        else:
+            units[linear.modules] = unit if inputs is not None else 1, inputs
+    found.unit = math.lcm(*(unit for unit, _ in units.values()))
+    for modules, (_, inputs) in units.items():
+        if inputs is not None and found.unit * size > inputs:
+            found.unsummed[modules] = f"it has fewer than {size} times {found.unit} inputs"
+        elif modules not in found.whole:
+            found.summed.add(modules)
+    return found
+
+
+def _linears(weights: WeightMap) -> Iterator[LinearWeights]:
+    for layer in range(weights.config.num_layers):
+        yield from weights.attention_inputs(layer)
+        yield weights.attention_output(layer)
+        mlp = weights.mlp(layer)
+        yield from mlp or ()
+
+
+def _last_linears(weights: WeightMap) -> Iterator[tuple[LinearWeights, int | None]]:
+    """Yield linears that end a part of a layer, with the inputs of those that end an MLP."""
+    for layer in range(weights.config.num_layers):
+        yield weights.attention_output(layer), None
+        mlp = weights.mlp(layer)
+        if mlp is not None:
+            yield mlp.down, mlp.down.columns
+
+
+def _fit_heads(config: ModelConfig, heads: list[range], unit: int) -> bool:
+    """Tell whether heads are divided, and where groups of inputs end."""
+    each = config.attended_dim // config.num_heads
+    return len(heads[0]) < config.num_heads and all(own.start * each % unit == 0 for own in heads)
+
+
+def _unit(opened: OpenedCheckpoint, plan: QuantizationPlan, linear: LinearWeights) -> int | None:
+    """Return of which number of inputs a share must be a multiple; None if there is none."""
+    (module,) = linear.modules
+    name = f"{module}.weight"
+    entry = opened.tensors.entry(name)
+    if isinstance(entry, MatrixEntry):
+        form = entry.form
+        if form.rotation or form.has_input_order or form.activations or linear.transposed:
+            return None
+        # A scale of a row is as good for a part of it.
+        size = form.group_size if form.group_size < linear.columns else 1
+        return math.lcm(size, ROUNDED_TOGETHER)
+    if isinstance(entry, GgufEntry) and entry.layout.is_quantized:
+        return math.lcm(entry.layout.block_size, ROUNDED_TOGETHER)
+    scheme = plan.scheme_of(module, plan.layers)
+    if scheme is None:
+        return 1
+    size = scheme.columns_per_scale(linear.columns)
+    return None if size >= linear.columns else math.lcm(size, ROUNDED_TOGETHER)
+
+
+def _is_rotated(opened: OpenedCheckpoint, module: str) -> bool:
+    name = f"{module}.weight"
+    entry = opened.tensors.entry(name) if name in opened.tensors.names else None
+    return isinstance(entry, MatrixEntry) and entry.form.rotation is not None
