@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
 from pathlib import Path
 
@@ -16,7 +16,8 @@ from quire.models.gguf_checkpoint import FLOATS, GgufCheckpoint
 from quire.models.quantization_config import read_quantization
 from quire.models.quantized_checkpoint import MatrixEntry, QuantizedCheckpoint
 from quire.models.registry import get_family
-from quire.models.tensor_source import open_tensors
+from quire.models.shards.rank_weights import RankPart, rank_weights
+from quire.models.tensor_source import map_weights, open_tensors
 from quire.models.weight_map import LinearWeights, WeightMap
 from quire.quantization.gguf_types import FORMS
 from quire.quantization.plan import QuantizationPlan
@@ -33,6 +34,7 @@ def expected_weight_bytes(
     plan: QuantizationPlan,
     max_model_len: int,
     target_plan: QuantizationPlan | None = None,
+    part: RankPart | None = None,
 ) -> int:
     """Return what weights and tables of positions will take.
 
@@ -46,10 +48,15 @@ def expected_weight_bytes(
         max_model_len: Positions of the tables.
         target_plan: By which the checkpoint is in memory already, None where it is not; what is
             equal is shared then (:func:`~quire.models.loader.load_rounded`).
+        part: Which of several ranks it is for; None for one alone.
     """
     stored = _quantized(path, config)
     names = get_family(config.architecture).weight_names(config)
     weights = WeightMap(config, stored.weight_names(config) if stored else names)
+    if part is not None:
+        tensors = stored or open_tensors(path, config)
+        weights = rank_weights(tensors, map_weights(tensors, config), plan, part)
+        config = weights.config
     # As the loader does: a GGUF file's floats are held as they are stored.
     mixes_types = stored is not None and stored.mixes_types
     sizes = _Sizes(stored, plan, None if mixes_types and dtype == config.dtype else dtype)
@@ -151,7 +158,10 @@ class _Sizes:
 
         Matrices that are rotated are each packed alone.
         """
-        forms = [self._form(module, weights.columns, scheme) for module in weights.modules]
+        forms = [
+            self._form(module, rows, weights.columns, scheme)
+            for module, rows in zip(weights.modules, weights.rows, strict=True)
+        ]
         stored = {form for form in forms if isinstance(form, str)}
         dtype = self.dtype or (stored.pop() if len(stored) == 1 else "float32")
         total = 4 * sum(weights.rows) if weights.bias else 0
@@ -169,16 +179,18 @@ class _Sizes:
 
     def floats(self, weights: LinearWeights) -> str:
         """Return the type that one matrix is held in, made of floats if it is quantized."""
-        form = self._form(weights.modules[0], weights.columns, None)
+        form = self._form(weights.modules[0], weights.rows[0], weights.columns, None)
         return self.dtype or (form if isinstance(form, str) else "float32")
 
-    def _form(self, module: str, columns: int, scheme: Scheme | None) -> QuantizedForm | str:
+    def _form(
+        self, module: str, rows: int, columns: int, scheme: Scheme | None
+    ) -> QuantizedForm | str:
         """Return how a matrix is quantized, or the type that its floats are stored in."""
         dtype, name = self.dtype or "float32", f"{module}.weight"
         if isinstance(self.stored, QuantizedCheckpoint) and name in self.stored.names:
             entry = self.stored.entry(name)
             if isinstance(entry, MatrixEntry):
-                return entry.form
+                return _form_of_rows(entry, rows)
         if isinstance(self.stored, GgufCheckpoint) and name in self.stored.names:
             layout = self.stored.entry(name).layout.name
             if layout in FORMS:
@@ -186,6 +198,17 @@ class _Sizes:
             dtype = FLOATS[layout]
         scheme = self.plan.scheme_of(module, scheme)
         return dtype if scheme is None else scheme.form(columns)
+
+
+def _form_of_rows(entry: MatrixEntry, rows: int) -> QuantizedForm:
+    """Return how some rows of a matrix are held."""
+    form, (count, columns) = entry.form, entry.shape
+    if form.num_outliers is not None:  # about as many in each
+        form = replace(form, num_outliers=form.num_outliers * rows // count)
+    groups = -(-columns // form.group_size)
+    if form.nested is not None and rows < count and rows * groups % form.nested.run:
+        form = replace(form, nested=None, scale_type="float32")
+    return form
 
 
 def _kind(

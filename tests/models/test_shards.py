@@ -7,10 +7,13 @@ import pytest
 
 from quire.core.errors import ConfigError
 from quire.kernels.registry import create_backend
+from quire.models.config_reader import read_model_config
 from quire.models.gguf_export import GgufExport
 from quire.models.gguf_writer import write_gguf
 from quire.models.hub import resolve_model
 from quire.models.shards.rank_model import Shard
+from quire.models.shards.rank_weights import RankPart
+from quire.models.weight_bytes import expected_weight_bytes
 from quire.quantization.gguf_layouts import LAYOUTS
 from quire.quantization.plan import QuantizationPlan
 from quire.quantization.round_to_nearest import create_scheme
@@ -31,6 +34,16 @@ EXPERTS = {"num_local_experts", "num_experts", "n_routed_experts"}
 @pytest.fixture(scope="module")
 def cpu():
     return create_backend("cpu", threads=1)
+
+
+def check_bytes(driver, part, options):
+    """The memory of a rank is what is said beforehand."""
+    decoder, folder = driver.decoder, driver.folder
+    plan = options.get("plan", QuantizationPlan())
+    config = read_model_config(folder)
+    given = folder, config, decoder.config.dtype, plan, decoder.max_model_len
+    expected = expected_weight_bytes(*given, part=part)
+    assert abs(expected - decoder.weight_bytes) <= 0.03 * decoder.weight_bytes
 
 
 @pytest.fixture
@@ -59,6 +72,8 @@ def compare(cpu, create_driver, random_prompts):
         def body(group):
             driver = make(shard=Shard(group, exact))
             found = run(driver, adapters)
+            if adapter is None:
+                check_bytes(driver, RankPart(group.rank, size, exact), options)
             counts[group.rank] = dict(group.counts.calls)
             return found
 

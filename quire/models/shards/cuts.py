@@ -12,8 +12,9 @@ from dataclasses import dataclass, field
 
 from quire.core.model_config import ModelConfig
 from quire.models.gguf_checkpoint import GgufEntry
-from quire.models.opened_checkpoint import OpenedCheckpoint
 from quire.models.quantized_checkpoint import MatrixEntry
+from quire.models.shards.shares import find_heads
+from quire.models.tensor_source import NamedTensors
 from quire.models.weight_map import LinearWeights, WeightMap
 from quire.quantization.plan import QuantizationPlan
 
@@ -39,26 +40,25 @@ class Cuts:
 
 
 def find_cuts(
-    opened: OpenedCheckpoint, plan: QuantizationPlan, size: int, heads: list[range], exact: bool
+    tensors: NamedTensors, weights: WeightMap, plan: QuantizationPlan, size: int, exact: bool
 ) -> Cuts:
     """Return how the linears of a checkpoint are divided.
 
     Args:
-        opened: The checkpoint.
+        tensors, weights: The checkpoint's.
         plan: What is rounded when it is loaded.
         size: Ranks.
-        heads: Query heads of each rank, those of all of them if each has all.
         exact: None is divided by inputs.
     """
-    found, weights = Cuts(), opened.weights
+    found, heads = Cuts(), [own for own, _ in find_heads(weights.config, size)]
     for linear in _linears(weights):
-        if any(_is_rotated(opened, module) for module in linear.modules):
+        if any(_is_rotated(tensors, module) for module in linear.modules):
             found.whole.add(linear.modules)
     if exact:
         return found
     units = {}
     for linear, inputs in _last_linears(weights):
-        unit = _unit(opened, plan, linear)
+        unit = _unit(tensors, plan, linear)
         if unit is None:
             found.unsummed[linear.modules] = "its inputs have scales in common"
         elif inputs is None and not _fit_heads(weights.config, heads, unit):
@@ -97,11 +97,10 @@ def _fit_heads(config: ModelConfig, heads: list[range], unit: int) -> bool:
     return len(heads[0]) < config.num_heads and all(own.start * each % unit == 0 for own in heads)
 
 
-def _unit(opened: OpenedCheckpoint, plan: QuantizationPlan, linear: LinearWeights) -> int | None:
+def _unit(tensors: NamedTensors, plan: QuantizationPlan, linear: LinearWeights) -> int | None:
     """Return of which number of inputs a share must be a multiple; None if there is none."""
     (module,) = linear.modules
-    name = f"{module}.weight"
-    entry = opened.tensors.entry(name)
+    entry = tensors.entry(f"{module}.weight")
     if isinstance(entry, MatrixEntry):
         form = entry.form
         if form.rotation or form.has_input_order or form.activations or linear.transposed:
@@ -118,7 +117,6 @@ def _unit(opened: OpenedCheckpoint, plan: QuantizationPlan, linear: LinearWeight
     return None if size >= linear.columns else math.lcm(size, ROUNDED_TOGETHER)
 
 
-def _is_rotated(opened: OpenedCheckpoint, module: str) -> bool:
-    name = f"{module}.weight"
-    entry = opened.tensors.entry(name) if name in opened.tensors.names else None
+def _is_rotated(tensors: NamedTensors, module: str) -> bool:
+    entry = tensors.entry(f"{module}.weight")
     return isinstance(entry, MatrixEntry) and entry.form.rotation is not None

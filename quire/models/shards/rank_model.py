@@ -24,7 +24,7 @@ from quire.models.arranged_tensors import arrange
 from quire.models.opened_checkpoint import OpenedCheckpoint
 from quire.models.shards.cuts import find_cuts
 from quire.models.shards.share_weights import ShareWeights, own_parts
-from quire.models.shards.shares import find_heads, find_shares, has_whole_attention
+from quire.models.shards.shares import find_shares, has_whole_attention
 from quire.models.weight_map import LinearWeights, WeightMap
 from quire.quantization.plan import QuantizationPlan
 
@@ -112,12 +112,12 @@ class RankModel:
     ) -> None:
         self._backend, self._group, self._scratch = backend, shard.group, Scratch(backend)
         self.rank_experts: list[RankExperts] = []
-        config, size, rank = opened.config, shard.group.size, shard.group.rank
-        heads = [own for own, _ in find_heads(config, size)]
+        size, rank = shard.group.size, shard.group.rank
         self._exact = shard.exact
         # What adapters add is of whole rows of inputs.
-        cuts = find_cuts(opened, plan, size, heads, shard.exact or takes_adapters)
-        self._cuts, self._shares = cuts, find_shares(config, size, cuts.unit)
+        exact = shard.exact or takes_adapters
+        cuts = find_cuts(opened.tensors, opened.weights, plan, size, exact)
+        self._cuts, self._shares = cuts, find_shares(opened.config, size, cuts.unit)
         self.weights = ShareWeights(opened.weights, self._shares[rank], cuts)
         self._own = own_parts(self.weights, cuts)
         self.tensors = arrange(opened.tensors, opened.weights, self._own.picks)

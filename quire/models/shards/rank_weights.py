@@ -1,0 +1,44 @@
+"""Which tensors a rank has, known before any is read."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from quire.models.shards.cuts import find_cuts
+from quire.models.shards.share_weights import ShareWeights
+from quire.models.shards.shares import find_shares
+from quire.models.tensor_source import NamedTensors
+from quire.models.weight_map import WeightMap
+from quire.quantization.plan import QuantizationPlan
+
+
+@dataclass(frozen=True, slots=True)
+class RankPart:
+    """Which of several ranks.
+
+    Attributes:
+        rank, size: This one, of how many.
+        exact: As of :class:`~quire.models.shards.rank_model.Shard`.
+    """
+
+    rank: int
+    size: int
+    exact: bool = True
+
+
+def rank_weights(
+    tensors: NamedTensors, weights: WeightMap, plan: QuantizationPlan, part: RankPart
+) -> ShareWeights:
+    """Return the tensors of a rank.
+
+    Args:
+        tensors, weights: The checkpoint's.
+        plan: What is rounded when it is loaded.
+        part: The rank.
+
+    Raises:
+        ConfigError: The model cannot be divided that far.
+    """
+    cuts = find_cuts(tensors, weights, plan, part.size, part.exact)
+    shares = find_shares(weights.config, part.size, cuts.unit)
+    return ShareWeights(weights, shares[part.rank], cuts)
