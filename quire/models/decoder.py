@@ -1,4 +1,4 @@
-"""The one decoder of all families: embedding, layers, final norm, head; built by the loader.
+"""The one decoder of all families: embedding, layers, final norm, head, or a stage of them.
 
 T tokens of the step, L rows whose logits are wanted, D model dim, V vocabulary.
 """
@@ -6,19 +6,21 @@ T tokens of the step, L rows whose logits are wanted, D model dim, V vocabulary.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Protocol
 
+from quire.core.errors import ConfigError
 from quire.core.model_config import ModelConfig
 from quire.kernels.backend import Array, Backend, KVCache, Linear
 from quire.kernels.forward_batch import BatchRows, ForwardBatch
 from quire.layers.adapter_slots import AdapterSlots
 from quire.layers.decoder_layer import Layer
-from quire.layers.norm import Norm
 from quire.layers.rank_experts import RankExperts
-from quire.layers.residual_capture import ResidualCapture
 from quire.layers.state_head import StateHead
-from quire.layers.workspace import Workspace
+from quire.layers.workspace import Activations, Workspace
+from quire.models.embedded_rows import EmbeddedRows
 from quire.models.held_weights import HeldWeights
+from quire.models.stage import Link, Stage
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,13 +29,10 @@ class DecoderParts:
 
     Attributes:
         config: What this process has of each layer, all of it or a rank's share.
-        embedding: Looked up by token id.
-        positions: Learned positions (P, D), or None.
-        token_types: (types, D), what is added to tokens that do not belong to the first text, whose
-            row is 0; or None.
-        first_norm: The first layer's attention norm.
+        embedded: What comes before the first layer; None in a later stage.
         layers: At least one.
-        head: D to V; the embedding itself where they are tied, or where there is none.
+        head: D to V; the embedding itself where they are tied, or where there is none. None in a
+            stage that is not the last.
         state_head: Of pooled states.
         held: What of it was made for this decoder.
         weight_bytes: Memory of all weights and tables that were made for it.
@@ -43,12 +42,9 @@ class DecoderParts:
     """
 
     config: ModelConfig
-    embedding: Linear
-    positions: Array | None
-    token_types: Array | None
-    first_norm: Norm
+    embedded: EmbeddedRows | None
     layers: Sequence[Layer]
-    head: Linear
+    head: Linear | None
     state_head: StateHead
     held: HeldWeights
     weight_bytes: int
@@ -81,21 +77,36 @@ class HiddenStates:
         return HiddenStates(self.states[part], rows, self.first + part.indices(len(self))[0])
 
 
+class Capture(Protocol):
+    """Keeps the residual stream of chosen layers."""
+
+    def keep(self, layer: int, residual: Array) -> None:
+        """Look at (T, D) ``residual``, which enters ``layer``."""
+        ...
+
+
 class Decoder:
-    """A loaded model.
+    """A loaded model, or a stage of one.
 
     Attributes:
-        config: What it looks like; ``dtype`` is the type its weights are held in.
+        config: What the model looks like; ``dtype`` is the type its weights are held in.
         rank_config: The same of what this process has of it: heads of its KV cache, for one.
+        stage: Which layers these are.
         max_model_len: Longest context its tables serve, in tokens.
         weight_bytes: Memory of all weights and tables, in bytes.
         held: Weights that another decoder of the checkpoint may share.
     """
 
     def __init__(
-        self, config: ModelConfig, backend: Backend, max_model_len: int, parts: DecoderParts
+        self,
+        config: ModelConfig,
+        backend: Backend,
+        max_model_len: int,
+        parts: DecoderParts,
+        stage: Stage,
     ) -> None:
         self.config, self.rank_config = config, parts.config
+        self.stage = stage
         self.backend = backend
         self.max_model_len = max_model_len
         self.weight_bytes = parts.weight_bytes
@@ -105,11 +116,21 @@ class Decoder:
         self._attentions = [planned[index] for index in range(len(planned))]
         self._workspace: Workspace | None = None
         self._logits: Array | None = None
+        start = parts.embedded if stage.before is None else stage.before.recv
+        assert start is not None, f"layers {stage.layers} are given no rows"
+        self._start: Callable[[Activations], None] = start
+        self._end = self._wanted_rows if stage.after is None else _Handed(stage.after)
 
     @property
     def embedding(self) -> Linear:
-        """Looked up by token id; V to D."""
-        return self._parts.embedding
+        """Looked up by token id; V to D.
+
+        Raises:
+            ConfigError: A stage before this one has it.
+        """
+        if self._parts.embedded is None:
+            raise self._elsewhere("the embedding is")
+        return self._parts.embedded.embedding
 
     @property
     def adapted(self) -> Sequence[AdapterSlots]:
@@ -128,8 +149,20 @@ class Decoder:
 
     @property
     def head(self) -> Linear:
-        """What :meth:`logits` multiplies with; heads that draft multiply states of their own."""
+        """What :meth:`logits` multiplies with; heads that draft multiply states of their own.
+
+        Raises:
+            ConfigError: A stage after this one has it.
+        """
+        if self._parts.head is None:
+            raise self._elsewhere("the output head is")
         return self._parts.head
+
+    def _elsewhere(self, what: str) -> ConfigError:
+        return ConfigError(
+            f"[pipeline] {what} another stage's; got {self.stage}. Run this "
+            "without --pipeline-parallel-size."
+        )
 
     @property
     def state_head(self) -> StateHead:
@@ -145,15 +178,15 @@ class Decoder:
                 reserve again.
         """
         self._workspace = Workspace(self.backend, self.rank_config, max_tokens)
-        if max_logits_rows and self.config.generates:
-            self._logits = self.backend.empty((max_logits_rows, self._parts.head.out_features))
+        if max_logits_rows and self.config.generates and self._parts.head is not None:
+            self._reserve_logits(max_logits_rows)
 
     def forward(
         self,
         batch: ForwardBatch,
         kv_cache: KVCache,
         between_layers: Callable[[], None] | None = None,
-        capture: ResidualCapture | None = None,
+        capture: Capture | None = None,
     ) -> HiddenStates:
         """Compute a step and store its K and V.
 
@@ -165,8 +198,8 @@ class Decoder:
             capture: Keeps all rows of the residual stream where they enter its layers, or None.
 
         Returns:
-            Those of the rows ``batch.logits_indices``. The array belongs to the decoder: the next
-            step overwrites it.
+            Those of the rows ``batch.logits_indices``; none of a stage that hands its rows on. The
+            array belongs to the decoder: the next step overwrites it.
         """
         num_rows = max(batch.input_ids.shape[0], batch.logits_indices.shape[0])
         workspace = self._workspace
@@ -177,33 +210,29 @@ class Decoder:
         parts = self._parts
         plans = [attention.plan(batch, kv_cache) for attention in self._attentions]
         step = workspace.all_rows(batch, plans)
-        parts.embedding.lookup(batch.input_ids, step.residual, step.rows)
-        if self.config.embedding_scale != 1:
-            self.backend.scale(step.residual, self.config.embedding_scale, step.residual)
-        if batch.embedding_rows is not None:
-            self.backend.scatter_rows(batch.embeddings, batch.embedding_rows, step.residual)
-        if parts.positions is not None:
-            self.backend.add_rows(step.residual, parts.positions, batch.positions)
-        if parts.token_types is not None and batch.token_types is not None:
-            self.backend.add_rows(step.residual, parts.token_types, batch.token_types)
-        parts.first_norm(step.residual, step.normed, None, step.rows)
+        self._start(step)
         keep = capture.keep if capture is not None else _keep_nothing
         *earlier, last = parts.layers
-        for index, layer in enumerate(earlier):
+        for index, layer in zip(self.stage.layers, earlier, strict=False):
             keep(index, step.residual)
             layer.attend(step)
             layer.feed(step)
             if between_layers is not None:
                 between_layers()
-        keep(len(earlier), step.residual)
+        keep(self.stage.layers[-1], step.residual)
         last.attend(step)
-        # Past the last attention, rows are on their own: only the wanted ones go on.
+        wanted = self._end(last, step, workspace)
+        return HiddenStates(wanted.normed, wanted.rows)
+
+    def _wanted_rows(self, last: Layer, step: Activations, workspace: Workspace) -> Activations:
+        """End the model. Past the last attention, rows are on their own: only wanted ones go on."""
+        batch = step.rows.batch
         wanted, indices = workspace.wanted_rows(batch), batch.logits_indices
         if indices.shape[0]:
             self.backend.gather_rows(step.attended, indices, wanted.attended)
             self.backend.gather_rows(step.residual, indices, wanted.residual)
             last.feed(wanted)
-        return HiddenStates(wanted.normed, wanted.rows)
+        return wanted
 
     def logits(self, hidden: HiddenStates) -> Array:
         """Multiply ``hidden`` with the head.
@@ -211,11 +240,31 @@ class Decoder:
         Returns:
             (L, V) float32; on ranks other than the first those of their own tokens. The array
             belongs to the decoder: the next call overwrites it.
+
+        Raises:
+            ConfigError: A stage after this one has the head.
         """
         num_rows = len(hidden)
         if self._logits is None or self._logits.shape[0] < num_rows:
-            self._logits = self.backend.empty((num_rows, self._parts.head.out_features))
-        return self._parts.head(hidden.states, self._logits[:num_rows], hidden.rows)
+            self._logits = self._reserve_logits(num_rows)
+        return self.head(hidden.states, self._logits[:num_rows], hidden.rows)
+
+    def _reserve_logits(self, num_rows: int) -> Array:
+        self._logits = self.backend.empty((num_rows, self.head.out_features))
+        return self._logits
+
+
+class _Handed:
+    """The end of a stage that others follow: all rows go on."""
+
+    def __init__(self, after: Link) -> None:
+        self._after = after
+
+    def __call__(self, last: Layer, step: Activations, workspace: Workspace) -> Activations:
+        last.feed(step)
+        self._after.send(step)
+        batch = step.rows.batch
+        return workspace.wanted_rows(replace(batch, logits_indices=batch.logits_indices[:0]))
 
 
 def _keep_nothing(layer: int, residual: Array) -> None:

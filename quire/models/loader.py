@@ -24,6 +24,7 @@ from quire.models.model_builder import ModelBuilder, Progress
 from quire.models.opened_checkpoint import OpenedCheckpoint
 from quire.models.packed_weights_cache import PackedWeightsCache, open_packed_weights_cache
 from quire.models.shards.rank_model import Shard
+from quire.models.stage import Stage
 from quire.models.tensor_source import TensorSource, check_tensors, map_weights, open_tensors
 from quire.models.vision.loader import encoder_names
 from quire.models.weight_map import WeightMap
@@ -79,11 +80,14 @@ def load_opened(
 ) -> Decoder:
     """Do the same with a checkpoint that is open, perhaps so that it takes adapters.
 
-    With a ``shard``, a rank's share is read alone; all ranks compute together from then on.
+    With a ``shard``, a rank's share is read alone; all ranks compute together from then on. Of a
+    checkpoint's stage (:meth:`OpenedCheckpoint.of_stage`) the weights of its layers alone are read.
     """
     plan = plan or QuantizationPlan()
-    plan.check_overrides(_modules(opened.weights))
+    plan.check_overrides(_modules(opened.weights.of_all_layers()))
     settings = plan.held if shard is None else f"{plan.held} {shard}"
+    if opened.stage is not None:
+        settings = f"{settings} {opened.stage}"
     cache = _open_cache(opened, packed_weights_cache, backend, settings)
     meanwhile()
     own = HeldWeights()
@@ -139,7 +143,8 @@ def _build(
     with cache or nullcontext():
         parts = builder.decoder_parts(opened.max_model_len)
         builder.forms.report()
-    return Decoder(opened.config, builder.backend, opened.max_model_len, parts)
+    stage = opened.stage or Stage(opened.weights.layers)
+    return Decoder(opened.config, builder.backend, opened.max_model_len, parts, stage)
 
 
 def open_checkpoint(path: Path, dtype: str, max_model_len: int | None) -> OpenedCheckpoint:

@@ -30,6 +30,7 @@ from quire.layers.state_head import StateHead
 from quire.models.adapters.adapted_parts import AdaptedParts
 from quire.models.adapters.places import adaptable_head, find_places
 from quire.models.decoder import DecoderParts
+from quire.models.embedded_rows import EmbeddedRows
 from quire.models.held_forms import HeldForms
 from quire.models.held_weights import HeldWeights, LinearKey, RopeTables
 from quire.models.opened_checkpoint import OpenedCheckpoint
@@ -85,36 +86,63 @@ class ModelBuilder:
     def decoder_parts(self, max_model_len: int) -> DecoderParts:
         """Build everything; the largest tensors first, while little else is in memory."""
         weights, config = self.weights, self.weights.config
-        tied = config.tie_word_embeddings
-        tables = self._plan.tables
-        shared = self._plan.scheme_of(weights.names.head, tables) if tied else tables
-        embedding = self._shared.embedding or self.linear(weights.embedding(), shared)
-        is_head = tied and self._shared.embedding is None
-        head = embedding if is_head else self.linear(weights.head(), shared)
-        positions, token_types = self._positions(config)
+        embedding = self._embedding() if weights.is_first else None
+        head = self._head(embedding) if weights.is_last else None
+        rows = None if embedding is None else self._embedded_rows(embedding)
         ropes = self.ropes(config, max_model_len)
-        first_norm = self.norm(weights.attention_norm(0))
-        layers = [self.layer(config, layer, ropes) for layer in range(config.num_layers)]
+        layers = [self.layer(config, layer, ropes) for layer in weights.layers]
         self.made.embedding = embedding
         # Experts that move later are read anew.
         self._cache = self._on_progress = None
         is_own = any(own is head for own in self.made.linears.values())
-        adapted_head = self._adapted.linear(adaptable_head(weights), head)
-        all_tokens, all_logits = map(self._ranks.vocabulary, (embedding, adapted_head))
         return DecoderParts(
             config=config,
-            embedding=self._adapted.linear(weights.embedding(), all_tokens),
-            positions=positions,
-            token_types=token_types,
-            first_norm=first_norm,
+            embedded=rows,
             layers=layers,
-            head=logits_head(self.backend, all_logits, config.logits_scale, config.logits_cap),
+            head=None if head is None else self._logits_head(head),
             state_head=self._state_head(config),
             held=self.made,
             weight_bytes=self.weight_bytes,
-            shared_bytes=0 if is_own else head.nbytes,
+            shared_bytes=0 if head is None or is_own else head.nbytes,
             adapted=self._adapted.slots,
             rank_experts=self._ranks.rank_experts,
+        )
+
+    def _tables_scheme(self) -> Scheme | None:
+        """Return how the embedding and the head are rounded."""
+        names, tables = self.weights.names, self._plan.tables
+        tied = self.weights.config.tie_word_embeddings
+        return self._plan.scheme_of(names.head, tables) if tied else tables
+
+    def _embedding(self) -> Linear:
+        embedding = self._shared.embedding
+        return embedding or self.linear(self.weights.embedding(), self._tables_scheme())
+
+    def _head(self, embedding: Linear | None) -> Linear:
+        """Build the head; where it is tied and the embedding is made here, that is it."""
+        is_here = self._shared.embedding is None
+        if embedding is not None and is_here and self.weights.config.tie_word_embeddings:
+            return embedding
+        return self.linear(self.weights.head(), self._tables_scheme())
+
+    def _logits_head(self, head: Linear) -> Linear:
+        config = self.weights.config
+        adapted = self._adapted.linear(adaptable_head(self.weights), head)
+        all_logits = self._ranks.vocabulary(adapted)
+        return logits_head(self.backend, all_logits, config.logits_scale, config.logits_cap)
+
+    def _embedded_rows(self, embedding: Linear) -> EmbeddedRows:
+        """Build what comes before the first layer."""
+        weights, config = self.weights, self.weights.config
+        positions, token_types = self._positions(config)
+        all_tokens = self._ranks.vocabulary(embedding)
+        return EmbeddedRows(
+            self.backend,
+            embedding=self._adapted.linear(weights.embedding(), all_tokens),
+            scale=config.embedding_scale,
+            positions=positions,
+            token_types=token_types,
+            first_norm=self.norm(weights.attention_norm(0)),
         )
 
     def _positions(self, config: ModelConfig) -> tuple[Array | None, Array | None]:
@@ -138,8 +166,10 @@ class ModelBuilder:
         return made[0], made[1] if config.token_types > 1 else None
 
     def _state_head(self, config: ModelConfig) -> StateHead:
-        pooler = self.linear(self.weights.pooler(), None) if config.pooler else None
-        classifier = self.linear(self.weights.classifier(), None) if config.classifier else None
+        """Build what pooled states go through; nothing where they are not read."""
+        here, weights = self.weights.is_first, self.weights
+        pooler = self.linear(weights.pooler(), None) if here and config.pooler else None
+        classifier = self.linear(weights.classifier(), None) if here and config.classifier else None
         return StateHead(self.backend, pooler, classifier)
 
     def linear(self, weights: LinearWeights, scheme: Scheme | None) -> Linear:
@@ -288,7 +318,8 @@ class ModelBuilder:
         window = config.sliding_window if config.has_window(layer) else None
         scaling = config.layer_query_scaling(layer)
         spec = AttentionSpec(
-            layer=0 if config.is_encoder else layer,  # the same KV slots, layer after layer
+            # An encoder's have the same KV slots, layer after layer.
+            layer=0 if config.is_encoder else layer - self.weights.layers.start,
             num_heads=config.num_heads,
             num_kv_heads=config.num_kv_heads,
             head_dim=config.head_dim,
@@ -317,7 +348,7 @@ class ModelBuilder:
         weights, latent = self.weights, config.latent
         assert latent is not None
         spec = LatentSpec(
-            layer=layer,
+            layer=layer - self.weights.layers.start,
             num_heads=config.num_heads,
             rank=latent.rank,
             rope_dim=latent.rope_dim,

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from quire.core.model_config import ModelConfig
+from quire.models.stage import Stage
 from quire.models.tensor_source import TensorSource
 from quire.models.weight_map import WeightMap
 
@@ -20,6 +21,7 @@ class OpenedCheckpoint:
         keeps_types: Floats are held as they are stored, of several types.
         tensors, weights: What is there, and which goes where.
         max_model_len: Longest context served, in tokens.
+        stage: Which layers are taken of it; None for all.
     """
 
     path: Path
@@ -28,3 +30,8 @@ class OpenedCheckpoint:
     tensors: TensorSource
     weights: WeightMap
     max_model_len: int
+    stage: Stage | None = None
+
+    def of_stage(self, stage: Stage) -> OpenedCheckpoint:
+        """Return the same for a decoder of some layers."""
+        return replace(self, weights=self.weights.of_layers(stage.layers), stage=stage)

@@ -35,6 +35,7 @@ def expected_weight_bytes(
     max_model_len: int,
     target_plan: QuantizationPlan | None = None,
     part: RankPart | None = None,
+    layers: range | None = None,
 ) -> int:
     """Return what weights and tables of positions will take.
 
@@ -49,13 +50,15 @@ def expected_weight_bytes(
         target_plan: By which the checkpoint is in memory already, None where it is not; what is
             equal is shared then (:func:`~quire.models.loader.load_rounded`).
         part: Which of several ranks it is for; None for one alone.
+        layers: Of the stage that they are for; None for the whole model.
     """
     stored = _quantized(path, config)
     names = get_family(config.architecture).weight_names(config)
-    weights = WeightMap(config, stored.weight_names(config) if stored else names)
+    weights = WeightMap(config, stored.weight_names(config) if stored else names, layers)
     if part is not None:
         tensors = stored or open_tensors(path, config)
-        weights = rank_weights(tensors, map_weights(tensors, config), plan, part)
+        whole = map_weights(tensors, config)
+        weights = rank_weights(tensors, WeightMap(config, whole.names, layers), plan, part)
         config = weights.config
     # As the loader does: a GGUF file's floats are held as they are stored.
     mixes_types = stored is not None and stored.mixes_types
@@ -66,12 +69,12 @@ def expected_weight_bytes(
     # Norms and learned positions are held in float32; a linear's own count below.
     others = sum(4 * math.prod(shape) for name, shape in shapes if name not in matrices)
     others += sum(rope_table_bytes(rope, max_model_len) for rope in config.ropes)
-    if any(config.layer_query_scaling(layer) for layer in range(config.num_layers)):
+    if any(config.layer_query_scaling(layer) for layer in weights.layers):
         others += 4 * max_model_len
     schemes = _schemes(weights, plan)
     # Made anew by each decoder, a matrix for each head's keys and one for its values.
     latents = 0
-    for layer in range(config.num_layers if config.latent else 0):
+    for layer in weights.layers if config.latent else ():
         heads = linears.pop(weights.latent_heads(layer).modules)
         latents += _latent_bytes(config, sizes.floats(heads))
     if target_plan is not None:
@@ -111,7 +114,7 @@ def _schemes(weights: WeightMap, plan: QuantizationPlan) -> dict[Modules, Scheme
     if config.tie_word_embeddings:
         shared = plan.scheme_of(weights.names.head, plan.tables)
         schemes[weights.embedding().modules] = shared
-    for layer in range(config.num_layers):
+    for layer in weights.layers:
         schemes |= {linear.modules: None for linear in weights.unrounded(layer)}
     return schemes | {linear.modules: None for linear in weights.state_heads()}
 
@@ -124,7 +127,7 @@ def _shared(
     if plan.exact_activations != target_plan.exact_activations:
         return shared
     own, others = _schemes(weights, plan), _schemes(weights, target_plan)
-    layers = range(weights.config.num_layers)
+    layers = weights.layers
     experts = {
         linear.modules for layer in layers for mlp in weights.experts(layer) for linear in mlp
     }

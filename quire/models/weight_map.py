@@ -76,11 +76,38 @@ class MLPWeights(NamedTuple):
 
 
 class WeightMap:
-    """The tensors of a model, by their use."""
+    """The tensors of a model, by their use.
 
-    def __init__(self, config: ModelConfig, names: WeightNames) -> None:
+    Args:
+        config: The whole model's.
+        names: What its tensors are called.
+        layers: Those of a stage, which are consecutive; None for all.
+    """
+
+    def __init__(
+        self, config: ModelConfig, names: WeightNames, layers: range | None = None
+    ) -> None:
         self.config = config
         self.names = names
+        self.layers = range(config.num_layers) if layers is None else layers
+
+    def of_layers(self, layers: range) -> WeightMap:
+        """Return the tensors of a stage."""
+        return WeightMap(self.config, self.names, layers)
+
+    def of_all_layers(self) -> WeightMap:
+        """Return the tensors of all layers."""
+        return WeightMap(self.config, self.names)
+
+    @property
+    def is_first(self) -> bool:
+        """Whether it begins with the embedding."""
+        return self.layers.start == 0
+
+    @property
+    def is_last(self) -> bool:
+        """Whether it ends with the head."""
+        return self.layers.stop == self.config.num_layers
 
     def embedding(self) -> LinearWeights:
         """(V, D)."""
@@ -123,9 +150,11 @@ class WeightMap:
         return self._layer_norm(self.names.mlp_norm_after, layer)
 
     def norms(self, layer: int) -> list[NormWeights]:
-        """Return the norms of a layer but those of heads."""
+        """Return the norms of a layer but those of heads, and but one that the stage before has."""
+        is_handed_over = layer == self.layers.start and not self.is_first
+        first = None if is_handed_over else self.attention_norm(layer)
         made = (
-            self.attention_norm(layer), self.attention_norm_after(layer),
+            first, self.attention_norm_after(layer),
             self.mlp_norm(layer), self.mlp_norm_after(layer),
         )  # fmt: skip
         return [norm for norm in dict.fromkeys(made) if norm is not None]
@@ -282,12 +311,21 @@ class WeightMap:
         return [*pooler, self.classifier()] if self.config.classifier else pooler
 
     def parts(self) -> list[LinearWeights | NormWeights]:
-        """Return all linears and norms; a tied embedding is there twice."""
-        parts: list[LinearWeights | NormWeights] = [self.embedding(), self.head()]
-        parts.append(self.final_norm())
-        for layer in range(self.config.num_layers):
+        """Return all linears and norms; a tied embedding is there twice.
+
+        Pooled states are read where the first layers are.
+        """
+        parts: list[LinearWeights | NormWeights] = [self.embedding()] if self.is_first else []
+        parts += [self.head()] if self.is_last else []
+        norm = self.end_norm()
+        parts += [] if norm is None else [norm]
+        for layer in self.layers:
             parts += self.layer_parts(layer)
-        return [*parts, *self.state_heads()]
+        return [*parts, *(self.state_heads() if self.is_first else ())]
+
+    def end_norm(self) -> NormWeights | None:
+        """(D,), of what comes out of the last layer: the model's, or of the next stage."""
+        return self.final_norm() if self.is_last else self.attention_norm(self.layers.stop)
 
     def layer_parts(self, layer: int) -> list[LinearWeights | NormWeights]:
         """Return the linears and norms of a layer."""
@@ -314,11 +352,11 @@ class WeightMap:
         """Return every tensor of the model."""
         config = self.config
         shapes = dict(pair for part in self.parts() for pair in part.shapes())
-        if config.learned_positions:
+        if config.learned_positions and self.is_first:
             shapes[self.positions()] = (config.learned_positions, config.hidden_size)
-        if config.token_types:
+        if config.token_types and self.is_first:
             shapes[self.token_types()] = (config.token_types, config.hidden_size)
-        for layer in range(config.num_layers):
+        for layer in self.layers:
             shapes |= self._further_shapes(layer)
         return shapes
 

@@ -332,9 +332,19 @@ def backend(request):
 class Driver:
     """Runs a decoder without scheduler or runner: block tables by hand, one per sequence."""
 
-    def __init__(self, folder, backend, block_size=16, dtype="auto", max_model_len=None, **options):
+    def __init__(
+        self,
+        folder,
+        backend,
+        block_size=16,
+        dtype="auto",
+        max_model_len=None,
+        stage=None,
+        **options,
+    ):
         self.backend, self.folder = backend, folder
         opened = open_checkpoint(Path(folder), dtype, max_model_len)
+        opened = opened if stage is None else opened.of_stage(stage)
         self.decoder = load_opened(opened, backend, **options)
         self.block_size = block_size
         self.adapters = None
@@ -344,6 +354,7 @@ class Driver:
         """Forget all tokens; every sequence gets the blocks of the longest context."""
         blocks = -(-self.decoder.max_model_len // self.block_size)
         spec = self.decoder.rank_config.kv_cache_spec(self.block_size, "float32")
+        spec = self.decoder.stage.kv_cache_spec(spec)
         self.kv_cache = self.backend.kv_cache(spec, 1 + num_sequences * blocks)
         # Descending ids, so that nothing works by the blocks lying in order.
         ids = np.arange(num_sequences * blocks, 0, -1, dtype=np.int32)
@@ -351,7 +362,10 @@ class Driver:
         self.seq_lens = [0] * num_sequences
 
     def step(self, tokens, wanted="all"):
-        """Append tokens to each sequence; return logits of all rows, the last of each, or none."""
+        """Append tokens to each sequence; return logits of all rows, the last of each, or none.
+
+        A stage that hands its rows on returns None.
+        """
         positions = [np.arange(n, n + len(t)) for n, t in zip(self.seq_lens, tokens, strict=True)]
         slots = [
             self.block_tables[i][p // self.block_size] * self.block_size + p % self.block_size
@@ -373,6 +387,8 @@ class Driver:
             arrays["adapters"] = np.array(self.adapters, np.int32)
         batch = self.backend.upload(ForwardBatch(**arrays))
         hidden = self.decoder.forward(batch, self.kv_cache)
+        if self.decoder.stage.after is not None:
+            return None
         return np.array(self.backend.to_numpy(self.decoder.logits(hidden)))
 
     def greedy(self, prompts, num_tokens):

@@ -42,7 +42,10 @@ def linears(decoder):
     layers = parts.layers
     inner = [part for layer in layers for part in (layer.mixing.inputs, layer.output)]
     matrices = [parts.head, *inner]
-    norms = [parts.first_norm, *(n for layer in layers for n in (layer.mlp_norm, layer.next_norm))]
+    norms = [
+        parts.embedded.first_norm,
+        *(n for layer in layers for n in (layer.mlp_norm, layer.next_norm)),
+    ]
     return matrices, [norm._weight for norm in norms]
 
 

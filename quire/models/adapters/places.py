@@ -25,11 +25,11 @@ Places = Mapping[tuple[str, ...], AdapterPlace]
 def adaptable_linears(weights: WeightMap) -> list[LinearWeights]:
     """Return the linears that adapters may be added to: all but what latents become heads by."""
     found = []
-    for layer in range(weights.config.num_layers):
+    for layer in weights.layers:
         found += [*weights.attention_inputs(layer), weights.attention_output(layer)]
         found += [linear for mlp in weights.mlps(layer) for linear in mlp]
         found += weights.routing(layer)
-    return [*found, adaptable_head(weights)]
+    return [*found, adaptable_head(weights)] if weights.is_last else found
 
 
 def adaptable_head(weights: WeightMap) -> LinearWeights:
@@ -41,7 +41,8 @@ def find_places(tensors: TensorSource, weights: WeightMap) -> Places:
     """Return the places of a checkpoint, the embedding last."""
     config, named = weights.config, weights
     if tensors.is_arranged:  # a GGUF file, which has names of its own
-        named = WeightMap(config, get_family(config.architecture).weight_names(config))
+        names = get_family(config.architecture).weight_names(config)
+        named = WeightMap(config, names, weights.layers)
     orders = kernel_orders(named)
     places = {
         stored.modules: AdapterPlace(
@@ -55,14 +56,17 @@ def find_places(tensors: TensorSource, weights: WeightMap) -> Places:
         )
         for stored, own in zip(adaptable_linears(weights), adaptable_linears(named), strict=True)
     }
-    for layer in range(config.num_layers):
+    for layer in weights.layers:
         _name_stacks(places, weights, named, layer)
     for stored, own in zip(_biased_norms(weights), _biased_norms(named), strict=True):
         place = AdapterPlace((own.module,), own.shape, 0, (None,), (stored.module,), biased=True)
         places[stored.module,] = place
     vocabulary, embedding = (config.vocab_size, config.hidden_size), weights.embedding()
-    head = adaptable_head(weights).modules
-    places[head] = _of_vocabulary(places[head], weights.head().modules, vocabulary)
+    if weights.is_last:
+        head = adaptable_head(weights).modules
+        places[head] = _of_vocabulary(places[head], weights.head().modules, vocabulary)
+    if not weights.is_first:
+        return places
     place = AdapterPlace(
         modules=(named.names.embedding,),
         rows=(config.hidden_size,),
@@ -115,10 +119,10 @@ def _name_stacks(
 
 def _biased_norms(weights: WeightMap) -> Iterable[NormWeights]:
     """Return the norms that have biases, each once."""
-    norms = [weights.final_norm()]
-    for layer in range(weights.config.num_layers):
+    norms = [weights.end_norm()]
+    for layer in weights.layers:
         norms += weights.norms(layer)
-    return dict.fromkeys(norm for norm in norms if norm.bias)
+    return dict.fromkeys(norm for norm in norms if norm is not None and norm.bias)
 
 
 def _of_vocabulary(

@@ -63,7 +63,7 @@ class WholeModel:
     rank_experts: Sequence[RankExperts] = ()
 
     def __init__(self, opened: OpenedCheckpoint) -> None:
-        self.tensors = arrange(opened.tensors, opened.weights)
+        self.tensors = arrange(opened.tensors, opened.weights.of_all_layers())
         self.weights: WeightMap = opened.weights
 
     def linear(self, weights: LinearWeights, linear: Linear) -> Linear:
@@ -120,7 +120,8 @@ class RankModel:
         self._cuts, self._shares = cuts, find_shares(opened.config, size, cuts.unit)
         self.weights = ShareWeights(opened.weights, self._shares[rank], cuts)
         self._own = own_parts(self.weights, cuts)
-        self.tensors = arrange(opened.tensors, opened.weights, self._own.picks)
+        every = opened.weights.of_all_layers()
+        self.tensors = arrange(opened.tensors, every, self._own.picks)
         self._gathered = self._find_gathered()
         if rank == 0:
             self._report(takes_adapters)

@@ -26,7 +26,7 @@ class ShareWeights(WeightMap):
     """
 
     def __init__(self, whole: WeightMap, share: Share, cuts: Cuts) -> None:
-        super().__init__(share.config(whole.config), whole.names)
+        super().__init__(share.config(whole.config), whole.names, whole.layers)
         self.whole, self.share, self._cuts = whole, share, cuts
 
     def qkv(self, layer: int) -> LinearWeights:
