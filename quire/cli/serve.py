@@ -57,8 +57,15 @@ def server_flags(function: Callable[..., Any]) -> Callable[..., Any]:
 @click.option(
     "--dry-run", is_flag=True, help="Print ranks, memory and what ranks exchange, and end."
 )
+@click.option(
+    "--headless", is_flag=True, help="Compute for the server of machine 0 (--node-rank above 0)."
+)
 def serve(
-    config: EngineConfig, options: ServerOptions, more_models: tuple[str, ...], dry_run: bool
+    config: EngineConfig,
+    options: ServerOptions,
+    more_models: tuple[str, ...],
+    dry_run: bool,
+    headless: bool,
 ) -> None:
     """Answer HTTP requests in OpenAI's API with MODEL.
 
@@ -71,6 +78,9 @@ def serve(
     others = [_for_model(config, name) for name in more_models]
     if dry_run:
         _tell((config, *others))
+        return
+    if headless or config.parallel.node_rank:
+        _compute_only(config, options, headless, bool(others))
         return
     started = time.perf_counter()
     use_background_stderr()  # whoever reads it, or does not: nobody waits for them
@@ -140,6 +150,29 @@ def _tell(configs: Sequence[EngineConfig]) -> None:
     for config in configs:
         for line in dry_run_lines(config, read_machine()):
             click.echo(line)
+
+
+def _compute_only(
+    config: EngineConfig, options: ServerOptions, headless: bool, has_others: bool
+) -> None:
+    """Run the ranks of a machine other than the server's, until a signal comes.
+
+    Raises:
+        ConfigError: The settings do not say which machine this is.
+    """
+    if not headless or not config.parallel.node_rank:
+        raise ConfigError(
+            "[config] --headless must come with --node-rank above 0, and the other way round; got "
+            f"--node-rank {config.parallel.node_rank}{' --headless' if headless else ''}."
+        )
+    if has_others:
+        raise ConfigError("[config] --nnodes is of one model; got several. Name one.")
+    from quire.core.log import set_format
+    from quire.llm.headless import compute_for_driver
+
+    use_background_stderr()
+    set_format(options.log_format)
+    compute_for_driver(config)
 
 
 def _is_named(context: click.Context) -> bool:

@@ -80,6 +80,13 @@ class ChildProcess:
                 break
         return text.decode(errors="replace")
 
+    def wait(self, seconds: float = SHUTDOWN_GRACE_SECONDS) -> int | None:
+        """Return the exit code of a process that ends by itself; None where it does not in time."""
+        try:
+            return self._process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            return None
+
     def end(self, *, at_once: bool) -> int:
         """Close the socket and wait for the process; return its exit code, below 0 of a signal.
 
@@ -90,9 +97,8 @@ class ChildProcess:
         self._stacks.close()
         if at_once:
             self._process.kill()
-        try:
-            code = self._process.wait(SHUTDOWN_GRACE_SECONDS)
-        except subprocess.TimeoutExpired:
+        code = self.wait()
+        if code is None:
             self._process.kill()
             code = self._process.wait()
         return code

@@ -18,7 +18,7 @@ from quire.core.errors import ConfigError
 from quire.core.known_settings import QUANTIZATIONS as KNOWN_QUANTIZATIONS
 from quire.core.offload_options import OffloadOptions
 from quire.core.option import option as option
-from quire.core.parallel_layout import ParallelLayout
+from quire.core.parallel_options import ParallelOptions
 from quire.core.picture_settings import parse_pictures_per_prompt
 from quire.core.quantization_names import QUANTIZATIONS, QuantizationName
 from quire.core.speculative_config import METHODS, MethodName, SpeculativeMethod
@@ -276,45 +276,6 @@ class SpeculativeOptions:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ParallelOptions:
-    """Which hardware, and how much of it."""
-
-    device: Literal["auto", "cpu", "reference"] = option(
-        "auto", "backend: cpu (native kernels) or reference (torch)"
-    )
-    threads: int | None = option(
-        None,
-        "compute threads of each rank; default: the cores this process may use, divided",
-        common=True,
-    )
-    tensor_parallel_size: int = option(
-        1, "ranks (processes) that share each layer", common=True, aliases=("-tp",)
-    )
-    pipeline_parallel_size: int = option(
-        1, "stages of consecutive layers, each on ranks of its own", aliases=("-pp",)
-    )
-    data_parallel_size: int = option(
-        1, "engines of the model that share its requests (quire serve)", aliases=("-dp",)
-    )
-    enable_expert_parallel: bool = option(
-        False,
-        "of a mixture of experts a rank has whole experts, not a part of each",
-        aliases=("-ep",),
-    )
-    exact_tensor_parallel: bool = option(
-        True, "the same bits as one rank; off: each rank sums a part, with half the messages"
-    )
-    distributed_executor_backend: Literal["auto", "uni", "mp", "ray"] = option(
-        "auto", "who starts ranks: mp: this engine, as processes; ray: a Ray cluster"
-    )
-
-    @property
-    def layout(self) -> ParallelLayout:
-        """Which rank computes what."""
-        return ParallelLayout(self.tensor_parallel_size, self.pipeline_parallel_size)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class EngineConfig:
     """All settings of one engine.
 
@@ -360,10 +321,6 @@ class EngineConfig:
             "--max-num-seqs": self.scheduler.max_num_seqs,
             "--max-num-batched-tokens": self.scheduler.max_num_batched_tokens,
             "--max-model-len": self.model.max_model_len,
-            "--threads": self.parallel.threads,
-            "--tensor-parallel-size": self.parallel.tensor_parallel_size,
-            "--pipeline-parallel-size": self.parallel.pipeline_parallel_size,
-            "--data-parallel-size": self.parallel.data_parallel_size,
             "--num-gpu-blocks-override": self.cache.num_gpu_blocks_override,
             "--memory": self.cache.memory,
             "--kv-cache-memory-bytes": self.cache.kv_cache_memory_bytes,
@@ -372,9 +329,6 @@ class EngineConfig:
         for flag, value in at_least_one.items():
             if value is not None and value < 1:
                 raise ConfigError(f"[config] {flag} must be at least 1; got {value}.")
-        threads = self.parallel.threads
-        if threads is not None and threads > 1024:
-            raise ConfigError(f"[config] --threads must be at most 1024; got {threads}.")
         if self.model.max_logprobs < -1:
             raise ConfigError(
                 "[config] --max-logprobs must be -1 (no limit) or at least 0; got "
@@ -390,6 +344,7 @@ class EngineConfig:
         self._check_cache()
         self.speculative.parsed()
         self.adapters.check()
+        self.parallel.check()
         self.offload.check()
         self.model.pictures_per_prompt()
         for name in ("override_generation_config", "default_chat_template_kwargs"):

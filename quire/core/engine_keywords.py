@@ -128,6 +128,10 @@ class EngineKeywords(TypedDict, total=False):
     enable_expert_parallel: bool
     exact_tensor_parallel: bool
     distributed_executor_backend: Literal["auto", "uni", "mp", "ray"]
+    nnodes: int
+    node_rank: int
+    master_addr: str
+    master_port: int
     seed: int
     # Further forms of these.
     kv_cache_config: KvCacheConfig | dict[str, Any] | None
@@ -152,8 +156,6 @@ class EngineKeywords(TypedDict, total=False):
     prefill_context_parallel_size: int | None
     disable_custom_all_reduce: bool
     worker_use_ray: bool
-    nnodes: Any
-    node_rank: Any
     swap_space: Any
     preemption_mode: Any
     cpu_offload_gb: Any

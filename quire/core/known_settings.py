@@ -125,8 +125,6 @@ ENGINE: dict[str, KnownSetting] = {
     "prefill_context_parallel_size": _width("-pcp"),
     "disable_custom_all_reduce": _switch(_COLLECTIVES),
     "worker_use_ray": _switch("is --distributed-executor-backend ray here"),
-    "nnodes": _refused("must be 1: an engine runs on one machine", "1", short=("-n",)),
-    "node_rank": _refused("must be 0: an engine runs on one machine", "0", short=("-r",)),
     "swap_space": _value("changes nothing: see --kv-offload-bytes", "0"),
     "preemption_mode": _value("changes nothing: the cheaper one, see --kv-offload-bytes"),
     "cpu_offload_gb": _value("changes nothing: weights are in the machine's memory", "0", "0.0"),
@@ -170,7 +168,6 @@ ENGINE: dict[str, KnownSetting] = {
 #: Of a server: flags of ``quire serve`` only.
 SERVER: dict[str, KnownSetting] = {
     "grpc_port": _number("is not available: the server speaks HTTP"),
-    "headless": KnownSetting("needs several machines", is_switch=True, is_refused=True),
     "api_server_count": _value("changes nothing: one process serves", "1", short=("-asc",)),
     "middleware": _refused(_NO_CODE, is_list=True),
     "tool_parser_plugin": _refused(_NO_CODE),

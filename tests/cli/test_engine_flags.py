@@ -78,6 +78,10 @@ FLAGS = [
     "--enable-expert-parallel",
     "--exact-tensor-parallel",
     "--distributed-executor-backend",
+    "--nnodes",
+    "--node-rank",
+    "--master-addr",
+    "--master-port",
     "--seed",
 ]
 

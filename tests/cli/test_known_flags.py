@@ -68,7 +68,7 @@ VLLM = """
 --tool-server !demo --reasoning-parser qwen3 --max-log-len 5 --enable-log-requests --enable-log-outputs
 --enable-prompt-tokens-details --enable-per-request-metrics --enable-server-load-tracking
 --enable-force-include-usage --sse-keep-alive-interval 0 --enable-tokenizer-info-endpoint --fingerprint-mode none
---shutdown-timeout 0 --headless!
+--shutdown-timeout 0 --headless
 --model quire-tiny --served-model-name a --tokenizer t --tokenizer-mode slow --runner pooling --convert embed
 --dtype half --seed 1 --max-model-len 25.5k --max-model-len auto --max-model-len -1 --revision main --trust-remote-code
 --download-dir /models --load-format dummy --quantization fp8 -q awq --kv-cache-dtype fp8 --block-size 32
@@ -82,7 +82,7 @@ VLLM = """
 --enable-lora --max-loras 2 --max-lora-rank 8 --max-cpu-loras 2 --lora-dtype float16 --fully-sharded-loras
 --tensor-parallel-size 2 -tp 2 --pipeline-parallel-size 2 -pp 2 --data-parallel-size 2 -dp 2
 --enable-expert-parallel -ep --decode-context-parallel-size 2 -dcp 2 --prefill-context-parallel-size 2 -pcp 2
---distributed-executor-backend ray --nnodes !2 -n !2 --node-rank !1 -r !1
+--distributed-executor-backend ray --nnodes 1 -n 1 --node-rank 0 -r 0
 --speculative-config {"method":"ngram"} -sc {} --spec-method ngram --spec-model m --spec-tokens 3
 --structured-outputs-config {"backend":"xgrammar"} --limit-mm-per-prompt {"image":1} --mm-processor-kwargs !{"a":1}
 --mm-processor-cache-gb 1 --enforce-eager --compilation-config 3 -cc 3 --optimization-level 1 -O 1

@@ -23,7 +23,11 @@ from quire.runner.parallel.adapters import ToldAdapters
 from quire.runner.parallel.commands import Allocate
 from quire.runner.parallel.handshake import RankLoaded
 from quire.runner.parallel.lead import LeadDecoder, LeadKVCache
-from quire.runner.parallel.local_ranks import LocalRanks
+from quire.runner.parallel.local_ranks import start_local_ranks
+from quire.runner.parallel.ranks import Ranks
+from quire.runner.parallel.ray_actors import RayActors
+from quire.runner.parallel.remote_ranks import gather_ranks
+from quire.runner.parallel.static_nodes import StaticNodes
 
 
 class Placement(Protocol):
@@ -120,14 +124,14 @@ class ManyRanks:
     """This process is rank 0; see :class:`Placement`.
 
     Args:
-        folder: The checkpoint.
+        ranks: The others.
         config: The settings of each rank.
         model_config: For the map of ranks.
     """
 
-    def __init__(self, folder: Path, config: EngineConfig, model_config: ModelConfig) -> None:
+    def __init__(self, ranks: Ranks, config: EngineConfig, model_config: ModelConfig) -> None:
         self.config = config
-        self._ranks = LocalRanks(folder, config)
+        self._ranks = ranks
         self.shard: Shard | None = Shard(self._ranks.group)
         self.failure: socket.socket | None = self._ranks.failure
         self._model_config = model_config
@@ -230,4 +234,14 @@ def place(
         kv_cache_memory_bytes=None if kv_bytes is None else kv_bytes // size,
     )
     parallel = replace(config.parallel, threads=resolved.threads)
-    return ManyRanks(folder, replace(config, cache=own_cache, parallel=parallel), model_config)
+    config = replace(config, cache=own_cache, parallel=parallel)
+    return ManyRanks(_start(folder, config), config, model_config)
+
+
+def _start(folder: Path, config: EngineConfig) -> Ranks:
+    options = config.parallel
+    if options.nnodes > 1:
+        return gather_ranks(folder, config, StaticNodes(options))
+    if options.distributed_executor_backend == "ray":
+        return gather_ranks(folder, config, RayActors(options.layout, options.threads or 1))
+    return start_local_ranks(folder, config)

@@ -6,6 +6,7 @@ import faulthandler
 import os
 import socket
 import threading
+from contextlib import suppress
 from pathlib import Path
 
 from quire.core.background_stream import use_background_stderr, wait_until_logged
@@ -15,13 +16,14 @@ from quire.core.log import get_logger
 from quire.distributed.shared_memory_group import SharedMemory
 from quire.runner.parallel.handshake import RankFailed, RankLoaded, StartRank, receive, send
 from quire.runner.parallel.part import load_part
+from quire.runner.parallel.ranks import World
 from quire.runner.parallel.worker import Worker
 
 log = get_logger(__name__)
 
 
 def run(connection: socket.socket) -> None:
-    """Serve a driver until it closes the socket."""
+    """Serve the driver that started this process, until it closes the socket."""
     faulthandler.enable(all_threads=True)
     use_background_stderr()
     try:
@@ -29,10 +31,30 @@ def run(connection: socket.socket) -> None:
         start = receive(connection, StartRank)
     except (EOFError, OSError, ValueError):
         return
-    memory = SharedMemory.attach(descriptor, start.rank)
+    world = SharedMemory.attach(descriptor, start.rank)
     os.close(descriptor)
+    serve(connection, start, world)
+
+
+def serve(connection: socket.socket, start: StartRank, world: World) -> None:
+    """Be a rank until the driver ends it; what goes wrong is told to the driver."""
     try:
-        _serve(connection, start, memory)
+        group = world.group()
+        part = load_part(Path(start.folder), start.config, group)
+        send(
+            connection,
+            RankLoaded(
+                weight_bytes=part.demand.weight_bytes,
+                scratch_bytes=part.demand.scratch_bytes,
+                block_bytes=part.demand.spec.block_bytes,
+                num_blocks=part.memory.budget.num_blocks,
+                max_model_len=part.memory.max_model_len,
+            ),
+        )
+        _end_with(connection)
+        collect_seldom()
+        worker = Worker(part.model.decoder, group, part.demand.spec, part.reader)
+        worker.run(world.commands())
     except RankDeadError as error:
         # Whoever died is named by the driver; this rank only cannot go on alone.
         log.debug("%s", error)
@@ -44,29 +66,12 @@ def run(connection: socket.socket) -> None:
         _tell(connection, RankFailed(type(error).__name__, text))
 
 
-def _serve(connection: socket.socket, start: StartRank, memory: SharedMemory) -> None:
-    group, ring = memory.group(), memory.commands()
-    part = load_part(Path(start.folder), start.config, group)
-    send(
-        connection,
-        RankLoaded(
-            weight_bytes=part.demand.weight_bytes,
-            scratch_bytes=part.demand.scratch_bytes,
-            block_bytes=part.demand.spec.block_bytes,
-            num_blocks=part.memory.budget.num_blocks,
-            max_model_len=part.memory.max_model_len,
-        ),
-    )
-    _end_with(connection)
-    collect_seldom()
-    Worker(part.model.decoder, group, part.demand.spec, part.reader).run(ring)
-
-
 def _end_with(connection: socket.socket) -> None:
     """End this process when the driver closes its end, whatever it is waiting for."""
 
     def wait() -> None:
-        connection.recv(1)
+        with suppress(OSError):
+            connection.recv(1)
         os._exit(0)
 
     threading.Thread(target=wait, name="quire-driver", daemon=True).start()

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any, Protocol
+from typing import Any, NoReturn
 
 import numpy as np
 
 from quire.core.kv_cache_spec import KVCacheSpec
 from quire.core.step import StepInterrupted
+from quire.distributed.command_ring import CommandChannel
 from quire.distributed.group import Group
 from quire.kernels.backend import KVCache
 from quire.kernels.forward_batch import ForwardBatch
@@ -19,14 +20,6 @@ from quire.runner.parallel import commands
 from quire.runner.parallel.adapters import RankAdapters
 from quire.runner.parallel.cache_parts import gather_blocks, own_columns, sum_blocks
 from quire.runner.parallel.lead import together
-
-
-class Channel(Protocol):
-    """Where commands come from."""
-
-    def receive(self) -> bytes | bytearray | None:
-        """Return the next one, waiting for it; None when there will be no more."""
-        ...
 
 
 class Worker:
@@ -67,14 +60,14 @@ class Worker:
                 commands.ClearAdapter: lambda told: adapters.clear(told.slot),
             }
 
-    def run(self, channel: Channel) -> None:
-        """Carry out commands until there are no more.
+    def run(self, channel: CommandChannel) -> NoReturn:
+        """Carry out commands until this process ends with its driver.
 
         Raises:
             Exception: One failed; what this rank has is unknown, so that it must end.
         """
-        while (data := channel.receive()) is not None:
-            command = commands.decode(data)
+        while True:
+            command = commands.decode(channel.receive())
             self._actions[type(command)](command)
 
     def _allocate(self, told: commands.Allocate) -> None:

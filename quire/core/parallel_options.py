@@ -1,0 +1,106 @@
+"""Settings of ranks: which hardware, how a model is divided over it, and who starts them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from quire.core.errors import ConfigError
+from quire.core.option import option
+from quire.core.parallel_layout import ParallelLayout
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ParallelOptions:
+    """Which hardware, and how much of it."""
+
+    device: Literal["auto", "cpu", "reference"] = option(
+        "auto", "backend: cpu (native kernels) or reference (torch)"
+    )
+    threads: int | None = option(
+        None,
+        "compute threads of each rank; default: the cores this process may use, divided",
+        common=True,
+    )
+    tensor_parallel_size: int = option(
+        1, "ranks (processes) that share each layer", common=True, aliases=("-tp",)
+    )
+    pipeline_parallel_size: int = option(
+        1, "stages of consecutive layers, each on ranks of its own", aliases=("-pp",)
+    )
+    data_parallel_size: int = option(
+        1, "engines of the model that share its requests (quire serve)", aliases=("-dp",)
+    )
+    enable_expert_parallel: bool = option(
+        False,
+        "of a mixture of experts a rank has whole experts, not a part of each",
+        aliases=("-ep",),
+    )
+    exact_tensor_parallel: bool = option(
+        True, "the same bits as one rank; off: each rank sums a part, with half the messages"
+    )
+    distributed_executor_backend: Literal["auto", "uni", "mp", "ray"] = option(
+        "auto", "who starts ranks: mp: this engine, as processes; ray: a Ray cluster"
+    )
+
+    nnodes: int = option(1, "machines that ranks are on, started one by one", aliases=("-n",))
+    node_rank: int = option(0, "which of them this is; 0 serves", aliases=("-r",))
+    master_addr: str = option("127.0.0.1", "address of machine 0 that the others reach")
+    master_port: int = option(29501, "port there that they come to")
+
+    @property
+    def layout(self) -> ParallelLayout:
+        """Which rank computes what."""
+        return ParallelLayout(self.tensor_parallel_size, self.pipeline_parallel_size)
+
+    @property
+    def node_ranks(self) -> range:
+        """The ranks of this machine, of those that were started one by one."""
+        each = self.layout.size // self.nnodes
+        return range(self.node_rank * each, (self.node_rank + 1) * each)
+
+    def check(self) -> None:
+        """Refuse numbers that cannot be.
+
+        Raises:
+            ConfigError: One is out of range; the message names its flag.
+        """
+        at_least_one = {
+            "--threads": self.threads,
+            "--tensor-parallel-size": self.tensor_parallel_size,
+            "--pipeline-parallel-size": self.pipeline_parallel_size,
+            "--data-parallel-size": self.data_parallel_size,
+            "--nnodes": self.nnodes,
+        }
+        for flag, value in at_least_one.items():
+            if value is not None and value < 1:
+                raise ConfigError(f"[config] {flag} must be at least 1; got {value}.")
+        if self.threads is not None and self.threads > 1024:
+            raise ConfigError(f"[config] --threads must be at most 1024; got {self.threads}.")
+        if not 0 <= self.node_rank < self.nnodes:
+            raise ConfigError(
+                f"[config] --node-rank must be in 0..{self.nnodes - 1}, less than --nnodes; got "
+                f"{self.node_rank}."
+            )
+        if self.layout.size % self.nnodes:
+            raise ConfigError(
+                f"[config] --nnodes must divide the {self.layout.size} ranks (shards x stages); "
+                f"got {self.nnodes}. Give -tp or -pp so that each machine has as many."
+            )
+        if not 1 <= self.master_port <= 65535:
+            raise ConfigError(
+                f"[config] --master-port must be in 1..65535; got {self.master_port}."
+            )
+        if self.nnodes == 1:
+            return
+        if self.distributed_executor_backend in ("uni", "ray"):
+            raise ConfigError(
+                "[config] --nnodes starts machines one by one; got "
+                f"--distributed-executor-backend {self.distributed_executor_backend} as well. "
+                "Leave one out."
+            )
+        if self.data_parallel_size > 1:
+            raise ConfigError(
+                "[config] --nnodes is of one engine; got --data-parallel-size "
+                f"{self.data_parallel_size} as well. Start each engine by itself."
+            )

@@ -1,0 +1,58 @@
+"""A rank that was started by somebody else than its driver: it goes there, and serves it."""
+
+from __future__ import annotations
+
+import faulthandler
+import os
+
+import msgspec
+
+from quire.core.errors import ModelLoadError
+from quire.distributed.shared_memory_group import SharedMemory
+from quire.distributed.torch_group import TorchWorld
+from quire.runner.parallel.handshake import receive
+from quire.runner.parallel.meeting import MEETING_SECONDS, Address, hello, join
+from quire.runner.parallel.rank_process import serve
+from quire.runner.parallel.ranks import World
+from quire.runner.parallel.remote_ranks import Welcome
+
+
+def serve_driver(
+    address: Address,
+    key: str,
+    rank: int,
+    seconds: float = MEETING_SECONDS,
+    folder: str | None = None,
+) -> None:
+    """Go to the driver and be a rank of its engine, until it ends or is gone.
+
+    Args:
+        address: Where it listens.
+        key: That ranks show.
+        rank: Which to be.
+        seconds: How long to wait for it.
+        folder: The checkpoint on this machine; None where the driver's is.
+
+    Raises:
+        ModelLoadError: There is no driver.
+        ConfigError: It takes no such rank.
+    """
+    faulthandler.enable(all_threads=True)
+    with join(address, hello(rank, key), seconds) as connection:
+        try:
+            welcome = receive(connection, Welcome)
+        except (EOFError, OSError) as error:
+            raise ModelLoadError(f"[rank {rank}] its driver is gone: {error}.") from error
+        start = welcome.start
+        if folder is not None:
+            start = msgspec.structs.replace(start, folder=folder)
+        world: World
+        if welcome.memory is not None:
+            process, number = welcome.memory
+            descriptor = os.open(f"/proc/{process}/fd/{number}", os.O_RDWR)
+            world = SharedMemory.attach(descriptor, rank)
+            os.close(descriptor)
+        else:
+            assert welcome.store is not None
+            world = TorchWorld(*welcome.store, rank, start.config.parallel.layout.size)
+        serve(connection, start, world)

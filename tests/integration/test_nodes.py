@@ -1,0 +1,146 @@
+"""Two machines, as processes of this one that are told to be apart: tokens, and what dies."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+
+import psutil
+import pytest
+from click.testing import CliRunner
+
+from quire.cli.serve import serve
+from tools.serve_process import ServeProcess
+
+PROMPTS = ["Hello", "The capital of France is", "Once upon a time"]
+#: From a rank's death until requests are answered again.
+HEALTHY_SECONDS = 20.0
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        return taken.getsockname()[1]
+
+
+def post(address: str, prompt: str, max_tokens: int = 12) -> str:
+    body = {"prompt": prompt, "max_tokens": max_tokens, "temperature": 0, "ignore_eos": True}
+    request = urllib.request.Request(
+        f"{address}/v1/completions",
+        json.dumps(body).encode(),
+        {"content-type": "application/json"},
+    )
+    with urllib.request.urlopen(request, timeout=60) as response:
+        return json.load(response)["choices"][0]["text"]
+
+
+def health(address: str) -> int:
+    try:
+        with urllib.request.urlopen(f"{address}/health", timeout=30) as response:
+            return response.status
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code
+
+
+@pytest.fixture(scope="module")
+def alone() -> list[str]:
+    """What one process answers."""
+    process = ServeProcess(["quire-tiny", "--threads", "1", "--memory", "100MiB"])
+    try:
+        return [post(process.wait_ready(), prompt) for prompt in PROMPTS]
+    finally:
+        process.end()
+
+
+@pytest.fixture(params=["shared memory", "gloo"])
+def nodes(request: pytest.FixtureRequest) -> Iterator[tuple[ServeProcess, ServeProcess]]:
+    """A machine that serves and one that computes for it."""
+    port = str(free_port())
+    arguments = ["quire-tiny", "-tp", "2", "--nnodes", "2", "--master-port", port]
+    arguments += ["--threads", "1", "--memory", "200MiB"]
+    other = "machine-1" if request.param == "gloo" else "machine-0"
+    second = ServeProcess([*arguments, "--node-rank", "1", "--headless"], QUIRE_MACHINE_ID=other)
+    first = ServeProcess(arguments, QUIRE_MACHINE_ID="machine-0")
+    try:
+        first.wait_ready()
+        assert f"ranks exchange by {request.param}" in first.stderr
+        yield first, second
+    finally:
+        codes = [process.end() for process in (first, second)]
+    assert codes == [0, 0], first.stderr + second.stderr
+
+
+def rank_of(node: ServeProcess) -> psutil.Process:
+    (child,) = psutil.Process(node.popen.pid).children()
+    return child
+
+
+def wait_healthy(address: str) -> None:
+    end = time.monotonic() + HEALTHY_SECONDS
+    while health(address) != 200:
+        assert time.monotonic() < end, "not healthy again in time"
+        time.sleep(0.1)
+
+
+def test_tokens_are_those_of_one_process_and_a_killed_rank_is_survived(nodes, alone):
+    first, second = nodes
+    assert [post(first.address, prompt) for prompt in PROMPTS] == alone
+    killed = rank_of(second).pid
+    os.kill(killed, signal.SIGKILL)
+    end = time.monotonic() + 10
+    while health(first.address) == 200:
+        assert time.monotonic() < end, "the death was not noticed"
+        time.sleep(0.02)
+    wait_healthy(first.address)
+    assert f"[rank 1] its process has died (process {killed} on " in first.stderr
+    assert [post(first.address, prompt) for prompt in PROMPTS] == alone
+
+
+def test_a_node_without_a_server_waits_and_ends_by_a_signal():
+    port = str(free_port())
+    node = ServeProcess(
+        [
+            *("quire-tiny", "-tp", "2", "--nnodes", "2", "--master-port", port),
+            *("--node-rank", "1", "--headless"),
+        ]
+    )
+    try:
+        time.sleep(2)
+        assert node.popen.poll() is None
+        child = rank_of(node)
+    finally:
+        assert node.end() == 0
+    assert not child.is_running()
+
+
+def test_a_wrong_key_is_said_by_the_node_that_has_it():
+    port = str(free_port())
+    arguments = ["quire-tiny", "-tp", "2", "--nnodes", "2", "--master-port", port]
+    first = ServeProcess([*arguments, "--threads", "1"], QUIRE_CLUSTER_KEY="right")
+    node = ServeProcess([*arguments, "--node-rank", "1", "--headless"], QUIRE_CLUSTER_KEY="wrong")
+    try:
+        node.popen.wait(60)
+        assert node.end() == 1
+        assert "QUIRE_CLUSTER_KEY must be the same on all machines" in node.stderr
+        assert "Traceback" not in node.stderr
+    finally:
+        first.end()
+
+
+@pytest.mark.parametrize(
+    ("flags", "expected"),
+    [
+        (["--headless"], "must come with --node-rank above 0"),
+        (["-tp", "2", "-n", "2", "-r", "1"], "must come with --node-rank above 0"),
+        (["-tp", "2", "-n", "2", "--distributed-executor-backend", "ray"], "Leave one out"),
+    ],
+)
+def test_settings_that_do_not_fit_together(flags, expected):
+    result = CliRunner().invoke(serve, ["quire-tiny", *flags])
+    assert result.exit_code != 0 and expected in f"{result.output} {result.exception}"
