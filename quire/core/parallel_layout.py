@@ -35,6 +35,13 @@ class ParallelLayout:
         """Return the ranks of a stage, by shard."""
         return list(range(stage * self.tensor, (stage + 1) * self.tensor))
 
+    @property
+    def groups(self) -> list[list[int]]:
+        """Ranks that share layers, where those are not all ranks."""
+        if self.tensor == 1 or self.pipeline == 1:
+            return []
+        return [self.stage_ranks(stage) for stage in range(self.pipeline)]
+
     def stage_layers(self, num_layers: int) -> list[range]:
         """Return each stage's layers: every layer once, counts that differ by one at most.
 

@@ -224,7 +224,7 @@ def _load(
         eos_token_ids=given.eos_token_ids,
         on_progress=parts[0],
         meanwhile=given.meanwhile,
-        shard=placement.shard,
+        part=placement.part,
     )
     decoder = placement.model(model.decoder)
     drafts = {d: load_draft(d, decoder, part) for d, part in zip(found, parts[1:], strict=True)}

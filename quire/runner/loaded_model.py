@@ -14,11 +14,11 @@ from quire.kernels.backend import Backend
 from quire.models.decoder import Decoder
 from quire.models.loader import load_opened, open_checkpoint
 from quire.models.model_builder import Progress
-from quire.models.shards.rank_model import Shard
 from quire.models.vision.loader import expected_encoder_bytes, load_encoder
 from quire.models.weight_bytes import expected_weight_bytes
 from quire.quantization.plan import create_plan
 from quire.runner.memory import model_demand
+from quire.runner.model_part import ModelPart
 from quire.runner.picture_memory import kept_bytes
 from quire.runner.picture_rows import PictureRows
 
@@ -65,7 +65,7 @@ def load(
     eos_token_ids: Sequence[int] = (),
     on_progress: Progress | None = None,
     meanwhile: Callable[[], object] = lambda: None,
-    shard: Shard | None = None,
+    part: ModelPart | None = None,
 ) -> LoadedModel:
     """Load a checkpoint, or one rank's part of it.
 
@@ -76,28 +76,30 @@ def load(
         eos_token_ids: Ids that end a sequence, besides those of ``config.json``.
         on_progress: Called while weights load, with bytes done and bytes in all.
         meanwhile: As of :func:`~quire.models.loader.load_model`.
-        shard: Of a rank; None for all of the model. Pictures are the first rank's business.
+        part: Of a rank; None for all of the model. Pictures are the first rank's business.
 
     Raises:
         ModelLoadError: The checkpoint cannot be used.
     """
     options = resolved.config.model
+    opened = open_checkpoint(folder, resolved.dtype, resolved.max_model_len)
     decoder = load_opened(
-        open_checkpoint(folder, resolved.dtype, resolved.max_model_len),
+        opened if part is None else part.open(opened, backend),
         backend,
         create_plan(options),
         options.packed_weights_cache,
         on_progress,
         meanwhile,
         takes_adapters=resolved.config.adapters.enable_lora,
-        shard=shard,
+        shard=None if part is None else part.shard,
     )
     config = decoder.config
     eos = _possible((*config.eos_token_ids, *eos_token_ids), config.vocab_size)
-    is_first = shard is None or shard.group.rank == 0
+    is_first = part is None or part.rank == 0
     encoder = load_encoder(folder, config, backend, config.dtype) if is_first else None
     weight_bytes = decoder.weight_bytes + (0 if encoder is None else encoder.nbytes)
     demand = model_demand(decoder.rank_config, resolved, weight_bytes, backend.activation_dtype)
+    demand = replace(demand, spec=decoder.stage.kv_cache_spec(demand.spec))
     pictures = None
     if encoder is not None:
         kept = kept_bytes(config, resolved, weight_bytes)

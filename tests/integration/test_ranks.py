@@ -34,6 +34,14 @@ def test_each_family_on_two_ranks(checkpoint: Callable[..., Path], family: str) 
     assert {o.condition.name: o.failures for o in outcomes if o.failures} == {}
 
 
+@pytest.mark.parametrize("sizes", [(1, 2), (1, 4), (2, 2)], ids=str)
+def test_quire_tiny_in_stages(sizes: tuple[int, int]) -> None:
+    conditions = [Condition(), *few_conditions()] if sizes == (1, 2) else [Condition(batched=True)]
+    varied = dict(zip(("tensor_parallel_size", "pipeline_parallel_size"), sizes, strict=True))
+    outcomes = check_lattice(resolve_model("quire-tiny"), conditions, varied=varied)
+    assert {o.condition.name: o.failures for o in outcomes if o.failures} == {}
+
+
 def test_a_killed_rank_is_named_and_none_is_left() -> None:
     before = set(psutil.Process().children())
     with LLM(tensor_parallel_size=2, threads=1) as llm:

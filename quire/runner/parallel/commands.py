@@ -37,10 +37,12 @@ class Forward(msgspec.Struct, frozen=True, tag=True):
     Attributes:
         arrays: Of its :class:`~quire.kernels.forward_batch.ForwardBatch`, but those that are None.
         may_end: Ranks ask each other between layers whether the step is to end there.
+        captured: Layers whose residual stream the driver reads where it enters them.
     """
 
     arrays: dict[str, Numbers]
     may_end: bool = False
+    captured: list[int] = []
 
 
 class Logits(msgspec.Struct, frozen=True, tag=True):

@@ -20,6 +20,7 @@ from quire.layers.residual_capture import ResidualCapture
 from quire.layers.state_head import StateHead
 from quire.models.decoder import Decoder, HiddenStates
 from quire.models.held_weights import HeldWeights
+from quire.runner.model_part import ModelPart
 from quire.runner.parallel.cache_parts import gather_blocks, own_columns, sum_blocks
 from quire.runner.parallel.commands import (
     Command,
@@ -34,6 +35,7 @@ from quire.runner.parallel.commands import (
     WriteBlocks,
     batch_arrays,
 )
+from quire.runner.parallel.outputs import Outputs, SentOutputs, StageOutputs
 
 Announce = Callable[[Command], None]
 
@@ -43,17 +45,21 @@ class LeadDecoder:
 
     Args:
         decoder: The shard.
-        group: The ranks.
+        part: Which that is.
         announce: Tells the others a command.
     """
 
-    def __init__(self, decoder: Decoder, group: Group, announce: Announce) -> None:
-        self._decoder, self._group, self._announce = decoder, group, announce
+    def __init__(self, decoder: Decoder, part: ModelPart, announce: Announce) -> None:
+        self._decoder, self._part, self._announce = decoder, part, announce
+        self._group = part.world
+        self._outputs: Outputs = (
+            StageOutputs(decoder) if part.is_last else SentOutputs(decoder, part)
+        )
         self.config, self.backend = decoder.config, decoder.backend
         self.max_model_len, self.weight_bytes = decoder.max_model_len, decoder.weight_bytes
         self.held = HeldWeights()  # shares of one rank serve no other decoder
         self._embedding = LeadLinear(decoder.embedding, decoder.backend, announce)
-        self._head = LeadLinear(decoder.head, decoder.backend, announce)
+        self._head = LeadLinear(self._outputs.head, decoder.backend, announce)
 
     @property
     def embedding(self) -> Linear:
@@ -97,10 +103,15 @@ class LeadDecoder:
             RankDeadError: A rank has failed, this one included: what the others did is unknown.
         """
         assert isinstance(kv_cache, LeadKVCache)
-        self._announce(Forward(batch_arrays(batch, self.backend), between_layers is not None))
+        if not self._part.is_last:
+            between_layers = None  # ranks of several stages are not between the same layers
+        captured = [] if capture is None else list(capture.layers)
+        arrays = batch_arrays(batch, self.backend)
+        self._announce(Forward(arrays, between_layers is not None, captured))
         try:
             look = None if between_layers is None else together(self._group, between_layers)
-            return self._decoder.forward(batch, kv_cache.own, look, capture)
+            own = self._decoder.forward(batch, kv_cache.own, look, capture)
+            return self._outputs.hidden(own, batch, capture)
         except (StepInterrupted, RankDeadError):
             raise
         except BaseException as error:
@@ -111,7 +122,7 @@ class LeadDecoder:
     def logits(self, hidden: HiddenStates) -> Array:
         """Multiply ``hidden``, of the last step, with the head; (L, V) float32."""
         self._announce(Logits(hidden.first, len(hidden)))
-        return self._decoder.logits(hidden)
+        return self._outputs.logits(hidden)
 
 
 def together(group: Group, between_layers: Callable[[], None]) -> Callable[[], None]:

@@ -24,8 +24,8 @@ def start_local_ranks(folder: Path, config: EngineConfig) -> Ranks:
     Raises:
         OSError: A process cannot be started.
     """
-    size = config.parallel.layout.size
-    world = SharedMemory.create(size)
+    layout = config.parallel.layout
+    world = SharedMemory.create(layout.size, layout.groups)
     children: list[ChildProcess] = []
 
     def end() -> None:
@@ -33,7 +33,7 @@ def start_local_ranks(folder: Path, config: EngineConfig) -> Ranks:
             child.end(at_once=False)
 
     try:
-        for rank in range(1, size):
+        for rank in range(1, layout.size):
             child = ChildProcess("quire.runner.parallel.rank_process:run")
             children.append(child)
             socket.send_fds(child.socket, [b"\0"], [world.descriptor])

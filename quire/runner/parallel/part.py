@@ -10,13 +10,12 @@ from quire.core.encoder_settings import fit_to_model
 from quire.core.machine import read_machine
 from quire.core.memory_budget import MemoryDemand
 from quire.core.resolve import resolve
-from quire.distributed.group import Group
 from quire.kernels.registry import create_backend
 from quire.models.config_reader import read_model_config
-from quire.models.shards.rank_model import Shard
 from quire.runner.adapter_placing import AdapterReader, create_reader
 from quire.runner.loaded_model import LoadedModel, load
 from quire.runner.memory import MemoryPlan, plan_memory
+from quire.runner.model_part import ModelPart
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,13 +35,13 @@ class LoadedPart:
     reader: AdapterReader | None
 
 
-def load_part(folder: Path, config: EngineConfig, group: Group) -> LoadedPart:
+def load_part(folder: Path, config: EngineConfig, rank_part: ModelPart) -> LoadedPart:
     """Load a rank's part of a checkpoint.
 
     Args:
         folder: A folder or a GGUF file.
         config: The rank's settings, memory and threads given.
-        group: The ranks.
+        rank_part: Which.
 
     Raises:
         ConfigError, ModelLoadError: It cannot be loaded.
@@ -51,7 +50,7 @@ def load_part(folder: Path, config: EngineConfig, group: Group) -> LoadedPart:
     config = fit_to_model(config, model_config)
     resolved = resolve(config, machine, model_config)
     backend = create_backend(resolved.device, threads=resolved.threads)
-    model = load(folder, backend, resolved, shard=Shard(group))
+    model = load(folder, backend, resolved, part=rank_part)
     memory = plan_memory(resolved, model.demand, resolved.memory_bytes)
     reader = create_reader(model.decoder, backend, config.adapters, folder)
     return LoadedPart(model, model.demand, memory, reader)

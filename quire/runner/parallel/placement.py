@@ -16,9 +16,9 @@ from quire.core.resolve import ResolvedConfig
 from quire.kernels.backend import KVCache
 from quire.models.decoder import Decoder
 from quire.models.model import Model
-from quire.models.shards.rank_model import Shard
 from quire.runner.adapter_store import OtherRanks
 from quire.runner.memory import MemoryPlan
+from quire.runner.model_part import ModelPart
 from quire.runner.parallel.adapters import ToldAdapters
 from quire.runner.parallel.commands import Allocate
 from quire.runner.parallel.handshake import RankLoaded
@@ -35,12 +35,12 @@ class Placement(Protocol):
 
     Attributes:
         config: The settings of what is here.
-        shard: What is here; None for all of it.
+        part: What is here; None for all of it.
         failure: Readable once a rank is gone; None where there is no other.
     """
 
     config: EngineConfig
-    shard: Shard | None
+    part: ModelPart | None
     failure: socket.socket | None
 
     def model(self, own: Decoder) -> Model:
@@ -83,7 +83,7 @@ class Placement(Protocol):
 class OneRank:
     """All is here; see :class:`Placement`."""
 
-    shard: Shard | None = None
+    part: ModelPart | None = None
     failure: socket.socket | None = None
 
     def __init__(self, config: EngineConfig) -> None:
@@ -132,14 +132,18 @@ class ManyRanks:
     def __init__(self, ranks: Ranks, config: EngineConfig, model_config: ModelConfig) -> None:
         self.config = config
         self._ranks = ranks
-        self.shard: Shard | None = Shard(self._ranks.group)
+        options = config.parallel
+        part = ModelPart(0, options.layout, ranks.group, exact=options.exact_tensor_parallel)
+        self.part: ModelPart | None = part
+        self._world = part.world
         self.failure: socket.socket | None = self._ranks.failure
         self._model_config = model_config
         self._loaded: list[RankLoaded] = []
 
     def model(self, own: Decoder) -> Model:
         """Return it with what it tells the others."""
-        return LeadDecoder(own, self._ranks.group, self._ranks.announce)
+        assert self.part is not None
+        return LeadDecoder(own, self.part, self._ranks.announce)
 
     def settle(self, own: MemoryPlan) -> MemoryPlan:
         """Wait until all have loaded; return the plan with as many blocks as all have room for."""
@@ -169,7 +173,7 @@ class ManyRanks:
     def kv_cache(self, own: KVCache) -> KVCache:
         """Return it with what it tells the others."""
         part_bytes = [rank.block_bytes for rank in self._loaded]
-        return LeadKVCache(own, self._ranks.group, self._ranks.announce, part_bytes)
+        return LeadKVCache(own, self._world, self._ranks.announce, part_bytes)
 
     def other_adapters(self) -> OtherRanks | None:
         """Return what tells the others."""
@@ -197,7 +201,7 @@ class ManyRanks:
 
     def samples(self) -> Samples:
         """Return what goes between ranks, and each one's memory, by metric stem."""
-        counts, found = self._ranks.group.counts, Samples()
+        counts, found = self._world.counts, Samples()
         found["num_ranks"] = len(self._loaded)
         for rank, pools in enumerate(self._pools()):
             for pool, size in pools.items():

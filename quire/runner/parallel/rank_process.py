@@ -14,6 +14,7 @@ from quire.core.collector import collect_seldom
 from quire.core.errors import QuireError, RankDeadError
 from quire.core.log import get_logger
 from quire.distributed.shared_memory_group import SharedMemory
+from quire.runner.model_part import ModelPart
 from quire.runner.parallel.handshake import RankFailed, RankLoaded, StartRank, receive, send
 from quire.runner.parallel.part import load_part
 from quire.runner.parallel.ranks import World
@@ -39,8 +40,11 @@ def run(connection: socket.socket) -> None:
 def serve(connection: socket.socket, start: StartRank, world: World) -> None:
     """Be a rank until the driver ends it; what goes wrong is told to the driver."""
     try:
-        group = world.group()
-        part = load_part(Path(start.folder), start.config, group)
+        options = start.config.parallel
+        rank_part = ModelPart(
+            start.rank, options.layout, world.group, exact=options.exact_tensor_parallel
+        )
+        part = load_part(Path(start.folder), start.config, rank_part)
         send(
             connection,
             RankLoaded(
@@ -53,7 +57,7 @@ def serve(connection: socket.socket, start: StartRank, world: World) -> None:
         )
         _end_with(connection)
         collect_seldom()
-        worker = Worker(part.model.decoder, group, part.demand.spec, part.reader)
+        worker = Worker(part.model.decoder, rank_part, part.demand.spec, part.reader)
         worker.run(world.commands())
     except RankDeadError as error:
         # Whoever died is named by the driver; this rank only cannot go on alone.

@@ -24,8 +24,8 @@ log = get_logger(__name__)
 class World(Protocol):
     """How all ranks reach each other; this process's end."""
 
-    def group(self) -> Group:
-        """Return all ranks, as this one."""
+    def group(self, ranks: Sequence[int] | None = None) -> Group:
+        """Return all ranks, or some of which this is one, as this one."""
         ...
 
     def commands(self) -> CommandChannel:
@@ -69,17 +69,20 @@ class Ranks:
         end: Ends their processes, as far as this one started them.
 
     Attributes:
-        group: All ranks, as rank 0.
         failure: Readable once a rank is gone.
     """
 
     def __init__(self, peers: Sequence[Peer], world: World, end: Callable[[], None]) -> None:
         self._peers, self._world, self._end = peers, world, end
-        self.group, self._commands = world.group(), world.commands()
+        self._commands = world.commands()
         self._error: RankDeadError | None = None
         self._closing = False
         self.failure, self._fail = socket.socketpair()
         self._watcher = threading.Thread(target=self._watch, name="quire-ranks", daemon=True)
+
+    def group(self, ranks: Sequence[int] | None = None) -> Group:
+        """Return all ranks, or some, as rank 0."""
+        return self._world.group(ranks)
 
     @property
     def pids(self) -> list[int]:

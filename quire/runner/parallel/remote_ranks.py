@@ -106,11 +106,11 @@ def gather_ranks(folder: Path, config: EngineConfig, launcher: Launcher) -> Rank
 
 def _join(links: list[RankLink], folder: Path, config: EngineConfig) -> World:
     """Tell ranks what they are to be, and return how they are reached."""
-    size, machine = len(links) + 1, machine_id()
+    size, layout, machine = len(links) + 1, config.parallel.layout, machine_id()
     memory: SharedMemory | None = None
     place = store = None
     if all(link.hello.machine == machine for link in links):
-        memory = SharedMemory.create(size)
+        memory = SharedMemory.create(size, layout.groups)
         place = (os.getpid(), memory.descriptor)
     else:
         store = (links[0].connection.getsockname()[0], _free_port())

@@ -11,11 +11,12 @@ import numpy as np
 from quire.core.kv_cache_spec import KVCacheSpec
 from quire.core.step import StepInterrupted
 from quire.distributed.command_ring import CommandChannel
-from quire.distributed.group import Group
-from quire.kernels.backend import KVCache
+from quire.kernels.backend import Array, KVCache
 from quire.kernels.forward_batch import ForwardBatch
 from quire.models.decoder import Decoder, HiddenStates
+from quire.models.stage import SentCapture
 from quire.runner.adapter_placing import AdapterReader
+from quire.runner.model_part import ModelPart
 from quire.runner.parallel import commands
 from quire.runner.parallel.adapters import RankAdapters
 from quire.runner.parallel.cache_parts import gather_blocks, own_columns, sum_blocks
@@ -27,15 +28,16 @@ class Worker:
 
     Args:
         decoder: The rank's part.
-        group: The ranks.
+        part: Which that is.
         spec: Of its part of the KV cache.
         reader: Of adapters; None where there are none.
     """
 
     def __init__(
-        self, decoder: Decoder, group: Group, spec: KVCacheSpec, reader: AdapterReader | None
+        self, decoder: Decoder, part: ModelPart, spec: KVCacheSpec, reader: AdapterReader | None
     ) -> None:
-        self._decoder, self._backend, self._group = decoder, decoder.backend, group
+        self._decoder, self._backend, self._part = decoder, decoder.backend, part
+        self._group = group = part.world
         self._spec = spec
         self._part_bytes: list[int]
         self._cache: KVCache
@@ -44,7 +46,7 @@ class Worker:
             commands.Allocate: self._allocate,
             commands.Forward: self._forward,
             commands.Logits: self._logits,
-            commands.Multiply: lambda told: decoder.head(self._backend.from_numpy(told.states)),
+            commands.Multiply: self._multiply,
             commands.Lookup: self._lookup,
             commands.CopyBlocks: lambda told: self._cache.copy_blocks(told.pairs),
             commands.CopySlots: lambda told: self._cache.copy_slots(told.pairs),
@@ -78,14 +80,30 @@ class Worker:
     def _forward(self, told: commands.Forward) -> None:
         batch = self._backend.upload(ForwardBatch(**told.arrays))
         look = together(self._group, lambda: None) if told.may_end else None
+        capture = None
+        if told.captured and self._part.sends:
+            capture = SentCapture(self._backend, self._group, frozenset(told.captured), 0)
         with suppress(StepInterrupted):  # on all ranks
-            self._hidden = self._decoder.forward(batch, self._cache, look)
+            self._hidden = self._decoder.forward(batch, self._cache, look, capture)
+            self._hand_over(self._hidden.states)
 
     def _logits(self, told: commands.Logits) -> None:
-        self._decoder.logits(self._hidden[told.first : told.first + told.count])
+        if self._part.is_last:
+            hidden = self._hidden[told.first : told.first + told.count]
+            self._hand_over(self._decoder.logits(hidden))
+
+    def _multiply(self, told: commands.Multiply) -> None:
+        if self._part.is_last:
+            self._hand_over(self._decoder.head(self._backend.from_numpy(told.states)))
+
+    def _hand_over(self, rows: Array) -> None:
+        """Give the driver what the last stage made, where the driver is not of that stage."""
+        if self._part.is_last and self._part.sends and len(rows):
+            self._group.send(np.ascontiguousarray(self._backend.to_numpy(rows)), 0)
 
     def _lookup(self, told: commands.Lookup) -> None:
-        self._decoder.embedding.lookup(self._backend.from_numpy(told.ids))
+        if self._part.is_first:
+            self._decoder.embedding.lookup(self._backend.from_numpy(told.ids))
 
     def _read_blocks(self, told: commands.ReadBlocks) -> None:
         gather_blocks(self._cache, told.block_ids, self._group, self._part_bytes)

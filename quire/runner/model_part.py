@@ -1,0 +1,77 @@
+"""Which part of a model a rank has: a shard of some layers, and who has the layers around them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from quire.core.parallel_layout import ParallelLayout
+from quire.distributed.group import Group
+from quire.kernels.backend import Backend
+from quire.models.opened_checkpoint import OpenedCheckpoint
+from quire.models.shards.rank_model import Shard
+from quire.models.stage import GroupLink, Stage
+
+#: Returns the group of some ranks, or of all.
+GroupOf = Callable[[Sequence[int] | None], Group]
+
+
+class ModelPart:
+    """One rank's.
+
+    Args:
+        rank: Which.
+        layout: Of all.
+        group_of: How it reaches others.
+        exact: As of :class:`~quire.models.shards.rank_model.Shard`.
+
+    Attributes:
+        world: All ranks.
+        shard: Of its layers; None for all of them.
+        output_rank: Who has the logits of a step.
+    """
+
+    def __init__(
+        self, rank: int, layout: ParallelLayout, group_of: GroupOf, *, exact: bool = True
+    ) -> None:
+        self.rank, self._layout = rank, layout
+        self.world = group_of(None)
+        self._stage, _ = layout.place(rank)
+        self.output_rank = layout.stage_ranks(layout.pipeline - 1)[0]
+        self.shard: Shard | None = None
+        if layout.tensor > 1:
+            ranks, is_whole = layout.stage_ranks(self._stage), layout.pipeline == 1
+            self.shard = Shard(self.world if is_whole else group_of(ranks), exact)
+
+    @property
+    def is_first(self) -> bool:
+        """Whether it has the embedding."""
+        return self._stage == 0
+
+    @property
+    def is_last(self) -> bool:
+        """Whether it has the output head."""
+        return self._stage == self._layout.pipeline - 1
+
+    @property
+    def sends(self) -> bool:
+        """Whether it hands the driver what its stage makes: one of the stage's shards does."""
+        return self._stage > 0 and self.rank == self._layout.stage_ranks(self._stage)[0]
+
+    def open(self, opened: OpenedCheckpoint, backend: Backend) -> OpenedCheckpoint:
+        """Return what this rank takes of a checkpoint."""
+        layout = self._layout
+        if layout.pipeline == 1:
+            return opened
+        before = (
+            None if self.is_first else GroupLink(backend, self.world, self.rank - layout.tensor)
+        )
+        after = None if self.is_last else GroupLink(backend, self.world, self.rank + layout.tensor)
+        layers = layout.stage_layers(opened.config.num_layers)[self._stage]
+        return opened.of_stage(Stage(layers, before, after))
+
+    def sender_of(self, layer: int, num_layers: int) -> int:
+        """Return the rank that hands the driver what enters a layer."""
+        for stage, layers in enumerate(self._layout.stage_layers(num_layers)):
+            if layer in layers:
+                return self._layout.stage_ranks(stage)[0]
+        raise ValueError(f"no stage has layer {layer}")
