@@ -45,6 +45,11 @@ class Stage:
     before: Link | None = None
     after: Link | None = None
 
+    @property
+    def is_whole(self) -> bool:
+        """Whether it is all of the model."""
+        return self.before is None and self.after is None
+
     def __str__(self) -> str:
         return f"layers {self.layers[0]} to {self.layers[-1]}"
 

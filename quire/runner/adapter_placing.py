@@ -12,6 +12,7 @@ from quire.models.adapters.base_weights import BaseWeights
 from quire.models.adapters.matching import check_adapter
 from quire.models.adapters.peft_folder import hash_adapter, read_adapter
 from quire.models.adapters.placement import PlacedAdapter, largest_adapter_bytes, place_adapter
+from quire.models.adapters.places import read_places
 from quire.models.decoder import Decoder
 
 
@@ -22,14 +23,15 @@ class AdapterReader:
         decoder: Takes adapters.
         backend: Holds them.
         max_rank: Largest rank.
-        base: The decoder's checkpoint.
+        path: The decoder's checkpoint.
     """
 
-    def __init__(
-        self, decoder: Decoder, backend: Backend, max_rank: int, base: BaseWeights
-    ) -> None:
-        self._adapted, self._backend, self._base = decoder.adapted, backend, base
+    def __init__(self, decoder: Decoder, backend: Backend, max_rank: int, path: Path) -> None:
+        self._adapted, self._backend, self._base = decoder.adapted, backend, BaseWeights(path)
         self._places = [slots.place for slots in decoder.adapted]
+        here = {place.modules for place in self._places}
+        every = [] if decoder.stage.is_whole else read_places(path)
+        self._elsewhere = [place for place in every if place.modules not in here]
         self._max_rank = max_rank
         self.largest_bytes = largest_adapter_bytes(self._places, max_rank)
 
@@ -45,8 +47,8 @@ class AdapterReader:
                 "its files have changed. Load the adapter again."
             )
         read = read_adapter(adapter.path)
-        check_adapter(read, self._places, self._max_rank)
-        return place_adapter(read, self._adapted, self._backend, self._base)
+        check_adapter(read, [*self._places, *self._elsewhere], self._max_rank)
+        return place_adapter(read, self._adapted, self._backend, self._base, self._elsewhere)
 
 
 def create_reader(
@@ -62,4 +64,4 @@ def create_reader(
     """
     if not options.enable_lora:
         return None
-    return AdapterReader(decoder, backend, options.max_lora_rank, BaseWeights(path))
+    return AdapterReader(decoder, backend, options.max_lora_rank, path)

@@ -7,6 +7,7 @@ import signal
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -14,8 +15,24 @@ import pytest
 from benchmarks.equality import Condition, check_lattice, few_conditions
 from quire import LLM, SamplingParams
 from quire.core.errors import EngineDeadError
-from quire.models.hub import resolve_model
+from quire.models.hub import ASSETS, resolve_model
 from tests.integration.conftest import FAMILIES
+
+ADAPTERS = sorted(p.parent for p in (ASSETS / "quire-tiny-adapters").glob("*/adapter_config.json"))
+SETTINGS: list[dict[str, Any]] = [
+    {"kv_cache_dtype": "int8"},
+    {"quantization": "int4"},
+    {"kv_canary": "raise"},
+    {"kv_offload_bytes": 1 << 24},
+    {"adapters": ADAPTERS},
+]
+METHODS = [
+    {"method": "ngram"},
+    {"method": "medusa"},
+    {"method": "eagle3"},
+    {"method": "draft_model", "model": "quire-tiny-draft"},
+    {"method": "self", "quantization": "int4"},
+]
 
 
 @pytest.mark.parametrize("size", [2, 3])
@@ -40,6 +57,51 @@ def test_quire_tiny_in_stages(sizes: tuple[int, int]) -> None:
     varied = dict(zip(("tensor_parallel_size", "pipeline_parallel_size"), sizes, strict=True))
     outcomes = check_lattice(resolve_model("quire-tiny"), conditions, varied=varied)
     assert {o.condition.name: o.failures for o in outcomes if o.failures} == {}
+
+
+@pytest.mark.parametrize("sizes", [(2, 1), (1, 2), (2, 2)], ids=str)
+@pytest.mark.parametrize("settings", SETTINGS, ids=str)
+def test_what_an_engine_can_do_it_can_on_ranks(
+    sizes: tuple[int, int], settings: dict[str, Any]
+) -> None:
+    conditions = [Condition(batched=True, chunked=True, warm=True)]
+    varied = dict(zip(("tensor_parallel_size", "pipeline_parallel_size"), sizes, strict=True))
+    outcomes = check_lattice(resolve_model("quire-tiny"), conditions, varied=varied, **settings)
+    assert {o.condition.name: o.failures for o in outcomes if o.failures} == {}
+
+
+@pytest.mark.parametrize("sizes", [(2, 1), (2, 2)], ids=str)
+@pytest.mark.parametrize("method", METHODS, ids=str)
+def test_drafts_are_as_good_on_ranks(sizes: tuple[int, int], method: dict[str, str]) -> None:
+    params = SamplingParams(temperature=0, max_tokens=32, logprobs=1)
+    found = []
+    for tensor, pipeline in ((1, 1), sizes):
+        with LLM(
+            speculative_config={**method, "adaptive": False},
+            threads=1,
+            tensor_parallel_size=tensor,
+            pipeline_parallel_size=pipeline,
+        ) as llm:
+            answers = llm.generate(["Hello, who are you?", "Count from one to ten:"], params)
+            name = method["method"]
+            accepted = llm.engine.stats()[f'spec_decode_num_accepted_tokens{{method="{name}"}}']
+        said = [(a.outputs[0].token_ids, a.outputs[0].logprobs) for a in answers]
+        found.append((said, accepted))
+    assert found[0] == found[1]
+    assert found[0][1] > 0
+
+
+def test_sums_of_ranks_give_the_same_tokens() -> None:
+    params = SamplingParams(temperature=0, max_tokens=32, prompt_logprobs=0)
+    found = []
+    for settings in ({}, {"tensor_parallel_size": 2, "exact_tensor_parallel": False}):
+        with LLM(dtype="float32", threads=1, **settings) as llm:
+            (answer,) = llm.generate("What is the capital of France?", params)
+        values = [next(iter(p.values())).logprob for p in answer.prompt_logprobs[1:]]
+        found.append((answer.outputs[0].token_ids, values))
+    (ids, values), (others, sums) = found
+    assert ids == others
+    assert sums == pytest.approx(values, rel=1e-5, abs=1e-5)
 
 
 def test_a_killed_rank_is_named_and_none_is_left() -> None:

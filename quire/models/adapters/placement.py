@@ -43,14 +43,25 @@ class PlacedAdapter:
 
 
 def place_adapter(
-    adapter: PeftAdapter, adapted: Sequence[AdapterSlots], backend: Backend, base: BaseWeights
+    adapter: PeftAdapter,
+    adapted: Sequence[AdapterSlots],
+    backend: Backend,
+    base: BaseWeights,
+    elsewhere: Sequence[AdapterPlace] = (),
 ) -> PlacedAdapter:
     """Copy an adapter's matrices to where a decoder's parts find them.
+
+    Args:
+        adapter: May have matrices for all of the model.
+        adapted: Parts that are here.
+        backend: Holds them.
+        base: The model's checkpoint.
+        elsewhere: Places of the model that are not here.
 
     Raises:
         ModelLoadError: As of :func:`~quire.models.adapters.matching.check_adapter`.
     """
-    found = find_parts(adapter, [slots.place for slots in adapted])
+    found = find_parts(adapter, [*(slots.place for slots in adapted), *elsewhere])
     placed = list[tuple[AdapterSlots, AdapterChange]]()
     for slots in adapted:
         own = found.of(slots.place)

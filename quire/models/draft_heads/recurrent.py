@@ -343,7 +343,10 @@ class RecurrentHead:
             size, block_size = self.config.hidden_size, kv_cache.spec.block_size
             shape = ChainShape(num_rows, max_blocks, block_size, size)
             forward = partial(self.forward, kv_cache=kv_cache)
-            self._chains[num_rows] = self.backend.draft_chain(forward, shape)
+            # Where other ranks have a part of a table, it takes more than calls of this process.
+            is_here = self._parts.embedding.packed and self._parts.output.packed
+            made = self.backend.draft_chain(forward, shape) if is_here else None
+            self._chains[num_rows] = made
         return self._chains.get(num_rows)
 
     def _compute_logits(self, normed: Array, rows: BatchRows) -> Array:

@@ -15,6 +15,7 @@ from quire.core.step import StepInterrupted
 from quire.distributed.group import Group
 from quire.kernels.backend import Array, KVCache, Linear
 from quire.kernels.forward_batch import BatchRows, ForwardBatch
+from quire.kernels.packed_weights import PackedWeights
 from quire.layers.adapter_slots import AdapterSlots
 from quire.layers.residual_capture import ResidualCapture
 from quire.layers.state_head import StateHead
@@ -146,7 +147,8 @@ class LeadLinear:
     def __init__(self, linear: Linear, backend: Any, announce: Announce) -> None:
         self._linear, self._backend, self._announce = linear, backend, announce
         self.in_features, self.out_features = linear.in_features, linear.out_features
-        self.nbytes, self.packed = linear.nbytes, linear.packed
+        self.nbytes = linear.nbytes
+        self.packed: Sequence[PackedWeights] = ()  # of one rank they are not the whole
 
     def __call__(self, x: Array, out: Array | None = None, rows: BatchRows | None = None) -> Array:
         """Multiply (L, D) to (L, V)."""
