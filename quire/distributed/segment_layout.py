@@ -34,12 +34,17 @@ class SegmentLayout:
         size: Ranks of the whole.
         groups: World ranks of each group besides the one of all ranks.
         sizes: Of the parts.
+        spin: Seconds that a rank spins for another before it sleeps.
     """
 
     def __init__(
-        self, size: int, groups: Sequence[Sequence[int]] = (), sizes: SegmentSizes | None = None
+        self,
+        size: int,
+        groups: Sequence[Sequence[int]] = (),
+        sizes: SegmentSizes | None = None,
+        spin: float = 0.0,
     ) -> None:
-        self.size, self.sizes = size, sizes or SegmentSizes()
+        self.size, self.sizes, self.spin = size, sizes or SegmentSizes(), spin
         self.groups = [list(range(size)), *(list(group) for group in groups)]
         #: Header, then what opens the segment.
         self._end: int = native.shared_segment_header_bytes + TEXT_BYTES
@@ -72,11 +77,11 @@ class SegmentLayout:
 
     def encode(self) -> bytes:
         """Return what :meth:`decode` makes a layout of."""
-        text = json.dumps([self.size, self.groups[1:], asdict(self.sizes)]).encode()
+        text = json.dumps([self.size, self.groups[1:], asdict(self.sizes), self.spin]).encode()
         assert len(text) <= TEXT_BYTES, len(text)
         return text.ljust(TEXT_BYTES)
 
     @classmethod
     def decode(cls, text: bytes) -> SegmentLayout:
-        size, groups, sizes = json.loads(text)
-        return cls(size, groups, SegmentSizes(**sizes))
+        size, groups, sizes, spin = json.loads(text)
+        return cls(size, groups, SegmentSizes(**sizes), spin)

@@ -109,7 +109,6 @@ class SharedMemory:
         rank: Of this process.
         layout: Of the memory.
         silence: Seconds until a rank without a sign of life counts as lost.
-        spin: Seconds that a rank spins for another before it sleeps; None: by cores and ranks.
     """
 
     def __init__(
@@ -118,14 +117,9 @@ class SharedMemory:
         rank: int,
         layout: SegmentLayout,
         silence: float = SILENCE_SECONDS,
-        spin: float | None = None,
     ) -> None:
         self.descriptor, self.rank, self.layout = descriptor, rank, layout
-        if spin is None:
-            # One that spins where ranks outnumber cores keeps the one it waits for from running.
-            cores = len(os.sched_getaffinity(0))
-            spin = SPIN_SECONDS if layout.size <= cores else 0.0
-        self._native: Any = native.SharedSegment(descriptor, rank, spin, silence)
+        self._native: Any = native.SharedSegment(descriptor, rank, layout.spin, silence)
 
     @classmethod
     def create(
@@ -133,9 +127,10 @@ class SharedMemory:
         size: int,
         groups: Sequence[Sequence[int]] = (),
         sizes: SegmentSizes | None = None,
-        **limits: Any,
+        *,
+        silence: float = SILENCE_SECONDS,
     ) -> SharedMemory:
-        """Make the memory; this process is rank 0.
+        """Make the memory; this process is rank 0, and may use the cores of all ranks.
 
         Raises:
             ConfigError: The system has no such memory, or there are too many ranks.
@@ -149,20 +144,22 @@ class SharedMemory:
             raise ConfigError(
                 f"[shared segment] ranks of one machine must be <= {native.max_ranks}; got {size}."
             )
-        layout = SegmentLayout(size, groups, sizes)
+        # One that spins where ranks outnumber cores keeps the one it waits for from running.
+        spin = SPIN_SECONDS if size <= len(os.sched_getaffinity(0)) else 0.0
+        layout = SegmentLayout(size, groups, sizes, spin)
         descriptor = os.memfd_create("quire", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         os.ftruncate(descriptor, layout.num_bytes)
         # A process that cut it short would have the others killed by SIGBUS.
         seals = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
         fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, seals)
         os.pwrite(descriptor, layout.encode(), native.shared_segment_header_bytes)
-        return cls(descriptor, 0, layout, **limits)
+        return cls(descriptor, 0, layout, silence)
 
     @classmethod
-    def attach(cls, descriptor: int, rank: int, **limits: Any) -> SharedMemory:
+    def attach(cls, descriptor: int, rank: int, silence: float = SILENCE_SECONDS) -> SharedMemory:
         """Return the view of a rank that was handed the descriptor, which stays the caller's."""
         text = os.pread(descriptor, TEXT_BYTES, native.shared_segment_header_bytes)
-        return cls(os.dup(descriptor), rank, SegmentLayout.decode(text), **limits)
+        return cls(os.dup(descriptor), rank, SegmentLayout.decode(text), silence)
 
     @property
     def resident_bytes(self) -> int:
