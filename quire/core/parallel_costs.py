@@ -13,6 +13,9 @@ from quire.core.model_config import ModelConfig
 from quire.core.named_shapes import NamedShape
 from quire.core.parallel_layout import ParallelLayout, split
 
+#: From this many tokens for each rank on, each sums up the experts' rows of its share of them: a
+#: second message, less in both.
+ROWS_TO_SHARE = 4
 #: Bytes of an element that ranks send: the processor's kernels add in float32.
 WIRE_BYTES = 4
 
@@ -113,7 +116,7 @@ class Collective:
         name: Of the method of :class:`~quire.distributed.group.Group`.
         what: What is sent, for people.
         calls: In a forward, whatever its rows.
-        row_bytes: Payload of a row, of all calls together.
+        row_bytes: Payload of a row, of all calls together; of what each sends, of all ranks.
         of_logits: A row is one that gets logits, not every token.
     """
 
@@ -125,7 +128,12 @@ class Collective:
 
 
 def collectives(
-    shape: SplitShape, layout: ParallelLayout, *, exact: bool = True, wire_bytes: int = WIRE_BYTES
+    shape: SplitShape,
+    layout: ParallelLayout,
+    *,
+    exact: bool = True,
+    wire_bytes: int = WIRE_BYTES,
+    num_tokens: int = 1,
 ) -> list[Collective]:
     """Return what the ranks of a layout exchange in a forward.
 
@@ -138,31 +146,37 @@ def collectives(
         layout: Its division.
         exact: Whether no product is summed over ranks.
         wire_bytes: Of an element that is sent.
+        num_tokens: Of the forward: experts' rows of many go to where they are summed up.
     """
     width, found = shape.hidden_size * wire_bytes, []
     layers, moe = shape.num_layers, shape.num_moe_layers
     if layout.tensor > 1:
-        attention = layers if shape.splits_attention else 0
         shared = moe if shape.shared_dim else 0
         mlps, inner = layers - moe + shared, (layers - moe) * shape.inner_dim
         inner += shared * shape.shared_dim
-        if exact:
-            gather = "all_gather_columns"
-            found += [
-                Collective(gather, "attention's rows", attention,
-                    attention * shape.attended_dim * wire_bytes),
-                Collective(gather, "attention's outputs", layers, layers * width),
-                Collective(gather, "MLP's inner rows", mlps, inner * wire_bytes),
-                Collective(gather, "MLP's outputs", mlps, mlps * width),
-            ]  # fmt: skip
-        else:
-            found += [
-                Collective("all_reduce", "attention's outputs", attention, attention * width),
-                Collective("all_reduce", "MLP's outputs", mlps, mlps * width),
-            ]
+        attended = layers if shape.splits_attention else 0
+        summed, gathered = (0, layers) if exact else (attended, layers - attended)
+        gather, reduce = "all_gather_columns", "all_reduce"
         found += [
-            Collective("all_gather_columns", "embeddings", 1, width),
-            Collective("all_to_all", "experts' rows", moe, moe * shape.top_k * width),
+            Collective(gather, "attention's rows", attended if exact else 0,
+                attended * shape.attended_dim * wire_bytes),
+            Collective(gather, "attention's outputs", gathered, gathered * width),
+            Collective(reduce, "attention's outputs", summed, summed * width),
+            Collective(gather, "MLP's inner rows", mlps if exact else 0, inner * wire_bytes),
+            Collective(gather if exact else reduce, "MLP's outputs", mlps, mlps * width),
+        ]  # fmt: skip
+        routed, is_shared = moe * shape.top_k * width, num_tokens >= ROWS_TO_SHARE * layout.tensor
+        if not exact:
+            found.append(Collective(reduce, "experts' outputs", moe, moe * width))
+        elif is_shared:
+            found += [
+                Collective("all_to_all", "experts' rows", moe, routed),
+                Collective(gather, "experts' outputs", moe, moe * width),
+            ]
+        else:
+            found.append(Collective(gather, "experts' rows", moe, routed))
+        found += [
+            Collective(gather, "embeddings", 1, width),
             Collective("gather_columns", "logits", 1, shape.vocab_size * wire_bytes, True),
         ]
     if layout.pipeline > 1:

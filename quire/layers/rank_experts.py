@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 import numpy.typing as npt
 
+from quire.core.parallel_costs import ROWS_TO_SHARE
 from quire.core.parallel_layout import split
 from quire.distributed.group import Group
 from quire.kernels.backend import Array, Backend, MixedExperts
@@ -20,9 +21,6 @@ from quire.kernels.packed_weights import PackedWeights
 from quire.layers.expert_placement import ExpertPlacement, balanced_placement
 from quire.layers.parallel_linear import Scratch
 
-#: From this many rows for each rank on, each sums up its share of them: a second message, less in
-#: both.
-ROWS_TO_SHARE = 4
 #: What was packed of experts, by their numbers: of gate and up, and of down.
 Packed = Mapping[int, tuple[Sequence[PackedWeights], Sequence[PackedWeights]]]
 #: Makes experts of their numbers; what is packed of them is not read.
