@@ -1,4 +1,4 @@
-"""``quire convert``: a checkpoint folder to one GGUF file."""
+"""``quire convert``: a checkpoint folder to one GGUF file, or to files of ranks."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ TYPES = (
 
 @click.command()
 @click.argument("model")
-@click.argument("out", type=click.Path(path_type=Path, dir_okay=False))
+@click.argument("out", type=click.Path(path_type=Path))
 @click.option(
     "--type", "type_name", type=click.Choice(TYPES, case_sensitive=False), default="f16",
     show_default=True,
@@ -36,6 +36,10 @@ TYPES = (
     help="How much errors of inputs count, of quire imatrix or llama-imatrix.",
 )  # fmt: skip
 @click.option("--threads", type=click.IntRange(min=1), metavar="N", help="[default: all cores]")
+@click.option(
+    "--tensor-parallel-size", "-tp", "ranks", type=int, metavar="N",
+    help="Write the checkpoint divided over N ranks to the folder OUT, not a GGUF file.",
+)  # fmt: skip
 @click.option("--force", is_flag=True, help="Replace OUT when it is there.")
 def convert(
     model: str,
@@ -44,12 +48,19 @@ def convert(
     pure: bool,
     imatrix: Path | None,
     threads: int | None,
+    ranks: int | None,
     force: bool,
 ) -> None:
     """Write MODEL (folder, hub id or quire-tiny) to the GGUF file OUT.
 
     The file holds weights, configuration, tokenizer, chat template and sampling defaults.
     """
+    if ranks is not None:
+        from quire.cli.convert_ranks import convert_ranks
+
+        _refuse_options_of_files()
+        convert_ranks(model, out, ranks, force)
+        return
     _check_place(out, force)
     from quire.core.machine import read_machine
     from quire.llm.progress import loading_bar
@@ -80,6 +91,18 @@ def convert(
     count = Counter(tensor.layout.name for tensor in export.tensors)
     types = ", ".join(f"{number} {name}" for name, number in count.most_common())
     click.echo(f"{out}: {out.stat().st_size / 1e6:,.1f} MB, tensors are {types}")
+
+
+def _refuse_options_of_files() -> None:
+    """Refuse options that say what a GGUF file holds."""
+    context = click.get_current_context()
+    for name in ("type_name", "pure", "imatrix", "threads"):
+        if context.get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE:
+            flag = "--" + name.removesuffix("_name")
+            raise ConfigError(
+                f"[convert] {flag} must be left out with --tensor-parallel-size, which divides "
+                "tensors as they are. Quantize the checkpoint first."
+            )
 
 
 def _check_place(out: Path, force: bool) -> None:

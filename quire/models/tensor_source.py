@@ -18,6 +18,7 @@ from quire.models.gguf_checkpoint import GgufCheckpoint
 from quire.models.gguf_file import open_gguf
 from quire.models.quantization_config import SETTINGS_FILES, read_quantization
 from quire.models.quantized_checkpoint import QuantizedCheckpoint
+from quire.models.shards.rank_files import INDEX, RankFolder
 from quire.models.split_experts import split_experts
 from quire.models.weight_map import WeightMap
 from quire.models.weight_names import WeightNames
@@ -102,6 +103,8 @@ def open_tensors(path: Path, config: ModelConfig) -> TensorSource:
     """
     if path.is_file():
         return GgufCheckpoint(open_gguf(path), config)
+    if (path / INDEX).exists():
+        return RankFolder(path)
     stored, quantization = split_experts(Checkpoint(path), config), read_quantization(path)
     if quantization is not None:
         return QuantizedCheckpoint(stored, quantization)

@@ -16,6 +16,7 @@ from quire.models.gguf_checkpoint import FLOATS, GgufCheckpoint
 from quire.models.quantization_config import read_quantization
 from quire.models.quantized_checkpoint import MatrixEntry, QuantizedCheckpoint
 from quire.models.registry import get_family
+from quire.models.shards.rank_files import RankEntry, RankFolder
 from quire.models.shards.rank_weights import RankPart, rank_weights
 from quire.models.tensor_source import map_weights, open_tensors
 from quire.models.weight_map import LinearWeights, WeightMap
@@ -25,6 +26,8 @@ from quire.quantization.round_to_nearest import Scheme
 
 #: Names of matrices that are one linear.
 Modules = tuple[str, ...]
+#: Checkpoints that say how their matrices are held.
+Stored = GgufCheckpoint | QuantizedCheckpoint | RankFolder
 
 
 def expected_weight_bytes(
@@ -99,12 +102,12 @@ def _latent_bytes(config: ModelConfig, dtype: str) -> int:
     return config.num_heads * (keys + float_bytes(latent.value_dim, latent.rank, size))
 
 
-def _quantized(path: Path, config: ModelConfig) -> GgufCheckpoint | QuantizedCheckpoint | None:
+def _quantized(path: Path, config: ModelConfig) -> Stored | None:
     """Return a checkpoint that may have quantized matrices; None for one of floats."""
     if not path.is_file() and read_quantization(path) is None:
         return None
     source = open_tensors(path, config)
-    return source if isinstance(source, GgufCheckpoint | QuantizedCheckpoint) else None
+    return source if isinstance(source, Stored) else None
 
 
 def _schemes(weights: WeightMap, plan: QuantizationPlan) -> dict[Modules, Scheme | None]:
@@ -152,7 +155,7 @@ class _Sizes:
         dtype: Type that floats are held in, None for the one they are stored in.
     """
 
-    stored: GgufCheckpoint | QuantizedCheckpoint | None
+    stored: Stored | None
     plan: QuantizationPlan
     dtype: str | None
 
@@ -190,10 +193,10 @@ class _Sizes:
     ) -> QuantizedForm | str:
         """Return how a matrix is quantized, or the type that its floats are stored in."""
         dtype, name = self.dtype or "float32", f"{module}.weight"
-        if isinstance(self.stored, QuantizedCheckpoint) and name in self.stored.names:
+        if isinstance(self.stored, QuantizedCheckpoint | RankFolder) and name in self.stored.names:
             entry = self.stored.entry(name)
-            if isinstance(entry, MatrixEntry):
-                return _form_of_rows(entry, rows)
+            if isinstance(entry, MatrixEntry | RankEntry) and entry.form is not None:
+                return _form_of_rows(entry.form, entry.shape, rows)
         if isinstance(self.stored, GgufCheckpoint) and name in self.stored.names:
             layout = self.stored.entry(name).layout.name
             if layout in FORMS:
@@ -203,9 +206,9 @@ class _Sizes:
         return dtype if scheme is None else scheme.form(columns)
 
 
-def _form_of_rows(entry: MatrixEntry, rows: int) -> QuantizedForm:
+def _form_of_rows(form: QuantizedForm, shape: tuple[int, ...], rows: int) -> QuantizedForm:
     """Return how some rows of a matrix are held."""
-    form, (count, columns) = entry.form, entry.shape
+    count, columns = shape
     if form.num_outliers is not None:  # about as many in each
         form = replace(form, num_outliers=form.num_outliers * rows // count)
     groups = -(-columns // form.group_size)

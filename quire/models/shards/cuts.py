@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from quire.core.model_config import ModelConfig
 from quire.models.gguf_checkpoint import GgufEntry
 from quire.models.quantized_checkpoint import MatrixEntry
+from quire.models.shards.rank_files import RankEntry
 from quire.models.shards.shares import find_heads
 from quire.models.tensor_source import NamedTensors
 from quire.models.weight_map import LinearWeights, WeightMap
@@ -101,7 +102,7 @@ def _unit(tensors: NamedTensors, plan: QuantizationPlan, linear: LinearWeights) 
     """Return of which number of inputs a share must be a multiple; None if there is none."""
     (module,) = linear.modules
     entry = tensors.entry(f"{module}.weight")
-    if isinstance(entry, MatrixEntry):
+    if isinstance(entry, MatrixEntry | RankEntry) and entry.form is not None:
         form = entry.form
         if form.rotation or form.has_input_order or form.activations or linear.transposed:
             return None
@@ -119,4 +120,5 @@ def _unit(tensors: NamedTensors, plan: QuantizationPlan, linear: LinearWeights) 
 
 def _is_rotated(tensors: NamedTensors, module: str) -> bool:
     entry = tensors.entry(f"{module}.weight")
-    return isinstance(entry, MatrixEntry) and entry.form.rotation is not None
+    form = entry.form if isinstance(entry, MatrixEntry | RankEntry) else None
+    return form is not None and form.rotation is not None

@@ -23,8 +23,10 @@ from quire.models.adapters.places import Places, adaptable_head
 from quire.models.arranged_tensors import arrange
 from quire.models.opened_checkpoint import OpenedCheckpoint
 from quire.models.shards.cuts import find_cuts
+from quire.models.shards.rank_files import RankFolder
 from quire.models.shards.share_weights import ShareWeights, own_parts
 from quire.models.shards.shares import find_shares, has_whole_attention
+from quire.models.tensor_source import TensorSource
 from quire.models.weight_map import LinearWeights, WeightMap
 from quire.quantization.plan import QuantizationPlan
 
@@ -114,14 +116,18 @@ class RankModel:
         self.rank_experts: list[RankExperts] = []
         size, rank = shard.group.size, shard.group.rank
         self._exact = shard.exact
-        # What adapters add is of whole rows of inputs.
-        exact = shard.exact or takes_adapters
+        # What adapters add is of whole rows of inputs; files of ranks have these, too.
+        exact = shard.exact or takes_adapters or isinstance(opened.tensors, RankFolder)
         cuts = find_cuts(opened.tensors, opened.weights, plan, size, exact)
         self._cuts, self._shares = cuts, find_shares(opened.config, size, cuts.unit)
         self.weights = ShareWeights(opened.weights, self._shares[rank], cuts)
         self._own = own_parts(self.weights, cuts)
-        every = opened.weights.of_all_layers()
-        self.tensors = arrange(opened.tensors, every, self._own.picks)
+        self.tensors: TensorSource
+        if isinstance(opened.tensors, RankFolder):
+            self.tensors = opened.tensors.of_rank(rank, size)
+        else:
+            every = opened.weights.of_all_layers()
+            self.tensors = arrange(opened.tensors, every, self._own.picks)
         self._gathered = self._find_gathered()
         if rank == 0:
             self._report(takes_adapters)

@@ -1,0 +1,144 @@
+"""Divides a checkpoint: tensors of each rank, for :mod:`quire.models.shards.rank_files` to read."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from functools import lru_cache, partial
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from quire.core.errors import ConfigError
+from quire.kernels.host_tensor import HostTensor
+from quire.models.arranged_tensors import arrange
+from quire.models.loader import open_checkpoint
+from quire.models.opened_checkpoint import OpenedCheckpoint
+from quire.models.quantized_checkpoint import MatrixEntry
+from quire.models.safetensors_file import DTYPES
+from quire.models.safetensors_writer import NAMES, TensorData, tensor_data, write_safetensors
+from quire.models.shards.cuts import find_cuts
+from quire.models.shards.rank_files import DESCRIPTION, INDEX, VERSION, RankFolder, rank_file
+from quire.models.shards.share_weights import ShareWeights, own_parts
+from quire.models.shards.shares import find_shares
+from quire.models.shards.stored_parts import Parts, take_apart
+from quire.models.tensor_source import TensorSource
+from quire.quantization.plan import QuantizationPlan
+
+#: Types of floats as files name them.
+FILE_DTYPES = {ours: theirs for theirs, ours in DTYPES.items()}
+
+
+def write_ranks(
+    source: Path, out: Path, size: int, on_progress: Callable[[int, int], None]
+) -> list[int]:
+    """Write a file for each rank, and the index last.
+
+    Outputs are divided, as exact sums want them.
+
+    Args:
+        source: A folder of safetensors.
+        out: A folder that is there.
+        size: Ranks.
+        on_progress: Called with tensors written and tensors in all.
+
+    Returns:
+        Bytes of each file.
+
+    Raises:
+        ConfigError: The model cannot be divided that far, or reads pictures.
+        ModelLoadError: The checkpoint cannot be read.
+        OSError: No room, or no permission.
+    """
+    opened = open_checkpoint(source, "auto", None)
+    _check(opened)
+    plan = QuantizationPlan()
+    cuts = find_cuts(opened.tensors, opened.weights, plan, size, exact=True)
+    shares = find_shares(opened.config, size, cuts.unit)
+    parts = [ShareWeights(opened.weights, share, cuts) for share in shares]
+    totals, done = [sorted(weights.shapes()) for weights in parts], 0
+    nbytes: list[int] = []
+    sizes: dict[str, int] = {}
+    for rank, (weights, names) in enumerate(zip(parts, totals, strict=True)):
+        tensors = arrange(opened.tensors, opened.weights, own_parts(weights, cuts).picks)
+        path = out / rank_file(rank, size)
+        for _ in write_safetensors(path, _file_tensors(tensors, names, sizes)):
+            pass
+        done += len(names)
+        on_progress(done, sum(map(len, totals)))
+        nbytes.append(path.stat().st_size)
+    (out / INDEX).write_text(json.dumps(_index(opened, size, sizes)) + "\n", "utf-8")
+    return nbytes
+
+
+def _check(opened: OpenedCheckpoint) -> None:
+    if opened.path.is_file() or isinstance(opened.tensors, RankFolder):
+        raise ConfigError(
+            f"[convert] MODEL must be a folder of safetensors to be divided; got {opened.path}."
+        )
+    if opened.config.vision is not None:
+        raise ConfigError(
+            f"[convert] a model that reads pictures is divided when it is loaded; got "
+            f"{opened.path}. Give --tensor-parallel-size to quire serve alone."
+        )
+
+
+def _file_tensors(
+    tensors: TensorSource, names: list[str], sizes: dict[str, int]
+) -> dict[str, TensorData]:
+    """Return a file's tensors, whose elements are read again when they are written."""
+    described: dict[str, Any] = {}
+    found: dict[str, TensorData] = {}
+
+    @lru_cache(maxsize=1)
+    def parts_of(name: str) -> Parts:
+        return take_apart(tensors.tensor(name))[1]
+
+    def read(name: str, part: str) -> np.ndarray:
+        return np.ascontiguousarray(parts_of(name)[part])
+
+    for name in names:
+        tensor = tensors.tensor(name)
+        described[name], arrays = take_apart(tensor)
+        for part, array in arrays.items():
+            dtype = NAMES[str(array.dtype)]
+            if isinstance(tensor, HostTensor):
+                dtype = FILE_DTYPES[tensor.dtype]
+            found[f"{name}/{part}"] = TensorData(
+                dtype,
+                array.shape,
+                partial(read, name, part),
+                partial(tensors.release, name),
+            )
+            sizes[name] = sizes.get(name, 0) + array.nbytes
+        tensors.release(name)
+    text = json.dumps(described, default=lambda number: number.item()).encode()
+    return found | {DESCRIPTION: tensor_data(np.frombuffer(text, np.uint8))}
+
+
+def _index(opened: OpenedCheckpoint, size: int, sizes: dict[str, int]) -> dict[str, Any]:
+    forms: list[Any] = []
+    entries: dict[str, Any] = {}
+    for name, shape in opened.weights.shapes().items():
+        entry, number = opened.tensors.entry(name), None
+        if isinstance(entry, MatrixEntry):
+            form = msgspec.to_builtins(entry.form)
+            if form not in forms:
+                forms.append(form)
+            number = forms.index(form)
+        entries[name] = shape, sizes[name], number
+    return {
+        "version": VERSION,
+        "tensor_parallel_size": size,
+        "names": msgspec.to_builtins(opened.weights.names),
+        "forms": forms,
+        "tensors": entries,
+    }
+
+
+def rank_files_of(size: int) -> Iterator[str]:
+    """Yield the names of what :func:`write_ranks` writes."""
+    yield from (rank_file(rank, size) for rank in range(size))
+    yield INDEX
