@@ -78,10 +78,14 @@ def serve(
     others = [_for_model(config, name) for name in more_models]
     if dry_run:
         _tell((config, *others))
-        return
-    if headless or config.parallel.node_rank:
+    elif headless or config.parallel.node_rank:
         _compute_only(config, options, headless, bool(others))
-        return
+    else:
+        _answer((config, *others), options)
+
+
+def _answer(configs: Sequence[EngineConfig], options: ServerOptions) -> None:
+    """Load models, the default one first, and answer requests until a signal comes."""
     started = time.perf_counter()
     use_background_stderr()  # whoever reads it, or does not: nobody waits for them
     # The port first, then what takes long to import: clients are told, not refused.
@@ -113,7 +117,8 @@ def serve(
         _say(options, f"{options.host} is reachable by others and needs no key", "warning")
     loading = Loading()
     named = _is_named(click.get_current_context())
-    name = (config.model.served_model_name or (served_name(config.model.model),))[0]
+    model = configs[0].model
+    name = (model.served_model_name or (served_name(model.model),))[0]
     every_key = (*keys, *map(ApiKey.create, options.api_key))
     if options.prefix_cache_isolation == "key" and not every_key:
         raise ConfigError(
@@ -125,9 +130,7 @@ def serve(
     def create() -> tuple[ManagedModels, ASGIApp]:
         from quire.cli.serve_models import load_models
 
-        models = load_models(
-            (config, *others), options, keys, loading, named=named, process=process
-        )
+        models = load_models(configs, options, keys, loading, named=named, process=process)
         from quire.server.app import create_app
 
         return models, create_app(models)

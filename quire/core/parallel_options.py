@@ -54,9 +54,16 @@ class ParallelOptions:
         return ParallelLayout(self.tensor_parallel_size, self.pipeline_parallel_size)
 
     @property
+    def machine_ranks(self) -> int:
+        """Ranks that share a machine, as they are meant to be placed: in Ray those of a stage."""
+        if self.distributed_executor_backend == "ray":
+            return self.tensor_parallel_size
+        return self.layout.size // self.nnodes
+
+    @property
     def node_ranks(self) -> range:
         """The ranks of this machine, of those that were started one by one."""
-        each = self.layout.size // self.nnodes
+        each = self.machine_ranks
         return range(self.node_rank * each, (self.node_rank + 1) * each)
 
     def check(self) -> None:

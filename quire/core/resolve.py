@@ -61,7 +61,7 @@ def resolve(config: EngineConfig, machine: Machine, model_config: ModelConfig) -
         chosen("device", device, "native kernels serve every supported model")
     threads = config.parallel.threads
     if threads is None:
-        ranks = config.parallel.layout.size
+        ranks = config.parallel.machine_ranks
         threads = max(1, machine.num_cores // ranks)
         why = "the cores this process may use, within its CPU quota"
         chosen("threads", threads, why if ranks == 1 else f"{why}, divided by {ranks} ranks")

@@ -234,7 +234,7 @@ def place(
     kv_bytes = cache.kv_cache_memory_bytes
     own_cache = replace(
         cache,
-        memory=resolved.memory_bytes // size,
+        memory=resolved.memory_bytes // config.parallel.machine_ranks,
         kv_cache_memory_bytes=None if kv_bytes is None else kv_bytes // size,
     )
     parallel = replace(config.parallel, threads=resolved.threads)

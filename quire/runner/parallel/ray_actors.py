@@ -44,7 +44,8 @@ class RankActor:
 class RayActors:
     """Starts ranks 1 to ``size - 1`` in the cluster that ``RAY_ADDRESS`` names, or this node's.
 
-    The shards of a stage are put on one node, stages on as many nodes as there are.
+    The shards of a stage are put on one node where any has room for them, those of stage 0 on this
+    one, and stages on as many nodes as there are. Room for rank 0 is taken, too.
 
     Args:
         layout: Which ranks there are.
@@ -61,14 +62,14 @@ class RayActors:
             raise ConfigError(_NO_RAY) from error
         self._ray, self._layout, self._threads = ray, layout, threads
         try:
-            # Its lines of other processes come with the rank's name.
             ray.init(address="auto", logging_level="warning", namespace="quire")
         except ConnectionError as error:
             raise ConfigError(
                 "[parallel] --distributed-executor-backend ray needs a cluster; got none. Run ray "
                 "start --head on this node, or set RAY_ADDRESS."
             ) from error
-        self.address: Address = (ray.util.get_node_ip_address(), 0)
+        self._node: str = ray.util.get_node_ip_address()
+        self.address: Address = (self._node, 0)
         self.key = secrets.token_hex(16)
         self._group: Any = None
         self._runs: dict[int, Any] = {}
@@ -80,41 +81,52 @@ class RayActors:
         Raises:
             ModelLoadError: The cluster has no room for them.
         """
-        from ray.util.placement_group import placement_group
         from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
-        ray, ranks = self._ray, range(1, self._layout.size)
-        # A bundle is never divided over nodes, so it has the ranks of one stage.
-        stages = [
-            [rank for rank in self._layout.stage_ranks(stage) if rank in ranks]
-            for stage in range(self._layout.pipeline)
-        ]
-        stages = [own for own in stages if own]
-        bundles = [{"CPU": float(self._threads * len(own))} for own in stages]
-        self._group = placement_group(bundles, strategy="SPREAD", name="quire")
+        actor_class = self._ray.remote(RankActor)
+        for bundle, ranks in enumerate(self._place()):
+            for rank in ranks:
+                if rank == 0:
+                    continue
+                actor = actor_class.options(
+                    num_cpus=self._threads,
+                    max_restarts=0,  # the engine starts all of them again
+                    scheduling_strategy=PlacementGroupSchedulingStrategy(
+                        self._group, placement_group_bundle_index=bundle
+                    ),
+                ).remote(rank)
+                self._actors.append(actor)
+                self._runs[rank] = actor.run.remote(address, self.key)
+
+    def _place(self) -> list[list[int]]:
+        """Take room in the cluster; return the ranks of each bundle, which is on one node.
+
+        Raises:
+            ModelLoadError: There is none.
+        """
+        ray, layout, threads = self._ray, self._layout, self._threads
+        nodes = [node["Resources"].get("CPU", 0) for node in ray.nodes() if node["Alive"]]
+        if threads * layout.tensor <= max(nodes, default=0):
+            strategy = "SPREAD"
+            ranks = [layout.stage_ranks(stage) for stage in range(layout.pipeline)]
+        else:
+            strategy, ranks = "PACK", [[rank] for rank in range(layout.size)]
+            log.warning(
+                "[ray] no node has %d processors, so shards of a layer are on several: each layer "
+                "waits for the network",
+                threads * layout.tensor,
+            )
+        bundles: list[dict[str, float]] = [{"CPU": threads * len(own)} for own in ranks]
+        bundles[0][f"node:{self._node}"] = 0.001
+        self._group = ray.util.placement_group(bundles, strategy=strategy, name="quire")
         ready, _ = ray.wait([self._group.ready()], timeout=PLACE_SECONDS)
         if not ready:
             raise ModelLoadError(
-                f"[ray] the cluster must have room for {bundles}; got "
-                f"{ray.available_resources().get('CPU', 0):g} processors that are free. Add nodes, "
-                "or lower --threads."
+                f"[ray] the cluster must have room for {bundles}; got nodes of {nodes} processors, "
+                f"{ray.available_resources().get('CPU', 0):g} free in all. Add nodes, or lower "
+                "--threads."
             )
-        for bundle, own in enumerate(stages):
-            for rank in own:
-                actor = (
-                    ray.remote(RankActor)
-                    .options(
-                        num_cpus=self._threads,
-                        name=f"quire rank {rank} {self.key[:8]}",
-                        max_restarts=0,  # the engine starts all of them again
-                        scheduling_strategy=PlacementGroupSchedulingStrategy(
-                            self._group, placement_group_bundle_index=bundle
-                        ),
-                    )
-                    .remote(rank)
-                )
-                self._actors.append(actor)
-                self._runs[rank] = actor.run.remote(address, self.key)
+        return ranks
 
     def check(self) -> None:
         """Return as long as no actor has ended.
@@ -125,9 +137,8 @@ class RayActors:
         ended, _ = self._ray.wait(list(self._runs.values()), timeout=0)
         for rank, run in self._runs.items():
             if run in ended:
-                raise ModelLoadError(
-                    f"[rank {rank}] it ended while it came: {self.why_gone(rank)}."
-                )
+                why = self.why_gone(rank)
+                raise ModelLoadError(f"[rank {rank}] it ended before all had come: {why}.")
 
     def why_gone(self, rank: int) -> str:
         """Return what Ray knows of a rank that is gone, in a line."""
@@ -142,7 +153,7 @@ class RayActors:
 
     def close(self) -> None:
         """End the actors and give their places back."""
-        with suppress(Exception):
+        with suppress(Exception):  # the cluster may be gone
             for actor in self._actors:
                 self._ray.kill(actor)
             if self._group is not None:
