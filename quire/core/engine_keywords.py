@@ -97,6 +97,10 @@ class EngineKeywords(TypedDict, total=False):
     use_cache: bool
     kv_offload_bytes: Count
     kv_offloading_size: float | None
+    kv_offload_dir: str | PathLike[str] | None
+    kv_offload_disk_bytes: Count
+    kv_offload_url: str | None
+    kv_offload_read_only: bool
     max_num_seqs: int
     max_num_batched_tokens: int
     enable_chunked_prefill: bool

@@ -158,6 +158,9 @@ METRICS: dict[str, Metric] = {
     "kv_offload_load_time": _counter("Seconds that this took."),
     "kv_offload_store_bytes": _counter("Bytes of KV blocks put into a tier, by tier."),
     "kv_offload_store_time": _counter("Seconds that this took."),
+    "kv_offload_dropped_blocks": _counter("KV blocks not written: too many waited, by tier."),
+    "kv_offload_damaged_blocks": _counter("KV blocks that were not what they should be, by tier."),
+    "kv_offload_failures": _counter("Times that a shared store did not answer, by tier."),
     "dropped_prompt_parts": _counter(
         "Parts of long prompts that were given up in the midst, for a request that came."
     ),

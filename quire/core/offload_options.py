@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from quire.core.errors import ConfigError
 from quire.core.option import option
 
+DISK_BYTES = 16 * 2**30
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OffloadOptions:
@@ -17,6 +19,12 @@ class OffloadOptions:
         0, "memory for KV blocks that the cache has no room for (4GiB)", sized=True
     )
     kv_offloading_size: float | None = option(None, "the same in GiB")
+    kv_offload_dir: str | None = option(None, "folder that keeps KV blocks over restarts")
+    kv_offload_disk_bytes: int = option(DISK_BYTES, "most bytes of its files", sized=True)
+    kv_offload_url: str | None = option(
+        None, "Redis or Valkey that servers share KV blocks by: redis://host:port/db"
+    )
+    kv_offload_read_only: bool = option(False, "write no blocks to either; read them")
 
     @property
     def ram_bytes(self) -> int:
@@ -25,8 +33,13 @@ class OffloadOptions:
             return self.kv_offload_bytes
         return int(self.kv_offloading_size * 2**30)
 
+    @property
+    def num_slow(self) -> int:
+        """Tiers that are not in memory."""
+        return (self.kv_offload_dir is not None) + (self.kv_offload_url is not None)
+
     def check(self) -> None:
-        """Refuse numbers that cannot be.
+        """Refuse numbers that cannot be, and settings without what they are about.
 
         Raises:
             ConfigError: One is out of range; the message names its flag.
@@ -34,6 +47,11 @@ class OffloadOptions:
         if self.kv_offload_bytes < 0:
             raise ConfigError(
                 f"[config] --kv-offload-bytes must be at least 0; got {self.kv_offload_bytes}."
+            )
+        if self.kv_offload_disk_bytes < 1:
+            raise ConfigError(
+                "[config] --kv-offload-disk-bytes must be at least 1; got "
+                f"{self.kv_offload_disk_bytes}."
             )
         size = self.kv_offloading_size
         if size is not None and not 0 <= size < math.inf:
@@ -44,4 +62,15 @@ class OffloadOptions:
             raise ConfigError(
                 "[config] --kv-offload-bytes and --kv-offloading-size must not both be given; got "
                 f"{self.kv_offload_bytes} and {size}. Leave one out."
+            )
+        for flag, value in (
+            ("--kv-offload-dir", self.kv_offload_dir),
+            ("--kv-offload-url", self.kv_offload_url),
+        ):
+            if value == "":
+                raise ConfigError(f"[config] {flag} must not be empty; got ''. Leave it out.")
+        if self.kv_offload_read_only and not self.num_slow:
+            raise ConfigError(
+                "[config] --kv-offload-read-only needs --kv-offload-dir or --kv-offload-url; got "
+                "neither."
             )

@@ -284,10 +284,11 @@ class Engine:
         watch.lap("schedule")
         if unready and not plan.scheduled:
             self.executor.wait_until_ready(UNREADY_SECONDS)
-        elif self._adapter_gate is not None and not plan.scheduled:
-            self._adapter_gate.wait(LOADING_SECONDS)
-        elif self._tier_gate is not None and not plan.scheduled:
-            self._tier_gate.wait(TIER_SECONDS)
+        elif not (plan.scheduled or plan.moves_blocks):
+            if self._adapter_gate is not None:
+                self._adapter_gate.wait(LOADING_SECONDS)
+            if self._tier_gate is not None:
+                self._tier_gate.wait(TIER_SECONDS)
         result = self._execute(plan, someone_came)
         watch.lap("execute")
         watch.move(result.sample_seconds, "execute", "sample")

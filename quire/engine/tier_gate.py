@@ -9,7 +9,7 @@ step. A request that was preempted finds its blocks in the same way.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from quire.core.found_blocks import FoundBlocks
@@ -56,8 +56,12 @@ class Tiers(Protocol):
         """Return how many leading ones are in memory; None when the first will not come."""
         ...
 
+    def claim(self, block_hashes: Sequence[bytes]) -> None:
+        """Keep blocks in memory, which they are in, for the next step to load."""
+        ...
+
     def leave(self, block_hashes: Sequence[bytes]) -> None:
-        """Take note that nobody waits for these any more."""
+        """Take note that one that had these fetched waits for them no more."""
         ...
 
     def wait(self, seconds: float) -> None:
@@ -84,7 +88,8 @@ class Visit:
     Attributes:
         request: It waits.
         num_preemptions: When it came: after another one it is looked up again.
-        chain: The blocks that are looked up, before it is decided how many are loaded.
+        chain: The blocks that are looked up.
+        fetched: Those of them that are to be loaded, once decided.
         end: Number of its blocks with those to be loaded, once decided.
         deadline: When it goes on with what has come.
         is_over: It may start.
@@ -93,6 +98,7 @@ class Visit:
     request: Request
     num_preemptions: int
     chain: list[bytes]
+    fetched: list[bytes] = field(default_factory=list)
     end: int | None = None
     deadline: float = 0.0
     is_over: bool = False
@@ -146,7 +152,7 @@ class TierGate:
         held, self._held = self._held, []
         for visit in sorted(held, key=lambda visit: visit.request.order):
             if visit.request.status is not RequestStatus.WAITING_FOR_KV:
-                self.tiers.leave(visit.chain)
+                self.tiers.leave(visit.fetched)
             elif self._goes_on(visit, queue):
                 queue.release(visit.request)
             else:
@@ -186,7 +192,7 @@ class TierGate:
             return False
         visit.is_over = self._load(visit, queue)
         if visit.is_over:
-            self.tiers.leave(visit.chain)
+            self.tiers.leave(visit.fetched)
         return visit.is_over
 
     def _decide(self, visit: Visit, queue: Queue) -> bool:
@@ -214,8 +220,8 @@ class TierGate:
         expected = found.start_seconds + sum(found.load_seconds[:count])
         most = max(expected, compute_seconds * count)
         visit.deadline = now + max(PATIENCE * most, LEAST_PATIENCE)
-        if count:
-            self.tiers.fetch(visit.chain[:count])
+        visit.fetched = visit.chain[:count]
+        self.tiers.fetch(visit.fetched)
         return True
 
     def _load(self, visit: Visit, queue: Queue) -> bool:
@@ -238,6 +244,7 @@ class TierGate:
                 return self._clock() >= visit.deadline
             if self._room is not None:
                 self._room -= ready
+            self.tiers.claim(wanted[:ready])
             self._moves.load(kv.begin_loaded(request, hits, ready))
             queue.kept.waits(request)
             request.num_loaded_tokens += ready * kv.block_size

@@ -5,13 +5,9 @@ Which one is needed, and when, is the engine's business; see :class:`quire.engin
 
 from __future__ import annotations
 
-import os
-import sys
-import threading
 from collections import OrderedDict
 from collections.abc import Set
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -21,11 +17,9 @@ from quire.core.log import get_logger
 from quire.core.metrics import Samples
 from quire.models.adapters.placement import PlacedAdapter
 from quire.runner.adapter_placing import AdapterReader
+from quire.runner.background_thread import step_back
 
 log = get_logger(__name__)
-
-#: How far the thread that reads steps back where compute threads want its core.
-NICENESS = 5
 
 
 class OtherRanks(Protocol):
@@ -92,7 +86,7 @@ class AdapterStore:
         self._held: OrderedDict[str, HeldAdapter] = OrderedDict()  # least recently used first
         self._free_slots: list[int] = []
         self._num_slots = 0
-        self._thread = ThreadPoolExecutor(1, "quire-adapters", _step_back)
+        self._thread = ThreadPoolExecutor(1, "quire-adapters", step_back)
         self._loading: tuple[AdapterReference, Future[PlacedAdapter]] | None = None
         self._failures: dict[str, str] = {}
         self._num_loads = self._num_evictions = 0
@@ -188,12 +182,3 @@ class AdapterStore:
         self._others.clear(held.slot)
         self._free_slots.append(held.slot)
         self._num_evictions += 1
-
-
-def _step_back() -> None:
-    """Have this thread alone run where others leave a core; not everywhere can threads do so."""
-    if sys.platform == "linux":
-        thread_id = threading.get_native_id()
-        with suppress(OSError):
-            own = os.getpriority(os.PRIO_PROCESS, thread_id)
-            os.setpriority(os.PRIO_PROCESS, thread_id, min(19, own + NICENESS))

@@ -37,7 +37,7 @@ class BlockStore(Protocol):
         ...
 
     def moved(self, num_blocks: int, seconds: float) -> None:
-        """Take note that this number of blocks was got and is in the cache."""
+        """Take note that all blocks were got that are to be, and are in the cache."""
         ...
 
 
@@ -47,27 +47,36 @@ def move_blocks(plan: SchedulerOutput, kv_cache: KVCache, store: BlockStore) -> 
     Returns:
         Blocks that were to be loaded and could not; their content is undefined.
     """
+    start = time.perf_counter()
+    found, loaded = _get_blocks(plan.block_loads, kv_cache.block_bytes, store)
+    seconds = time.perf_counter() - start
+    # What is loaded goes to blocks that are stored, and what is stored may take its place there.
     stored = kv_cache.read_blocks([block_id for block_id, _ in plan.block_stores])
     for (block_id, block_hash), data in zip(plan.block_stores, stored, strict=True):
         try:
             store.put(block_hash, data)
         except Exception as error:
             log.warning("[block_store] block %d was not kept: %r", block_id, error)
-    if not plan.block_loads:
-        return []
-    start = time.perf_counter()
+    if plan.block_loads:
+        start = time.perf_counter()
+        kv_cache.write_blocks(found, loaded[: len(found)])
+        store.moved(len(found), seconds + time.perf_counter() - start)
+    return [block_id for block_id, _ in plan.block_loads if block_id not in set(found)]
+
+
+def _get_blocks(
+    blocks: Sequence[tuple[int, bytes]], num_bytes: int, store: BlockStore
+) -> tuple[list[int], Bytes]:
+    """Return which blocks could be got, and (all blocks, ``num_bytes``) theirs first."""
     found: list[int] = []
-    loaded = np.empty((len(plan.block_loads), kv_cache.block_bytes), np.uint8)
-    for block_id, block_hash in plan.block_loads:
+    loaded = np.empty((len(blocks), num_bytes), np.uint8)
+    for block_id, block_hash in blocks:
         try:
-            loaded[len(found)] = _checked(store.get(block_hash), kv_cache.block_bytes)
+            loaded[len(found)] = _checked(store.get(block_hash), num_bytes)
             found.append(block_id)
         except Exception as error:
             log.warning("[block_store] block %d is computed, not loaded: %r", block_id, error)
-    if found:
-        kv_cache.write_blocks(found, loaded[: len(found)])
-        store.moved(len(found), time.perf_counter() - start)
-    return [block_id for block_id, _ in plan.block_loads if block_id not in found]
+    return found, loaded
 
 
 def save_blocks(

@@ -38,7 +38,7 @@ from quire.runner.memory import MemoryPlan
 from quire.runner.model_runner import ModelRunner, RunnerOptions
 from quire.runner.parallel.placement import Placement, place
 from quire.runner.step_estimate import StepEstimate
-from quire.runner.tiers.block_tiers import create_tiers
+from quire.runner.tiers.create import create_tiers
 from quire.speculative.create import Maker, create_proposers
 from quire.speculative.vocabularies import VocabularyPair
 
@@ -252,7 +252,7 @@ def _load(
         RunnerOptions(options.max_num_seqs, memory.max_model_len, model.config.eos_token_ids),
         given.create_grammars and given.create_grammars(model.config),
         create_canary(kv_cache, config.cache.kv_canary),
-        create_tiers(config.offload, kv_cache.block_bytes),
+        create_tiers(folder, model.config, resolved, kv_cache, backend),
         pictures=model.pictures,
     )
     if adapters is not None:

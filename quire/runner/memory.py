@@ -11,7 +11,6 @@ from quire.core.config import CacheOptions
 from quire.core.errors import ConfigError
 from quire.core.kv_cache_spec import KVCacheSpec
 from quire.core.memory_budget import (
-    KVPool,
     MemoryBudget,
     MemoryDemand,
     divide_memory,
@@ -19,10 +18,10 @@ from quire.core.memory_budget import (
     kv_bytes_from_free,
 )
 from quire.core.model_config import ModelConfig
-from quire.core.offload_options import OffloadOptions
 from quire.core.resolve import ResolvedConfig
 from quire.layers.workspace import workspace_bytes
 from quire.runner.picture_memory import picture_bytes
+from quire.runner.tiers.create import tier_pools
 from quire.runner.token_draws import LOGITS_CHUNK_ROWS
 
 
@@ -91,12 +90,6 @@ def model_demand(
         max_model_len=resolved.max_model_len,
         pools=tier_pools(resolved.config.offload, spec),
     )
-
-
-def tier_pools(options: OffloadOptions, spec: KVCacheSpec) -> tuple[KVPool, ...]:
-    """Return the memory of KV blocks outside of the cache; none where there are no such blocks."""
-    num_blocks = options.ram_bytes // spec.block_bytes
-    return (KVPool(spec, num_blocks),) if num_blocks else ()
 
 
 def kept_window(config: ModelConfig, cache: CacheOptions) -> int | None:

@@ -1,24 +1,27 @@
 """All tiers of one engine as one: where a block is looked for, and where it goes.
 
 It is the engine's :class:`~quire.engine.tier_gate.Tiers` and the runner's
-:class:`~quire.runner.block_store.BlockStore`; both call it from the engine's thread.
+:class:`~quire.runner.block_store.BlockStore`; both call it from the engine's thread. What leaves
+the cache goes to memory; what a step fills goes to those tiers that outlive the engine, in threads.
 """
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Sequence
 
 from quire.core.found_blocks import FoundBlocks
 from quire.core.metrics import Samples
-from quire.core.offload_options import OffloadOptions
-from quire.runner.tiers.ram_tier import Bytes, RamTier
+from quire.runner.tiers.block_reader import NEW_WEIGHT, BlockReader
+from quire.runner.tiers.block_writer import BlockWriter
+from quire.runner.tiers.ram_tier import RamTier
+from quire.runner.tiers.sealed_block import Bytes
+from quire.runner.tiers.slow_tier import SlowTier
 from quire.runner.tiers.traffic import Traffic
 
 #: Seconds that a byte takes from memory to the cache before that was measured.
 MOVE_BYTE_SECONDS = 1 / 4e9
-#: Weight of the last measurement.
-NEW_WEIGHT = 0.3
 
 
 class BlockTiers:
@@ -26,16 +29,43 @@ class BlockTiers:
 
     Args:
         ram: In memory.
+        slow: Others, the quickest first.
         block_bytes: Of each block.
+        num_staged: Blocks of each slow tier that were read and wait to be taken at most.
+        num_queued: Blocks that wait to be written to each at most.
+
+    Attributes:
+        outlive: Whether blocks are saved as soon as they are full.
     """
 
-    outlive = False
-
-    def __init__(self, ram: RamTier, block_bytes: int) -> None:
+    def __init__(
+        self,
+        ram: RamTier,
+        slow: Sequence[SlowTier],
+        block_bytes: int,
+        num_staged: int,
+        num_queued: int,
+    ) -> None:
         self._ram = ram
         self._block_bytes = block_bytes
         self._move_seconds = block_bytes * MOVE_BYTE_SECONDS
-        self._traffic = Traffic(ram.label)
+        self._arrived = threading.Condition()
+        self._ram_traffic = Traffic(ram.label)
+        self._slow = tuple(slow)
+        traffic = {tier.label: Traffic(tier.label) for tier in slow}
+        self._traffic = [self._ram_traffic, *traffic.values()]
+        self._readers = [
+            BlockReader(tier, block_bytes, num_staged, traffic[tier.label], self._arrived)
+            for tier in slow
+        ]
+        self._writers = {
+            tier.label: BlockWriter(tier, num_queued, traffic[tier.label])
+            for tier in slow
+            if tier.is_writable
+        }
+        self.outlive = bool(self._writers)
+        self._coming: dict[bytes, BlockReader] = {}
+        self._claimed: dict[bytes, Bytes] = {}
 
     @property
     def move_seconds(self) -> float:
@@ -43,67 +73,144 @@ class BlockTiers:
         return self._move_seconds
 
     def find(self, block_hashes: Sequence[bytes]) -> FoundBlocks | None:
-        """Look up a chain."""
-        return FoundBlocks([self._move_seconds] * self._num_there(block_hashes))
+        """Look up a chain; None while a slow tier does: ask again with the same one."""
+        seconds: list[float] = []
+        used: set[BlockReader] = set()
+        while len(seconds) < len(block_hashes):
+            if block_hashes[len(seconds)] in self._ram:
+                seconds.append(self._move_seconds)
+                continue
+            for reader in self._readers:
+                count = self._find_slow(reader, block_hashes[len(seconds) :])
+                if count is None:
+                    return None
+                if count:
+                    seconds += [reader.block_seconds + self._move_seconds] * count
+                    used.add(reader)
+                    break
+            else:
+                break
+        return FoundBlocks(seconds, sum(reader.backlog_seconds for reader in used))
 
     def fetch(self, block_hashes: Sequence[bytes]) -> None:
-        """Read blocks into memory: they are there."""
+        """Begin to read blocks into memory that are not there, in this order."""
+        for block_hash in block_hashes:
+            reader = self._coming.get(block_hash)
+            if reader is None and block_hash not in self._ram:
+                reader = self._reader_of(block_hash)
+            if reader is not None:
+                reader.want(block_hash)
+                self._coming[block_hash] = reader
 
     def num_ready(self, block_hashes: Sequence[bytes]) -> int | None:
         """Return how many leading blocks are in memory; None when the first will not come."""
-        return self._num_there(block_hashes) or None
+        for count, block_hash in enumerate(block_hashes):
+            if not self._is_ready(block_hash):
+                reader = self._coming.get(block_hash)
+                if count or (reader is not None and reader.is_coming(block_hash)):
+                    return count
+                # It may have come in between.
+                return count if self._is_ready(block_hash) else None
+        return len(block_hashes)
+
+    def claim(self, block_hashes: Sequence[bytes]) -> None:
+        """Keep blocks in memory, which they are in, for the next step to load."""
+        for block_hash in block_hashes:
+            reader = self._coming.get(block_hash)
+            found = None if reader is None else reader.take(block_hash)
+            if found is not None:
+                self._claimed[block_hash] = found
 
     def leave(self, block_hashes: Sequence[bytes]) -> None:
-        """Nobody waits for these."""
+        """Take note that one that had these fetched waits for them no more."""
+        for block_hash in block_hashes:
+            reader = self._coming.get(block_hash)
+            if reader is not None and reader.leave(block_hash):
+                del self._coming[block_hash]
 
     def wait(self, seconds: float) -> None:
-        """Wait for what is being read: nothing."""
+        """Wait until something has come, at most that long."""
+        with self._arrived:
+            self._arrived.wait(seconds)
 
     def reset(self) -> None:
-        """Forget all blocks."""
+        """Forget all blocks, but for those that others use, too."""
         self._ram.clear()
+        for tier in self._slow:
+            tier.clear()
 
     def put(self, block_hash: bytes, data: Bytes) -> None:
         """Keep a block that leaves the cache."""
         start = time.perf_counter()
         self._ram.put(block_hash, data)
-        self._traffic.stored(len(data), time.perf_counter() - start)
+        self._ram_traffic.stored(len(data), time.perf_counter() - start)
+        self.save(block_hash, data)
 
     def save(self, block_hash: bytes, data: Bytes) -> None:
-        """Keep a block that stays in the cache: nothing outlives the engine."""
+        """Keep a block that stays in the cache, where it outlives the engine."""
+        for writer in self._writers.values():
+            writer.offer(block_hash, data)
 
     def get(self, block_hash: bytes) -> Bytes:
-        """Return a block."""
-        return self._ram.get(block_hash)
+        """Return a block.
+
+        Raises:
+            KeyError: It is not in memory.
+        """
+        found = self._claimed.pop(block_hash, None)
+        return self._ram.get(block_hash) if found is None else found
 
     def moved(self, num_blocks: int, seconds: float) -> None:
         """Take note of what loading took."""
-        self._traffic.loaded(num_blocks * self._block_bytes, seconds)
+        self._claimed.clear()
+        if not num_blocks:
+            return
+        self._ram_traffic.loaded(num_blocks * self._block_bytes, seconds)
         self._move_seconds += NEW_WEIGHT * (seconds / num_blocks - self._move_seconds)
 
     def close(self) -> None:
-        """End what runs besides: nothing."""
+        """Write what is queued, for a while, and end the threads."""
+        for reader in self._readers:
+            reader.close()
+        for writer in self._writers.values():
+            writer.close()
+        for tier in self._slow:
+            tier.close()
 
     def samples(self) -> Samples:
         """Return what was moved, and what is held, by metric stem."""
-        held = {
+        values: Samples = {
             'kv_offload_blocks{tier="ram"}': self._ram.num_blocks,
             'kv_offload_held_bytes{tier="ram"}': self._ram.nbytes,
         }
-        return held | self._traffic.samples()
+        for traffic in self._traffic:
+            values |= traffic.samples()
+        for tier in self._slow:
+            values |= tier.samples()
+        for label, writer in self._writers.items():
+            values[f'kv_offload_dropped_blocks{{tier="{label}"}}'] = writer.num_dropped
+        return values
 
     def describe(self) -> str:
-        """Return what is held, for people."""
-        return f"ram: {self._ram.num_blocks} blocks, {self._ram.nbytes} bytes"
+        """Return what is held where, for people."""
+        ram = f"ram: {self._ram.num_blocks} blocks, {self._ram.nbytes} bytes"
+        return "; ".join(["tiers: " + ram, *(tier.describe() for tier in self._slow)])
 
-    def _num_there(self, block_hashes: Sequence[bytes]) -> int:
-        for count, block_hash in enumerate(block_hashes):
-            if block_hash not in self._ram:
-                return count
-        return len(block_hashes)
+    def _is_ready(self, block_hash: bytes) -> bool:
+        reader = self._coming.get(block_hash)
+        return block_hash in self._ram or (reader is not None and reader.is_ready(block_hash))
 
+    def _reader_of(self, block_hash: bytes) -> BlockReader | None:
+        for reader in self._readers:
+            if reader.tier.contains(block_hash) is not False:
+                return reader
+        return None
 
-def create_tiers(options: OffloadOptions, block_bytes: int) -> BlockTiers | None:
-    """Return the tiers that settings ask for; None for none."""
-    num_blocks = options.ram_bytes // block_bytes
-    return BlockTiers(RamTier(num_blocks, block_bytes), block_bytes) if num_blocks else None
+    def _find_slow(self, reader: BlockReader, chain: Sequence[bytes]) -> int | None:
+        """Return how many leading blocks a slow tier has; None while it is being asked."""
+        count = 0
+        while count < len(chain) and (there := reader.tier.contains(chain[count])):
+            count += 1
+        if count == 0 and there is None:
+            return reader.look_up(chain)
+        return count

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections import OrderedDict
 
 import numpy as np
-import numpy.typing as npt
 
-Bytes = npt.NDArray[np.uint8]
+from quire.runner.tiers.sealed_block import Bytes
 
 
 class RamTier:

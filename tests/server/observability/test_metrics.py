@@ -51,7 +51,8 @@ ELSEWHERE = {
     "lora_adapter_evictions",
     "kv_offload_blocks", "kv_offload_held_bytes", "kv_offload_load_bytes", "kv_offload_load_time",
     "kv_offload_load_size", "kv_offload_store_bytes", "kv_offload_store_time",
-    "kv_offload_store_size",
+    "kv_offload_store_size", "kv_offload_dropped_blocks", "kv_offload_damaged_blocks",
+    "kv_offload_failures",
 }  # fmt: skip
 
 

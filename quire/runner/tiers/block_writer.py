@@ -1,0 +1,91 @@
+"""Writes blocks to one tier in a thread; what does not fit in its queue is dropped and counted."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import OrderedDict
+
+from quire.core.log import get_logger
+from quire.runner.background_thread import step_back
+from quire.runner.tiers.sealed_block import Bytes
+from quire.runner.tiers.slow_tier import SlowTier
+from quire.runner.tiers.traffic import Traffic
+
+log = get_logger(__name__)
+
+#: How long an engine that ends waits for what is queued.
+LAST_SECONDS = 10.0
+
+
+class BlockWriter:
+    """Blocks on their way to a tier.
+
+    Args:
+        tier: It is writable.
+        num_queued: Blocks that wait at most.
+        traffic: Of the tier.
+
+    Attributes:
+        num_dropped: Blocks for which there was no place in the queue.
+        num_failed: Blocks that could not be written.
+    """
+
+    def __init__(self, tier: SlowTier, num_queued: int, traffic: Traffic) -> None:
+        self._tier = tier
+        self._num_queued = num_queued
+        self._traffic = traffic
+        self._queue: OrderedDict[bytes, Bytes] = OrderedDict()
+        self._changed = threading.Condition()
+        self._is_closed = False
+        self.num_dropped = 0
+        self.num_failed = 0
+        self._thread = threading.Thread(
+            target=self._run, name=f"quire-kv-{tier.label}-write", daemon=True
+        )
+        self._thread.start()
+
+    def offer(self, block_hash: bytes, data: Bytes) -> None:
+        """Write a copy of a block unless it is there or on its way, or too many are."""
+        if self._tier.contains(block_hash):
+            return
+        with self._changed:
+            if block_hash in self._queue:
+                return
+            if len(self._queue) >= self._num_queued:
+                self.num_dropped += 1
+                return
+            self._queue[block_hash] = data.copy()
+            self._changed.notify()
+
+    def close(self) -> None:
+        """Write what is queued, for a while; then end the thread."""
+        with self._changed:
+            self._is_closed = True
+            self._changed.notify()
+        self._thread.join(LAST_SECONDS)
+        with self._changed:
+            self._queue.clear()
+        self._thread.join()
+
+    def _run(self) -> None:
+        step_back()
+        while True:
+            with self._changed:
+                while not self._queue:
+                    if self._is_closed:
+                        return
+                    self._changed.wait()
+                block_hash, data = next(iter(self._queue.items()))
+            start = time.perf_counter()
+            try:
+                is_kept = self._tier.write(block_hash, data)
+            except Exception:
+                log.exception("[kv_tiers] writing to %s failed", self._tier.label)
+                is_kept = False
+            if is_kept:
+                self._traffic.stored(len(data), time.perf_counter() - start)
+            else:
+                self.num_failed += 1
+            with self._changed:
+                self._queue.pop(block_hash, None)

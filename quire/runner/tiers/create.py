@@ -1,0 +1,91 @@
+"""The tiers that settings ask for."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from quire.core.kv_cache_spec import KVCacheSpec
+from quire.core.log import get_logger
+from quire.core.memory_budget import KVPool
+from quire.core.model_config import ModelConfig
+from quire.core.offload_options import OffloadOptions
+from quire.core.resolve import ResolvedConfig
+from quire.kernels.backend import Backend, KVCache
+from quire.runner.tiers.block_tiers import BlockTiers
+from quire.runner.tiers.disk_tier import DiskTier
+from quire.runner.tiers.fingerprint import local_fingerprint, settings_of, shared_fingerprint
+from quire.runner.tiers.ram_tier import RamTier
+from quire.runner.tiers.shared_tier import SharedTier
+from quire.runner.tiers.slow_tier import SlowTier
+
+log = get_logger(__name__)
+
+#: Most memory, and most blocks, of a slow tier that were read and wait to be taken.
+STAGED_BYTES, STAGED_BLOCKS = 64 * 2**20, 64
+#: The same of those that wait to be written.
+QUEUED_BYTES, QUEUED_BLOCKS = 128 * 2**20, 256
+
+
+def tier_pools(options: OffloadOptions, spec: KVCacheSpec) -> tuple[KVPool, ...]:
+    """Return the memory of KV blocks outside of the cache; none where there are no such blocks."""
+    num_blocks = options.ram_bytes // spec.block_bytes
+    waiting = _num_staged(spec.block_bytes) + _num_queued(spec.block_bytes)
+    num_blocks += options.num_slow * waiting
+    return (KVPool(spec, num_blocks),) if num_blocks else ()
+
+
+def create_tiers(
+    path: Path, model: ModelConfig, resolved: ResolvedConfig, kv_cache: KVCache, backend: Backend
+) -> BlockTiers | None:
+    """Return the tiers that settings ask for; None for none.
+
+    Args:
+        path: The checkpoint.
+        model: Its shape.
+        resolved: The settings.
+        kv_cache: Of all ranks.
+        backend: Computes what is in it.
+
+    Raises:
+        ConfigError: The store's URL is none, or its package is not installed.
+    """
+    options, spec, block_bytes = resolved.config.offload, kv_cache.spec, kv_cache.block_bytes
+    num_blocks = options.ram_bytes // block_bytes
+    if not num_blocks and not options.num_slow:
+        return None
+    if spec.window is not None:
+        log.warning("KV tiers are off: a model whose layers all have a window uses none yet")
+        return None
+    settings = settings_of(model, resolved, kv_cache, {"": backend.name, **backend.kernel_names()})
+    writes, slow = not options.kv_offload_read_only, list[SlowTier]()
+    if options.kv_offload_dir is not None:
+        slow.append(
+            DiskTier(
+                Path(options.kv_offload_dir).expanduser(),
+                local_fingerprint(path, settings),
+                block_bytes,
+                options.kv_offload_disk_bytes,
+                is_writable=writes,
+            )
+        )
+    if options.kv_offload_url is not None:
+        slow.append(
+            SharedTier(
+                options.kv_offload_url,
+                lambda: shared_fingerprint(path, settings),
+                block_bytes,
+                is_writable=writes,
+            )
+        )
+    ram = RamTier(num_blocks, block_bytes)
+    tiers = BlockTiers(ram, slow, block_bytes, _num_staged(block_bytes), _num_queued(block_bytes))
+    log.info("KV tiers: %s", tiers.describe())
+    return tiers
+
+
+def _num_staged(block_bytes: int) -> int:
+    return min(max(STAGED_BYTES // block_bytes, 2), STAGED_BLOCKS)
+
+
+def _num_queued(block_bytes: int) -> int:
+    return min(max(QUEUED_BYTES // block_bytes, 2), QUEUED_BLOCKS)

@@ -1,0 +1,252 @@
+"""KV blocks in files: ``FOLDER/FINGERPRINT/HH/HASH.kv``, one for each, named by their content.
+
+A file is written under another name and renamed when it is whole, so one that is there was written
+to its end, and what a crash or a full disk leaves is never read as a block; what a failing disk or
+anybody else makes of it is found by its checksum. One server writes a folder, others may read it.
+The least recently used files are removed when all models' together exceed the bound; a file's time
+of change says when it was used, also after a restart.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+import numpy as np
+
+from quire.core.log import get_logger
+from quire.core.metrics import Samples
+from quire.runner.tiers.sealed_block import (
+    HEAD_BYTES,
+    Bytes,
+    DamagedBlockError,
+    head_of,
+    opened,
+)
+
+log = get_logger(__name__)
+
+SUFFIX = ".kv"
+UNFINISHED = ".part"
+#: Unfinished files older than that are nobody's.
+UNFINISHED_SECONDS = 60.0
+#: How long nothing is written after a failure.
+REST_SECONDS = 10.0
+#: How often a reader looks for files that the writer has added.
+RESCAN_SECONDS = 5.0
+#: How long a lookup waits for the folder's first listing.
+LISTING_SECONDS = 30.0
+
+
+class DiskTier:
+    """The files of one folder, those of one model to be read.
+
+    Args:
+        folder: Made when it is not there, unless only read.
+        fingerprint: (32 bytes) Of the model.
+        block_bytes: Of each block.
+        max_bytes: Of all files.
+        is_writable: Else files are only read.
+    """
+
+    label = "disk"
+    byte_seconds = 1 / 500e6
+
+    def __init__(
+        self,
+        folder: Path,
+        fingerprint: bytes,
+        block_bytes: int,
+        max_bytes: int,
+        *,
+        is_writable: bool = True,
+    ) -> None:
+        self._folder = folder
+        self._fingerprint = fingerprint
+        self._own = fingerprint.hex()[:32]
+        self._block_bytes = block_bytes
+        self._max_bytes = max_bytes
+        self.is_writable = is_writable
+        self._sizes: OrderedDict[str, int] = OrderedDict()  # by path; least recently used first
+        self._num_bytes = 0
+        self._lock = threading.Lock()
+        self._is_listed = threading.Event()
+        self._list_time = 0.0
+        self._resumes = 0.0
+        self.num_damaged = 0
+        threading.Thread(target=self._list, name="quire-kv-disk-list", daemon=True).start()
+
+    def contains(self, block_hash: bytes) -> bool | None:
+        """Return whether a block is there; None while the folder is being listed."""
+        if self._path(block_hash) in self._sizes:
+            return True
+        is_stale = not self.is_writable and time.monotonic() > self._list_time + RESCAN_SECONDS
+        return None if is_stale or not self._is_listed.is_set() else False
+
+    def look_up(self, block_hashes: Sequence[bytes]) -> int:
+        """Return how many leading blocks are there, once the folder is listed."""
+        self._is_listed.wait(LISTING_SECONDS)
+        if not self.is_writable and time.monotonic() > self._list_time + RESCAN_SECONDS:
+            self._list()
+        for count, block_hash in enumerate(block_hashes):
+            if self._path(block_hash) not in self._sizes:
+                return count
+        return len(block_hashes)
+
+    def read(self, block_hash: bytes) -> Bytes | None:
+        """Return a block; a file that is not what its name says is removed."""
+        path = self._path(block_hash)
+        try:
+            frame = self._read_file(path)
+            found = opened(frame, self._fingerprint, block_hash, self._block_bytes)
+        except FileNotFoundError:
+            self._forget(path)
+            return None
+        except (OSError, DamagedBlockError) as error:
+            self.num_damaged += 1
+            log.warning("[kv_tiers] %s is not used: %s.", self._folder / path, error)
+            self._remove(path)
+            return None
+        with self._lock:
+            if path in self._sizes:
+                self._sizes.move_to_end(path)
+        if self.is_writable:
+            with suppress(OSError):
+                os.utime(self._folder / path)
+        return found
+
+    def write(self, block_hash: bytes, data: Bytes) -> bool:
+        """Keep a block; after a failure nothing is tried for a while."""
+        path, size = self._path(block_hash), HEAD_BYTES + len(data)
+        self._is_listed.wait()
+        if path in self._sizes:
+            return True
+        if time.monotonic() < self._resumes or size > self._max_bytes:
+            return False
+        self._make_room(size)
+        part = self._folder / f"{path}.{os.getpid()}{UNFINISHED}"
+        try:
+            part.parent.mkdir(parents=True, exist_ok=True)
+            with part.open("wb", buffering=0) as file:
+                _write_all(file.fileno(), head_of(self._fingerprint, block_hash, data))
+                _write_all(file.fileno(), data.data)
+            part.replace(self._folder / path)
+        except OSError as error:
+            with suppress(OSError):
+                part.unlink()
+            self._resumes = time.monotonic() + REST_SECONDS
+            log.warning("[kv_tiers] %s takes no blocks for a while: %s.", self._folder, error)
+            return False
+        self._add(path, size)
+        return True
+
+    def clear(self) -> None:
+        """Remove this model's files, unless they are only read."""
+        for path in [path for path in self._sizes if path.startswith(f"{self._own}/")]:
+            self._remove(path)
+
+    def samples(self) -> Samples:
+        """Return what it holds, by metric stem."""
+        return {
+            'kv_offload_blocks{tier="disk"}': len(self._sizes),
+            'kv_offload_held_bytes{tier="disk"}': self._num_bytes,
+            'kv_offload_damaged_blocks{tier="disk"}': self.num_damaged,
+        }
+
+    def describe(self) -> str:
+        """Return where it is and what it holds, for people."""
+        reads = "" if self.is_writable else ", only read"
+        bound = f"of {self._max_bytes} bytes{reads}"
+        return f"disk {self._folder}: {len(self._sizes)} blocks, {self._num_bytes} {bound}"
+
+    def close(self) -> None:
+        """Wait for the listing."""
+        self._is_listed.wait()
+
+    def _path(self, block_hash: bytes) -> str:
+        name = block_hash.hex()
+        return f"{self._own}/{name[:2]}/{name}{SUFFIX}"
+
+    def _read_file(self, path: str) -> Bytes:
+        size = HEAD_BYTES + self._block_bytes
+        frame = np.empty(size + 1, np.uint8)
+        with (self._folder / path).open("rb", buffering=0) as file:
+            count = 0
+            while count <= size and (more := file.readinto(frame.data[count:])):
+                count += more
+        return frame[:count]
+
+    def _list(self) -> None:
+        """Take in what the folder has, and remove what nobody will finish."""
+        try:
+            found = sorted(self._files())
+        except OSError as error:
+            log.warning("[kv_tiers] %s cannot be listed: %s.", self._folder, error)
+            found = []
+        with self._lock:
+            listed = OrderedDict((path, size) for _, path, size in found)
+            listed.update(self._sizes)
+            self._sizes, self._num_bytes = listed, sum(listed.values())
+        self._list_time = time.monotonic()
+        self._is_listed.set()
+        if self.is_writable:
+            self._make_room(0)
+
+    def _files(self) -> Iterator[tuple[float, str, int]]:
+        """Yield time of use, path and size of every block; entries of other kinds are left."""
+        if not self._folder.is_dir():
+            return
+        for model in _folders(self._folder):
+            for part in _folders(model.path):
+                for entry in os.scandir(part.path):
+                    path = f"{model.name}/{part.name}/{entry.name}"
+                    with suppress(OSError):
+                        status = entry.stat(follow_symlinks=False)
+                        if entry.name.endswith(SUFFIX) and entry.is_file(follow_symlinks=False):
+                            yield status.st_mtime, path, status.st_size
+                        elif self._is_left_over(entry.name, status.st_mtime):
+                            os.unlink(entry.path)
+
+    def _is_left_over(self, name: str, time_of_change: float) -> bool:
+        old = time_of_change < time.time() - UNFINISHED_SECONDS
+        return self.is_writable and name.endswith(UNFINISHED) and old
+
+    def _make_room(self, size: int) -> None:
+        while self._num_bytes + size > self._max_bytes and self._sizes:
+            with self._lock:
+                oldest = next(iter(self._sizes))
+            self._remove(oldest)
+
+    def _add(self, path: str, size: int) -> None:
+        with self._lock:
+            self._num_bytes += size - self._sizes.pop(path, 0)
+            self._sizes[path] = size
+
+    def _forget(self, path: str) -> None:
+        with self._lock:
+            self._num_bytes -= self._sizes.pop(path, 0)
+
+    def _remove(self, path: str) -> None:
+        self._forget(path)
+        if self.is_writable:
+            with suppress(OSError):
+                os.unlink(self._folder / path)
+
+
+def _folders(path: str | Path) -> Iterator[os.DirEntry[str]]:
+    """Yield the folders in one; what is being removed meanwhile has none."""
+    with suppress(OSError), os.scandir(path) as entries:
+        for entry in entries:
+            if entry.is_dir(follow_symlinks=False):
+                yield entry
+
+
+def _write_all(descriptor: int, data: bytes | memoryview) -> None:
+    view = memoryview(data)
+    while view:
+        view = view[os.write(descriptor, view) :]

@@ -1,0 +1,195 @@
+"""KV blocks in a store that several servers share, by Redis' protocol (Redis, Valkey).
+
+The store evicts by its own rules (``maxmemory-policy allkeys-lru``). When it does not answer, it
+has no blocks for a while.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, wait
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import numpy as np
+
+from quire.core.errors import ConfigError
+from quire.core.log import get_logger
+from quire.core.metrics import Samples
+from quire.runner.tiers.sealed_block import (
+    HEAD_BYTES,
+    Bytes,
+    DamagedBlockError,
+    head_of,
+    opened,
+)
+
+if TYPE_CHECKING:
+    from redis import Redis
+
+log = get_logger(__name__)
+
+T = TypeVar("T")
+
+#: How long an answer may take.
+ANSWER_SECONDS = 1.0
+#: How long the store is left alone after a failure.
+REST_SECONDS = 5.0
+_PASSWORD = re.compile(r"//[^@/]*@")
+
+
+class SharedTier:
+    """Blocks of one model in a store.
+
+    Args:
+        url: ``redis://``, ``rediss://`` or ``unix://``.
+        find_fingerprint: Returns (32 bytes) what names the model on every machine; it may take a
+            while.
+        block_bytes: Of each block.
+        is_writable: Else blocks are only read.
+
+    Raises:
+        ConfigError: The URL is none, or the package ``redis`` is not there.
+    """
+
+    label = "shared"
+    byte_seconds = 1 / 300e6
+
+    def __init__(
+        self,
+        url: str,
+        find_fingerprint: Callable[[], bytes],
+        block_bytes: int,
+        *,
+        is_writable: bool = True,
+    ) -> None:
+        self._shown = _PASSWORD.sub("//***@", url)
+        # One each: reading and writing threads do not wait for each other.
+        self._clients: list[Redis] = [_connect(url, self._shown) for _ in range(2)]
+        self._fingerprint: Future[bytes] = Future()
+        thread = threading.Thread(
+            target=self._prepare, args=[find_fingerprint], name="quire-kv-shared-name", daemon=True
+        )
+        thread.start()
+        self._block_bytes = block_bytes
+        self.is_writable = is_writable
+        self._resumes = 0.0
+        self.num_damaged = 0
+        self.num_failures = 0
+
+    def contains(self, block_hash: bytes) -> bool | None:
+        """Return None: the store has to be asked. False while it is not in use."""
+        return None if self._is_in_use() else False
+
+    def look_up(self, block_hashes: Sequence[bytes]) -> int:
+        """Return how many leading blocks the store has."""
+
+        def ask(client: Any) -> list[int]:
+            pipeline = client.pipeline(transaction=False)
+            for block_hash in block_hashes:
+                pipeline.exists(self._key(block_hash))
+            answers: list[int] = pipeline.execute()
+            return answers
+
+        answers = self._call(0, ask) or []
+        return next((i for i, answer in enumerate(answers) if not answer), len(answers))
+
+    def read(self, block_hash: bytes) -> Bytes | None:
+        """Return a block; one that is not what its key says is removed."""
+        # A longer one is none of ours.
+        last = HEAD_BYTES + self._block_bytes
+        found = self._call(0, lambda client: client.getrange(self._key(block_hash), 0, last))
+        if not found:
+            return None
+        try:
+            frame = np.frombuffer(found, np.uint8)
+            return opened(frame, self._fingerprint.result(), block_hash, self._block_bytes)
+        except DamagedBlockError as error:
+            self.num_damaged += 1
+            log.warning("[kv_tiers] a block of %s is not used: %s.", self._shown, error)
+            if self.is_writable:
+                self._call(0, lambda client: client.delete(self._key(block_hash)))
+            return None
+
+    def write(self, block_hash: bytes, data: Bytes) -> bool:
+        """Put a block, unless the store has it."""
+        wait([self._fingerprint])
+
+        def put(client: Any) -> bool:
+            key = self._key(block_hash)
+            if client.exists(key):
+                return True
+            head = head_of(self._fingerprint.result(), block_hash, data)
+            return bool(client.set(key, head + data.tobytes()))
+
+        return bool(self._call(1, put))
+
+    def clear(self) -> None:
+        """Leave the store as it is: others use it."""
+
+    def samples(self) -> Samples:
+        """Return what went wrong, by metric stem."""
+        return {
+            'kv_offload_damaged_blocks{tier="shared"}': self.num_damaged,
+            'kv_offload_failures{tier="shared"}': self.num_failures,
+        }
+
+    def describe(self) -> str:
+        """Return where it is and whether it answers, for people."""
+        return f"shared {self._shown}: {'in use' if self._is_in_use() else 'not in use now'}"
+
+    def close(self) -> None:
+        """Close the connections."""
+        for client in self._clients:
+            client.close()
+
+    def _key(self, block_hash: bytes) -> str:
+        return f"quire:kv:{self._fingerprint.result().hex()}:{block_hash.hex()}"
+
+    def _prepare(self, find_fingerprint: Callable[[], bytes]) -> None:
+        try:
+            self._fingerprint.set_result(find_fingerprint())
+        except Exception as error:
+            log.warning("[kv_tiers] %s is not used: %r.", self._shown, error)
+            self._fingerprint.set_exception(error)
+
+    def _is_in_use(self) -> bool:
+        name = self._fingerprint
+        is_named = name.done() and name.exception() is None
+        return is_named and time.monotonic() >= self._resumes
+
+    def _call(self, number: int, ask: Callable[[Any], T]) -> T | None:
+        """Return the store's answer; None when it gives none in time."""
+        from redis import RedisError
+
+        if not self._is_in_use():
+            return None
+        try:
+            return ask(self._clients[number])
+        except (RedisError, OSError) as error:
+            self.num_failures += 1
+            self._resumes = time.monotonic() + REST_SECONDS
+            log.warning("[kv_tiers] %s is left alone for a while: %s.", self._shown, error)
+            return None
+
+
+def _connect(url: str, shown: str) -> Redis:
+    try:
+        from redis import Redis
+    except ImportError:
+        raise ConfigError(
+            "[config] --kv-offload-url needs the package redis; it is not installed. "
+            "pip install quire[redis]."
+        ) from None
+    try:
+        client: Redis = Redis.from_url(
+            url, socket_timeout=ANSWER_SECONDS, socket_connect_timeout=ANSWER_SECONDS
+        )
+    except ValueError as error:
+        raise ConfigError(
+            "[config] --kv-offload-url must be redis://, rediss:// or unix://, as in "
+            f"redis://localhost:6379/0; got {shown!r:.80}: {error}."
+        ) from None
+    return client
