@@ -66,6 +66,7 @@ class BlockTiers:
         self.outlive = bool(self._writers)
         self._coming: dict[bytes, BlockReader] = {}
         self._claimed: dict[bytes, Bytes] = {}
+        self._num_from_ram = 0  # since blocks were moved
 
     @property
     def move_seconds(self) -> float:
@@ -142,8 +143,8 @@ class BlockTiers:
     def put(self, block_hash: bytes, data: Bytes) -> None:
         """Keep a block that leaves the cache."""
         start = time.perf_counter()
-        self._ram.put(block_hash, data)
-        self._ram_traffic.stored(len(data), time.perf_counter() - start)
+        if self._ram.put(block_hash, data):
+            self._ram_traffic.stored(len(data), time.perf_counter() - start)
         self.save(block_hash, data)
 
     def save(self, block_hash: bytes, data: Bytes) -> None:
@@ -158,14 +159,19 @@ class BlockTiers:
             KeyError: It is not in memory.
         """
         found = self._claimed.pop(block_hash, None)
-        return self._ram.get(block_hash) if found is None else found
+        if found is None:
+            found = self._ram.get(block_hash)
+            self._num_from_ram += 1
+        return found
 
     def moved(self, num_blocks: int, seconds: float) -> None:
         """Take note of what loading took."""
         self._claimed.clear()
         if not num_blocks:
             return
-        self._ram_traffic.loaded(num_blocks * self._block_bytes, seconds)
+        own, self._num_from_ram = self._num_from_ram, 0
+        if own:
+            self._ram_traffic.loaded(own * self._block_bytes, seconds * own / num_blocks)
         self._move_seconds += NEW_WEIGHT * (seconds / num_blocks - self._move_seconds)
 
     def close(self) -> None:

@@ -40,15 +40,17 @@ class RamTier:
         """Whether it holds a block."""
         return block_hash in self._rows
 
-    def put(self, block_hash: bytes, data: Bytes) -> None:
-        """Copy a block; the least recently used one makes room."""
+    def put(self, block_hash: bytes, data: Bytes) -> bool:
+        """Copy a block; the least recently used one makes room. Return whether it was not there."""
         row = self._rows.pop(block_hash, None)
+        is_new = row is None
         if row is None:
             if not self._free and not self._rows:
-                return
+                return False
             row = self._free.pop() if self._free else self._rows.popitem(last=False)[1]
             self._memory[row] = data
         self._rows[block_hash] = row
+        return is_new
 
     def get(self, block_hash: bytes) -> Bytes:
         """Return a block, good until the next :meth:`put`; it is the one used last.

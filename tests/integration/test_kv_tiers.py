@@ -1,0 +1,198 @@
+"""Blocks from disk and from a shared store: the same tokens, in other processes, too."""
+
+from __future__ import annotations
+
+import json
+import random
+import subprocess
+import sys
+import time
+from typing import Any
+
+import pytest
+
+from benchmarks.equality import Condition, run
+from quire import LLM, SamplingParams
+from quire.engine.prefill_policy import PrefillPolicy
+from quire.models.hub import resolve_model
+from tests.integration.test_block_store import ask, start
+from tools.random_adapter import random_adapter
+
+ASKED = SamplingParams(temperature=0.8, seed=3, max_tokens=12, logprobs=2, ignore_eos=True)
+
+
+@pytest.fixture(autouse=True)
+def dear(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have computing cost so much that everything is loaded: these models are that small."""
+    monkeypatch.setattr(PrefillPolicy, "prompt_token_seconds", 1.0)
+
+
+def written(llm: LLM) -> None:
+    """Wait until nothing is on its way to a tier."""
+    for writer in llm.engine.executor.tiers._writers.values():
+        deadline = time.monotonic() + 10
+        while writer._queue:
+            assert time.monotonic() < deadline
+            time.sleep(0.002)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"kv_cache_dtype": "fp8"},
+        {"kv_cache_dtype": "int8"},
+        {"model": "tiny-deepseek"},
+        {"model": "tiny-mixtral"},
+        {"kv_canary": "raise"},
+        {"kv_offload_bytes": 6 * 3072},
+    ],
+)
+def test_blocks_come_back_from_disk_evicted_and_after_a_restart(
+    create_llm, prompts, tmp_path, settings
+):
+    work = prompts(40, 45, 47)
+    plain = {key: value for key, value in settings.items() if key != "kv_offload_bytes"}
+    expected = [ask(start(create_llm, **plain), prompt).outputs for prompt in work]
+    folder = str(tmp_path / "kv")
+    for number in range(2):
+        llm = start(create_llm, kv_offload_dir=folder, **settings)
+        for again in range(2):
+            for prompt, right in zip(work, expected, strict=True):
+                found = ask(llm, prompt)
+                assert found.outputs == right
+                full = (len(prompt) - 1) // 4 * 4
+                assert found.num_cached_tokens == (full if number or again else 0)
+            written(llm)
+        stats = llm.engine.engine.stats()
+        assert stats['kv_offload_load_bytes{tier="disk"}'] > 0
+        assert "disk" in llm.engine.engine.describe_cache()
+
+
+OTHER_PROCESS = """
+import json, sys
+from quire import LLM, SamplingParams
+settings, work = json.loads(sys.argv[1])
+asked = SamplingParams(temperature=0.8, seed=3, max_tokens=12, logprobs=2, ignore_eos=True)
+llm = LLM(**settings)
+outputs = [llm.generate({"prompt_token_ids": prompt}, asked)[0] for prompt in work]
+print(json.dumps([[o.num_cached_tokens, o.outputs[0].token_ids] for o in outputs]))
+llm.shutdown()
+"""
+
+
+def in_another_process(settings: dict[str, Any], work: list[list[int]]) -> Any:
+    done = subprocess.run(
+        [sys.executable, "-c", OTHER_PROCESS, json.dumps([settings, work])],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return json.loads(done.stdout)
+
+
+def test_another_process_goes_on_with_the_blocks(
+    create_llm, prompts, tmp_path, checkpoint, small, device
+):
+    work = prompts(40, 45)
+    settings = {"num_gpu_blocks_override": 17, "block_size": 4, "max_model_len": 64}
+    settings |= {"kv_offload_dir": str(tmp_path), "device": device} | small
+    settings["model"] = str(checkpoint("tiny-llama"))
+    first = in_another_process(settings, work)
+    assert [cached for cached, _ in first] == [0, 0]
+    second = in_another_process(settings | {"kv_offload_read_only": True}, work)
+    assert [cached for cached, _ in second] == [36, 44]
+    other = settings | {"quantization": "int8"}
+    assert [cached for cached, _ in in_another_process(other, work)] == [0, 0], "other weights"
+    expected = [ask(start(create_llm), prompt).outputs[0].token_ids for prompt in work]
+    assert [tokens for _, tokens in first] == [tokens for _, tokens in second] == expected
+
+
+def test_whatever_happens_to_the_files_tokens_are_the_same(create_llm, prompts, tmp_path):
+    """Random bytes, cut and swapped files, in every round others."""
+    rng = random.Random(7)
+    work = prompts(40, 45, 47, 50)
+    plain = start(create_llm)
+    expected = [ask(plain, prompt).outputs for prompt in work]
+    for _ in range(4):
+        llm = start(create_llm, kv_offload_dir=str(tmp_path))
+        for _ in range(3):
+            for prompt, right in zip(work, expected, strict=True):
+                assert ask(llm, prompt).outputs == right
+            written(llm)
+            files = sorted(tmp_path.rglob("*.kv"))
+            for path in rng.sample(files, len(files) // 3):
+                data = path.read_bytes()
+                hostile = [rng.randbytes(len(data)), data[: rng.randrange(len(data))]]
+                path.write_bytes(rng.choice([*hostile, rng.choice(files).read_bytes()]))
+            rng.choice(files).unlink()
+
+
+def test_salts_keep_their_blocks_apart(create_llm, prompts, tmp_path):
+    (prompt,) = prompts(40)
+    llm = start(create_llm, kv_offload_dir=str(tmp_path), kv_offload_bytes=2**20)
+    engine, others = llm.engine, prompts(45, 47, seed=6)
+    for salt in ("a", "b", None):
+        for number in range(2):
+            engine.add_request(f"{salt}-{number}", prompt, ASKED, cache_salt=salt)
+            outputs = []
+            while engine.has_unfinished_requests():
+                outputs += engine.step()
+            assert outputs[-1].num_cached_tokens == (36 if number else 0)
+            for other in others:
+                ask(llm, other)
+            written(llm)
+
+
+def test_preempted_requests_get_their_blocks_back(create_llm, prompts):
+    work = [{"prompt_token_ids": prompt} for prompt in prompts(30, 31, 33, 35)]
+    asked = SamplingParams(temperature=0.7, seed=1, max_tokens=60, logprobs=1, ignore_eos=True)
+    settings = {"block_size": 4, "max_model_len": 128}
+    expected = [o.outputs for o in create_llm(**settings).generate(work, asked)]
+    few = settings | {"num_gpu_blocks_override": 42, "looks_ahead": False}
+    counts = []
+    for num_bytes in (0, 2**20):
+        llm = create_llm(**few, kv_offload_bytes=num_bytes)
+        assert [o.outputs for o in llm.generate(work, asked)] == expected
+        stats = llm.engine.engine.stats()
+        assert stats["num_preemptions"] > 0
+        names = "preemption_swapped_tokens", "preemption_recomputed_tokens"
+        counts.append([stats[name] for name in names])
+    (none, recomputed), (swapped, rest) = counts
+    assert none == 0 and swapped > 0 and rest < recomputed
+
+
+@pytest.mark.parametrize(
+    ("family", "num_adapters", "settings"),
+    [
+        ("tiny-llama", 2, {"kv_cache_dtype": "int8"}),
+        ("tiny-mixtral", 0, {"dtype": "bfloat16"}),
+        ("tiny-llava", 0, {"num_gpu_blocks_override": 44}),
+        ("quire-tiny", 0, {"kv_cache_dtype": "int4"}),
+    ],
+)
+@pytest.mark.parametrize("tiers", ["ram", "disk", "both"])
+def test_the_lattice_with_tiers(
+    checkpoint, device, tmp_path, tmp_path_factory, family, num_adapters, settings, tiers
+):
+    folder = checkpoint(family) if family != "quire-tiny" else resolve_model(family)
+    adapters = [
+        random_adapter(folder, tmp_path_factory.mktemp("adapter"), seed=seed)
+        for seed in range(num_adapters)
+    ]
+    settings = {"device": device, "enable_lora": bool(adapters), **settings}
+    baseline = run(folder, Condition(), settings, adapters=adapters)
+    settings = {"num_gpu_blocks_override": 36, **settings}
+    if tiers != "disk":
+        settings["kv_offload_bytes"] = 2**20
+    if tiers != "ram":
+        settings["kv_offload_dir"] = str(tmp_path)
+    for condition in (
+        Condition(warm=True),
+        Condition(batched=True, warm=True, preempted=True),
+        Condition(batched=True, warm=True, chunked=True, streamed=True, speculative=True),
+    ):
+        found = run(folder, condition, settings, baseline, adapters)
+        assert found.results == baseline.results, condition.name
+        names = [f'kv_offload_load_bytes{{tier="{tier}"}}' for tier in ("ram", "disk")]
+        assert sum(found.stats.get(name, 0) for name in names) > 0, condition.name
