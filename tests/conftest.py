@@ -9,6 +9,7 @@ import os
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 import logging
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -64,6 +65,18 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
 def small() -> dict[str, Any]:
     """Settings with which an engine takes little of the machine that runs the tests."""
     return {"memory": 64 * 2**20, "max_num_seqs": 8, "threads": 1}
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Any]:
+    """Return a running store of Redis' protocol, with its ``url``, ``stop`` and ``start``."""
+    if shutil.which("redis-server") is None:
+        pytest.skip("no redis-server: scripts/install_test_programs installs it")
+    from tests.redis_store import Store
+
+    made = Store(tmp_path)
+    yield made
+    made.stop()
 
 
 @pytest.fixture(scope="session")

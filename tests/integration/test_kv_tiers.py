@@ -45,6 +45,7 @@ def written(llm: LLM) -> None:
         {"model": "tiny-deepseek"},
         {"model": "tiny-mixtral"},
         {"kv_canary": "raise"},
+        {"tensor_parallel_size": 2},
         {"kv_offload_bytes": 6 * 3072},
     ],
 )
@@ -196,3 +197,20 @@ def test_the_lattice_with_tiers(
         assert found.results == baseline.results, condition.name
         names = [f'kv_offload_load_bytes{{tier="{tier}"}}' for tier in ("ram", "disk")]
         assert sum(found.stats.get(name, 0) for name in names) > 0, condition.name
+
+
+def test_servers_share_what_one_has_computed(create_llm, prompts, store):
+    one, two = (start(create_llm, kv_offload_url=store.url) for _ in range(2))
+    for llm in (one, two):
+        llm.engine.executor.tiers._slow[0]._fingerprint.result()
+    work = prompts(40, 45)
+    expected = [ask(one, prompt) for prompt in work]
+    written(one)
+    for prompt, right in zip(work, expected, strict=True):
+        found = ask(two, prompt)
+        assert found.outputs == right.outputs
+        assert found.num_cached_tokens == (len(prompt) - 1) // 4 * 4
+    store.stop()
+    for prompt, right in zip(work, expected, strict=True):
+        assert ask(one, prompt).outputs == right.outputs
+        assert ask(two, prompt).outputs == right.outputs

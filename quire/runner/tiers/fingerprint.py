@@ -34,8 +34,9 @@ def settings_of(
     longest = resolved.max_model_len if "longrope" in repr(model) else None
     return repr(
         (
-            VERSION, model, kv_cache.spec, kv_cache.block_bytes, names, longest, options.quantization,
-            options.quantization_group_size, options.quantization_overrides, options.activations,
+            VERSION, model, kv_cache.spec, kv_cache.block_bytes, names, longest,
+            options.quantization, options.quantization_group_size,
+            options.quantization_overrides, options.activations,
             parallel.layout, parallel.exact_tensor_parallel, parallel.enable_expert_parallel,
         )
     )  # fmt: skip

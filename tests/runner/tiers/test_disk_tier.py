@@ -99,7 +99,10 @@ def damage(path: Path, how: str) -> None:
 
 @pytest.mark.parametrize(
     "how",
-    "random cut longer empty missing folder unreadable head model name length checksum data".split(),
+    [
+        *("random", "cut", "longer", "empty", "missing", "folder", "unreadable"),
+        *("head", "model", "name", "length", "checksum", "data"),
+    ],
 )
 def test_a_damaged_file_is_a_block_that_is_not_there(tmp_path, how):
     tier = open_tier(tmp_path)
@@ -192,7 +195,8 @@ print("begins", flush=True)
 while True:
     for number in range(250):
         tier._sizes.clear()
-        tier.write(bytes([number]) * 32, np.random.default_rng(number).integers(0, 256, 2000, np.uint8))
+        data = np.random.default_rng(number).integers(0, 256, 2000, np.uint8)
+        tier.write(bytes([number]) * 32, data)
 """
 
 

@@ -1,0 +1,127 @@
+"""Blocks in a store of Redis' protocol, with a real one: shared, damaged, slow, gone."""
+
+from __future__ import annotations
+
+import socket
+import sys
+import threading
+import time
+
+import numpy as np
+import pytest
+
+from quire.core.errors import ConfigError
+from quire.runner.tiers import shared_tier
+from quire.runner.tiers.shared_tier import SharedTier
+from tests.redis_store import redis
+
+SIZE = 2000
+MODEL, OTHER = bytes(range(32)), bytes(range(1, 33))
+
+
+@pytest.fixture
+def open_tier():
+    """Return a function that opens a tier."""
+    made = []
+
+    def create(url, model=MODEL, **options):
+        made.append(SharedTier(url, lambda: model, SIZE, **options))
+        made[-1]._fingerprint.result()
+        return made[-1]
+
+    yield create
+    for tier in made:
+        tier.close()
+
+
+def key(number):
+    return bytes([number]) * 32
+
+
+def block(number):
+    return np.random.default_rng(number).integers(0, 256, SIZE, np.uint8)
+
+
+def test_servers_share_blocks_of_one_model(store, open_tier):
+    one, two, other = open_tier(store.url), open_tier(store.url), open_tier(store.url, OTHER)
+    for number in range(3):
+        assert one.write(key(number), block(number)) and one.write(key(number), block(number))
+    assert two.contains(key(0)) is None
+    assert two.look_up([key(number) for number in range(5)]) == 3
+    assert two.look_up([key(4), key(0)]) == 0
+    assert np.array_equal(two.read(key(2)), block(2)) and two.read(key(4)) is None
+    assert other.look_up([key(0)]) == 0
+
+
+@pytest.mark.parametrize("how", ["random", "cut", "longer", "empty", "another", "data"])
+def test_a_damaged_value_is_a_block_that_is_not_there(store, open_tier, how):
+    tier = open_tier(store.url)
+    tier.write(key(1), block(1))
+    tier.write(key(2), block(2))
+    with redis.Redis.from_url(store.url) as client:
+        name = tier._key(key(1))
+        value = client.get(name)
+        changed = bytearray(value)
+        changed[-3] ^= 1
+        values = {
+            "random": np.random.default_rng(1).bytes(len(value)), "cut": value[:-1],
+            "longer": value + b"x" * 10**6, "empty": b"", "data": bytes(changed),
+            "another": client.get(tier._key(key(2))),
+        }  # fmt: skip
+        client.set(name, values[how])
+        assert tier.read(key(1)) is None
+        assert np.array_equal(tier.read(key(2)), block(2))
+        if how != "empty":
+            assert tier.num_damaged == 1 and not client.exists(name)
+            assert tier.write(key(1), block(1))
+
+
+def test_a_value_of_another_type_is_a_failure(store, open_tier, monkeypatch):
+    monkeypatch.setattr(shared_tier, "REST_SECONDS", 0.0)
+    tier = open_tier(store.url)
+    with redis.Redis.from_url(store.url) as client:
+        client.rpush(tier._key(key(1)), "a list")
+    assert tier.read(key(1)) is None and tier.num_failures == 1
+
+
+def test_a_store_that_goes_away_is_left_alone_and_used_again(store, open_tier, monkeypatch):
+    monkeypatch.setattr(shared_tier, "REST_SECONDS", 0.3)
+    tier = open_tier(store.url)
+    assert tier.write(key(1), block(1))
+    store.stop()
+    assert tier.look_up([key(1)]) == 0 and tier.read(key(1)) is None
+    assert tier.contains(key(1)) is False and not tier.write(key(1), block(1))
+    assert "not in use" in tier.describe()
+    store.start()
+    time.sleep(0.35)
+    assert tier.contains(key(1)) is None and tier.look_up([key(1)]) == 0
+    assert tier.write(key(1), block(1)) and np.array_equal(tier.read(key(1)), block(1))
+
+
+def test_a_store_that_does_not_answer_is_given_up(open_tier, monkeypatch):
+    monkeypatch.setattr(shared_tier, "ANSWER_SECONDS", 0.2)
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen()
+        tier = open_tier(f"redis://user:secret@127.0.0.1:{listener.getsockname()[1]}/0")
+        begin = time.monotonic()
+        assert tier.look_up([key(1)]) == 0
+        assert time.monotonic() - begin < 2
+        assert tier.contains(key(1)) is False and "secret" not in tier.describe()
+
+
+def test_a_model_is_named_before_the_store_is_asked(store):
+    go = threading.Event()
+    tier = SharedTier(store.url, lambda: MODEL if go.wait() else OTHER, SIZE)
+    assert tier.contains(key(1)) is False and tier.look_up([key(1)]) == 0
+    go.set()
+    assert tier.write(key(1), block(1)) and tier.look_up([key(1)]) == 1
+    tier.close()
+
+
+def test_what_cannot_be_used_is_refused(monkeypatch):
+    with pytest.raises(ConfigError, match=r"--kv-offload-url must be redis://"):
+        SharedTier("http://localhost", lambda: MODEL, SIZE)
+    monkeypatch.setitem(sys.modules, "redis", None)
+    with pytest.raises(ConfigError, match=r"pip install quire\[redis\]"):
+        SharedTier("redis://localhost", lambda: MODEL, SIZE)
