@@ -29,11 +29,10 @@ def dear(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def written(llm: LLM) -> None:
     """Wait until nothing is on its way to a tier."""
-    for writer in llm.engine.executor.tiers._writers.values():
-        deadline = time.monotonic() + 10
-        while writer._queue:
-            assert time.monotonic() < deadline
-            time.sleep(0.002)
+    deadline = time.monotonic() + 10
+    while llm.engine.executor.tiers.num_queued:
+        assert time.monotonic() < deadline
+        time.sleep(0.002)
 
 
 @pytest.mark.parametrize(

@@ -174,6 +174,11 @@ class BlockTiers:
             self._ram_traffic.loaded(own * self._block_bytes, seconds * own / num_blocks)
         self._move_seconds += NEW_WEIGHT * (seconds / num_blocks - self._move_seconds)
 
+    @property
+    def num_queued(self) -> int:
+        """Blocks that wait to be written."""
+        return sum(writer.num_queued for writer in self._writers.values())
+
     def close(self) -> None:
         """Write what is queued, for a while, and end the threads."""
         for reader in self._readers:

@@ -23,7 +23,7 @@ class BlockWriter:
 
     Args:
         tier: It is writable.
-        num_queued: Blocks that wait at most.
+        most_queued: Blocks that wait at most.
         traffic: Of the tier.
 
     Attributes:
@@ -31,9 +31,9 @@ class BlockWriter:
         num_failed: Blocks that could not be written.
     """
 
-    def __init__(self, tier: SlowTier, num_queued: int, traffic: Traffic) -> None:
+    def __init__(self, tier: SlowTier, most_queued: int, traffic: Traffic) -> None:
         self._tier = tier
-        self._num_queued = num_queued
+        self._most_queued = most_queued
         self._traffic = traffic
         self._queue: OrderedDict[bytes, Bytes] = OrderedDict()
         self._changed = threading.Condition()
@@ -45,6 +45,11 @@ class BlockWriter:
         )
         self._thread.start()
 
+    @property
+    def num_queued(self) -> int:
+        """Blocks that wait, the one being written among them."""
+        return len(self._queue)
+
     def offer(self, block_hash: bytes, data: Bytes) -> None:
         """Write a copy of a block unless it is there or on its way, or too many are."""
         if self._tier.contains(block_hash):
@@ -52,7 +57,7 @@ class BlockWriter:
         with self._changed:
             if block_hash in self._queue:
                 return
-            if len(self._queue) >= self._num_queued:
+            if len(self._queue) >= self._most_queued:
                 self.num_dropped += 1
                 return
             self._queue[block_hash] = data.copy()
