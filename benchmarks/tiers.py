@@ -182,7 +182,7 @@ def main() -> None:
         table.add_row(name, *cells)
     Console().print(table)
     for name, row in found.items():
-        print(name, {key: round(value * 1e3, 1) for key, value in row["beside"].items()})
+        print(name, row["beside"])
     path = results.write(results.per_processor(f"tiers_{options.preset}"), found, tokens=TOKENS)
     print(f"written: {path.name}")
 
