@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import replace
-from heapq import heapify, heappop, heappush
 
 from quire.core.config import EngineConfig, SchedulerOptions
 from quire.core.encoder_settings import fit_to_model
@@ -20,14 +19,15 @@ from quire.core.metrics import Samples
 from quire.core.model_config import ModelConfig
 from quire.core.outputs import RequestMetrics
 from quire.core.request import EngineRequest
-from quire.core.step import SchedulerOutput, StepOutput
 from quire.engine.adapter_gate import LOADING_SECONDS, AdapterGate
 from quire.engine.block_lifetimes import BlockLifetimes
 from quire.engine.block_moves import BlockMoves
 from quire.engine.block_observer import CanaryFeed
 from quire.engine.block_pool import BlockPool
+from quire.engine.deadlines import Deadlines
 from quire.engine.engine_output import EngineOutput
 from quire.engine.executor import Executor
+from quire.engine.flights import Flights
 from quire.engine.kv_cache_manager import KVCacheManager
 from quire.engine.kv_layout import create_layout
 from quire.engine.lookahead import LookaheadPolicy
@@ -39,8 +39,6 @@ from quire.engine.stats import StepWatch
 from quire.engine.tier_gate import TIER_SECONDS, TierGate
 from quire.speculative.controller import Controller
 
-#: Up to this many are kept before those of requests that have ended are dropped.
-MIN_DEADLINES = 64
 #: How long pictures are encoded between two looks at who has come, while nobody decodes.
 ENCODING_SECONDS = 0.05
 #: How long its owner may sleep while all requests wait for their KV.
@@ -52,8 +50,9 @@ UNREADY_SECONDS = 0.005
 class Engine:
     """Continuous batching over an executor.
 
-    Not thread-safe: all methods are called from one thread, or between steps under a lock. An
-    abort therefore never meets a step half done, and frees the request's blocks at once.
+    Not thread-safe: all methods are called from one thread, or between steps under a lock. Where
+    execution has one step at a time, an abort therefore never meets a step half done, and frees the
+    request's blocks at once; else the request has them until its step has ended.
 
     Args:
         executor: The loaded model.
@@ -101,13 +100,16 @@ class Engine:
         self._seed = config.seed
         self._clock = clock
         self._num_added = 0
-        self._deadlines: list[tuple[float, str]] = []  # a heap; ended requests leave it when due
+        self._deadlines = Deadlines()
         self._dead: str | None = None
         self._lifetimes = BlockLifetimes(clock) if cache.kv_cache_metrics else None
         self._canary_feed = CanaryFeed() if cache.kv_canary != "off" else None
         tiers = executor.tiers
         self._moves = None if tiers is None else BlockMoves(tiers.outlive)
-        observers = (self._lifetimes, self._canary_feed, self._moves)
+        self._flights = Flights(executor.depth)
+        self._early: list[EngineOutput] = []  # of steps that ended between two calls of `step`
+        in_flight = self._flights if executor.depth > 1 else None
+        observers = (self._lifetimes, self._canary_feed, self._moves, in_flight)
         spec, num_blocks = executor.kv_cache_spec, executor.num_blocks
         kv = KVCacheManager(
             BlockPool(num_blocks, [o for o in observers if o is not None]),
@@ -119,8 +121,9 @@ class Engine:
         methods = config.speculative.methods()
         if methods and lookahead is None:
             lookahead = Controller(methods, executor.measure_rows())
+        use_cache, depth = cache.use_cache, executor.depth
         self.scheduler = Scheduler(
-            options, kv, eos_token_ids, cache.use_cache, clock, takes_more, lookahead
+            options, kv, eos_token_ids, use_cache, clock, takes_more, lookahead, depth
         )
         self._adapter_gate: AdapterGate | None = None
         self._picture_gate: PictureGate | None = None
@@ -191,6 +194,8 @@ class Engine:
             )
             for index in range(params.n)
         ]
+        while self._flights.is_ending(request_id):
+            self._early += self._land(StepWatch(self.scheduler.stats.step_seconds))
         live = self.scheduler.requests
         kept = self.scheduler.kept
         if self.scheduler.group(request_id) or any(
@@ -203,7 +208,8 @@ class Engine:
             )
         self._num_added += 1
         if request.deadline is not None:
-            self._remember_deadline(request.deadline, request_id)
+            num_live, group_of = len(live), self.scheduler.group
+            self._deadlines.add(request.deadline, request_id, num_live, group_of)
         if self._use_cache and self.scheduler.kv.layout.shares_blocks:
             group[0].pending_children = group[1:]
             self.scheduler.add(group[0])
@@ -213,7 +219,8 @@ class Engine:
                 self.scheduler.add(sequence)
 
     def abort_request(self, request_id: str) -> list[EngineOutput]:
-        """End a request with ``abort`` in whatever state; its blocks are free on return.
+        """End a request with ``abort`` in whatever state; its blocks are free on return, or as soon
+        as a step with it has ended.
 
         What is kept of one that has ended is freed, too.
 
@@ -221,21 +228,21 @@ class Engine:
             The last output of each sequence that was alive; empty for unknown and finished ids.
         """
         self.scheduler.kept.release(request_id)
-        group = self.scheduler.group(request_id)
-        return [self.scheduler.end(sequence, "abort") for sequence in group]
+        group = self._flights.live(self.scheduler, request_id)
+        return [self._flights.end(self.scheduler, sequence, "abort") for sequence in group]
 
     def stop_sequence(self, request_id: str, index: int) -> None:
         """End one sequence with ``stop``, because its text holds a stop string; else no effect.
 
         The caller reports the ending: the engine yields no further output of the sequence.
         """
-        for sequence in self.scheduler.group(request_id):
+        for sequence in self._flights.live(self.scheduler, request_id):
             if sequence.index == index:
-                self.scheduler.end(sequence, "stop")
+                self._flights.end(self.scheduler, sequence, "stop")
 
     def has_unfinished_requests(self) -> bool:
         """Return whether :meth:`step` has work."""
-        return bool(self.scheduler.requests)
+        return bool(self.scheduler.requests or self._early)
 
     def seconds_until_work(self) -> float | None:
         """Return how long its owner may sleep: 0 when :meth:`step` has work, None for ever.
@@ -243,7 +250,7 @@ class Engine:
         While all requests wait for their KV, a step now and then ends those past their deadlines
         and shows that the engine is alive.
         """
-        if self.scheduler.running or len(self.scheduler.waiting):
+        if self.scheduler.running or len(self.scheduler.waiting) or self._early:
             return 0.0
         if any(gate.is_waiting for gate in self.scheduler.gates):
             return 0.0
@@ -262,6 +269,8 @@ class Engine:
     def step(self, someone_came: Callable[[], bool] = lambda: False) -> list[EngineOutput]:
         """Run one iteration; return an output for each sequence that has one.
 
+        With several plans at once, all are begun that there can be, and the first is waited for.
+
         Args:
             someone_came: Asked in the midst of a step that computes a part of a long prompt: once
                 it says that a request has come that starts at once, the part is given up for it.
@@ -271,30 +280,42 @@ class Engine:
                 ``error``, no outputs) and their blocks are free; the engine takes nothing more.
         """
         self.check_alive()
-        expired = self._end_expired() + self._end_without_adapter()
+        outputs, self._early = self._early, []
+        outputs += self._end_expired() + self._end_without_adapter()
         watch = StepWatch(self.scheduler.stats.step_seconds)
+        while not self._flights.are_all_under_way and self._begin(watch, someone_came):
+            pass
+        return outputs + self._land(watch) if self._flights else outputs
+
+    def _begin(self, watch: StepWatch, someone_came: Callable[[], bool]) -> bool:
+        """Plan a step and begin it; return whether there is anything to do."""
         if self._tier_gate is not None:
             self._tier_gate.step_begins(self.scheduler)
         unready = self.executor.unready()
         plan = self.scheduler.schedule(unready | self._without_pictures())
+        self._flights.fill(plan)
         if self._canary_feed is not None:
             self._canary_feed.fill(plan)
         if self._moves is not None:
             self._moves.fill(plan)
         watch.lap("schedule")
-        if unready and not plan.scheduled:
-            self.executor.wait_until_ready(UNREADY_SECONDS)
-        elif not (plan.scheduled or plan.moves_blocks):
-            if self._adapter_gate is not None:
-                self._adapter_gate.wait(LOADING_SECONDS)
-            if self._tier_gate is not None:
-                self._tier_gate.wait(TIER_SECONDS)
-        result = self._execute(plan, someone_came)
+        if not plan.scheduled and not self._flights:
+            self._wait(bool(unready))
+        if not (plan.scheduled or plan.moves_blocks):
+            return False
+        self._flights.add(plan, self.executor.submit(plan, someone_came))
         watch.lap("execute")
-        watch.move(result.sample_seconds, "execute", "sample")
-        outputs = self.scheduler.update_from_output(plan, result)
-        watch.lap("update")
-        return expired + outputs
+        return True
+
+    def _wait(self, for_grammars: bool) -> None:
+        """Wait a little for what keeps all requests from being planned."""
+        if for_grammars:
+            self.executor.wait_until_ready(UNREADY_SECONDS)
+            return
+        if self._adapter_gate is not None:
+            self._adapter_gate.wait(LOADING_SECONDS)
+        if self._tier_gate is not None:
+            self._tier_gate.wait(TIER_SECONDS)
 
     def check_alive(self) -> None:
         """Return when the engine works.
@@ -353,23 +374,14 @@ class Engine:
         if self._tier_gate is not None:
             self._tier_gate.tiers.reset()
 
-    def _remember_deadline(self, deadline: float, request_id: str) -> None:
-        if len(self._deadlines) > 2 * len(self.scheduler.requests) + MIN_DEADLINES:
-            # Most are of requests that ended in time, and theirs may be years away.
-            live = ((d, r) for d, r in self._deadlines if self.scheduler.group(r))
-            self._deadlines = list(live)
-            heapify(self._deadlines)
-        heappush(self._deadlines, (deadline, request_id))
-
     def _end_expired(self) -> list[EngineOutput]:
         """End what is past its deadline, waiting or running: nothing more is computed for it."""
         ended: list[EngineOutput] = []
-        while self._deadlines and self._deadlines[0][0] <= self._clock():
-            deadline, request_id = heappop(self._deadlines)
-            for sequence in self.scheduler.group(request_id):
+        for deadline, request_id in self._deadlines.due(self._clock):
+            for sequence in self._flights.live(self.scheduler, request_id):
                 if sequence.source.deadline == deadline:  # else a later request of the same id
                     self.scheduler.stats.timeouts[sequence.stage] += 1
-                    ended.append(self.scheduler.end(sequence, "timeout"))
+                    ended.append(self._flights.end(self.scheduler, sequence, "timeout"))
         return ended
 
     def _end_without_adapter(self) -> list[EngineOutput]:
@@ -395,20 +407,26 @@ class Engine:
             scheduler, step_seconds if num_decodes else ENCODING_SECONDS
         )
 
-    def _execute(self, plan: SchedulerOutput, someone_came: Callable[[], bool]) -> StepOutput:
-        if not (plan.scheduled or plan.moves_blocks):
-            return StepOutput()
+    def _land(self, watch: StepWatch) -> list[EngineOutput]:
+        """Wait for the oldest step under way and apply what it brought."""
+        flight = self._flights.pop()
         try:
-            return self.executor.submit(plan, someone_came).result()
+            result = flight.handle.result()
         except BaseException as error:
             # What the step left in the cache is unknown, so nothing of it can be used again.
             self._die(f"[engine] a step failed: {type(error).__name__}: {error}. Start it again.")
             if isinstance(error, Exception):
                 raise EngineDeadError(self._dead) from error
             raise
+        watch.lap("execute")
+        watch.move(result.sample_seconds, "execute", "sample")
+        outputs = self._flights.apply(flight, result, self.scheduler)
+        watch.lap("update")
+        return outputs
 
     def _die(self, reason: str) -> None:
         self._dead = reason
+        self._flights.clear()
         for request in list(self.scheduler.requests.values()):
             self.scheduler.end(request, "error")
 

@@ -32,10 +32,12 @@ class Executor(Protocol):
     Attributes:
         kv_cache_spec: Size of the KV cache's blocks.
         num_blocks: Blocks in the cache, the null block (id 0) included.
+        depth: Steps that may be under way at once: as many as there are stages.
     """
 
     kv_cache_spec: KVCacheSpec
     num_blocks: int
+    depth: int
 
     @property
     def failure(self) -> socket.socket | None:
@@ -68,7 +70,9 @@ class Executor(Protocol):
     def submit(self, plan: SchedulerOutput, someone_came: Callable[[], bool]) -> StepHandle:
         """Compute one step and sample, in the order of submission; errors are the handle's.
 
-        It may be under way when this returns, so that the next plan is made meanwhile.
+        It may be under way when this returns. The next ones are submitted meanwhile, up to
+        ``depth`` in all, of other requests; their results are asked for in their order. Their
+        blocks are those that steps before have filled when they are computed.
 
         Args:
             plan: Of the step.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
@@ -71,11 +72,10 @@ class Lookahead:
         self._kv = kv
         self.policy = policy
         self._options = options
-        self._decodes_alone = False
+        self._decodes_alone: deque[bool] = deque()  # of plans under way
         self._num_resting = 0
         # Of the rows when a rest began: how many there were, and how many have come since.
         self._num_rows = self._num_others = 0
-        self._extended: set[str] = set()  # requests that the plan's step has given slots
 
     def extend(
         self, plan: SchedulerOutput, requests: Mapping[str, Request], num_running: int
@@ -87,12 +87,11 @@ class Lookahead:
             requests: By id.
             num_running: Each of them may need a block in the next step.
         """
-        self._extended.clear()
         if self._num_resting and self._are_others(plan):
             self._num_resting = 0
         if self._num_resting:
             self._num_resting -= 1
-            self._decodes_alone = False
+            self._decodes_alone.append(False)
             return
         rows: list[ScheduledRequest] = []
         decodes: list[Request] = []
@@ -101,11 +100,12 @@ class Lookahead:
             if row.samples and (request := requests[row.request_id]).num_output_tokens > 0:
                 rows.append(row)
                 decodes.append(request)
-        self._decodes_alone = len(rows) == len(plan.scheduled)
+        decode_alone = len(rows) == len(plan.scheduled)
+        self._decodes_alone.append(decode_alone)
         if not rows:
             return
         num_others = 0
-        if not self._decodes_alone:
+        if not decode_alone:
             num_others = plan.num_scheduled_tokens - sum(row.num_scheduled_tokens for row in rows)
         lengths = self.policy.choose(decodes, num_others)
         if not any(lengths):
@@ -124,14 +124,13 @@ class Lookahead:
                 room -= self._give(row, request, most, num_running)
 
     def settle(self, request: Request, result: SequenceResult) -> None:
-        """Take back slots of a request whose step has ended: its accepted tokens count."""
-        if request.request_id in self._extended:
-            self._kv.settle(request)
-            self.policy.observe(request, result)
+        """Take back slots that a request got: its step has ended, and accepted tokens count."""
+        self._kv.settle(request)
+        self.policy.observe(request, result)
 
     def step_ended(self, plan: SchedulerOutput, output: StepOutput, seconds: float) -> None:
-        """Tell the policy what the step took that was extended last, if it had no prompts."""
-        if self._decodes_alone:
+        """Tell the policy what a step took that was asked about, if it had no prompts."""
+        if self._decodes_alone.popleft() and not output.dropped_ids:
             num_proposed = sum(result.num_proposed for result in output.results.values())
             num_rows = plan.num_scheduled_tokens + num_proposed
             self.policy.step_ended(num_rows, seconds, output.propose_seconds)
@@ -164,5 +163,4 @@ class Lookahead:
                 return 0
             row.new_block_ids = [*row.new_block_ids, *found.new_block_ids]
         row.num_lookahead_tokens = most
-        self._extended.add(request.request_id)
         return most

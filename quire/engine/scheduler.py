@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Container, Sequence, Set
 from operator import attrgetter
 
 from quire.core.config import SchedulerOptions
@@ -28,6 +28,7 @@ from quire.engine.prefill_policy import Division, PrefillPolicy
 from quire.engine.request import Request, RequestStatus
 from quire.engine.stats import EngineStats
 from quire.engine.stop import check_stop
+from quire.engine.turns import Turns
 from quire.engine.whole_pictures import whole_pictures
 
 _order = attrgetter("order")
@@ -55,6 +56,7 @@ class Scheduler:
         clock: Returns seconds; monotonic.
         takes_more: Whether requests may be added while others run.
         lookahead: How many tokens may be proposed for whom; None for nobody.
+        depth: Plans that are under way at once, at most.
     """
 
     def __init__(
@@ -66,8 +68,10 @@ class Scheduler:
         clock: Callable[[], float],
         takes_more: bool = True,
         lookahead: LookaheadPolicy | None = None,
+        depth: int = 1,
     ) -> None:
         self.options = options
+        self.turns = Turns(depth)
         self.kv = kv
         self.prefill = PrefillPolicy(options, takes_more and use_cache)
         self.admission = Admission(kv)
@@ -114,7 +118,7 @@ class Scheduler:
         """Return whether the next step would most likely compute a whole new prompt."""
         if self.options.mixed_prefill_tokens == 0 or len(self.waiting):
             return False
-        if num_prompt_tokens > self.prefill.most_of_one(self._num_decodes()):
+        if num_prompt_tokens > self.prefill.most_of_one(self.turns.num_decodes(self.running)):
             return False
         num_seqs = num_sequences + sum(1 + len(r.pending_children) for r in self.running)
         return num_seqs <= self.options.max_num_seqs
@@ -123,13 +127,14 @@ class Scheduler:
         """Return the live sequences of a user's request; empty when unknown or finished."""
         return list(self._groups.get(group_id, ()))
 
-    def schedule(self, unready: Container[str] = ()) -> SchedulerOutput:
+    def schedule(self, unready: Set[str] = frozenset()) -> SchedulerOutput:
         """Plan the next step; with nothing to do the plan's ``scheduled`` is empty.
 
         Args:
             unready: Running requests that sit this step out.
         """
         plan = SchedulerOutput()
+        unready = self.turns.begin(self.running, unready)
         self._planned_time = self._clock()
         outlook = self.admission.outlook(self.running)
         division = self._divide(unready, outlook) if self.prefill.divides else None
@@ -142,7 +147,8 @@ class Scheduler:
         self._schedule_waiting(plan, division, min(room, division.room), outlook)
         if not plan.scheduled:  # what was to start has found no blocks
             self._schedule_running(plan, None, unready)
-            if not plan.scheduled and len(self.waiting) and self.kept.give_up():
+            is_stuck = not plan.scheduled and len(self.waiting) and not self.turns.away
+            if is_stuck and self.kept.give_up():
                 return self.schedule(unready)
         if plan.scheduled:
             if self.lookahead is not None:
@@ -150,7 +156,8 @@ class Scheduler:
             self.stats.step_planned(plan)
             self.admission.step_planned()
             plan.finished_request_ids, self._ended = self._ended, []
-            if self.prefill.divides:
+            self.turns.planned(plan, self._planned_time)
+            if self.prefill.divides and self.turns.depth == 1:
                 plan.droppable_ids = self._droppable.choose(plan, self.requests)
         else:
             num_live = len(self.running) + len(self.waiting)
@@ -163,10 +170,12 @@ class Scheduler:
         now = self._clock()
         self._droppable.step_ended(plan, result.dropped_ids)
         self.prefill.chunk_size.is_sure = self._droppable.owes
-        if plan.scheduled and not result.dropped_ids:
-            self.prefill.step_ended(plan, self.requests, now - self._planned_time)
+        if plan.scheduled:
+            seconds = self.turns.ended(plan, now)
+            if not result.dropped_ids:
+                self.prefill.step_ended(plan, self.requests, seconds)
             if self.lookahead is not None:
-                self.lookahead.step_ended(plan, result, now - self._planned_time)
+                self.lookahead.step_ended(plan, result, seconds)
         outputs: list[EngineOutput] = []
         for scheduled in plan.scheduled:
             request = self.requests[scheduled.request_id]
@@ -193,7 +202,8 @@ class Scheduler:
                 if found.error is not None:
                     outputs += self._fail(sequence, found)
                 elif found.token_ids:
-                    outputs.append(self._append_tokens(sequence, found, now))
+                    num_slots = scheduled.num_lookahead_tokens
+                    outputs.append(self._append_tokens(sequence, found, now, num_slots))
                 elif found.embedding is not None:
                     self._finish(sequence, "stop")
                     outputs.append(EngineOutput.of(sequence, found, "stop"))
@@ -227,14 +237,14 @@ class Scheduler:
             division: Tokens of each prompt; None to give each what is left.
         """
         running = self.running
-        num_decodes_after = self._num_decodes()
+        num_decodes_after = self.turns.num_decodes(self.running)
         budget = self.prefill.budget(num_decodes_after)
         position = 0
         while position < len(running) and budget > 0:
             request = running[position]
             num_new_tokens = len(request.token_ids) - request.num_computed_tokens
             hits: Sequence[int] = ()
-            num_decodes_after -= request.decodes
+            num_decodes_after -= request.decodes and request.request_id not in self.turns.away
             if request.request_id in unready:
                 position += 1
                 continue
@@ -263,12 +273,9 @@ class Scheduler:
             position += 1
         return budget
 
-    def _num_decodes(self) -> int:
-        return sum(request.decodes for request in self.running)
-
     def _divide(self, unready: Container[str], outlook: Outlook) -> Division:
         """Divide the tokens that the next step has for prompts."""
-        num_decodes = self._num_decodes()
+        num_decodes = self.turns.num_decodes(self.running)
         prompts = [
             (request, self._num_missing(request))
             for request in self.running
@@ -338,13 +345,15 @@ class Scheduler:
     def _allocate_or_preempt(
         self, request: Request, num_new_tokens: int, hits: Sequence[int]
     ) -> Allocation | None:
-        """Allocate, preempting the youngest as often as needed; None when that was ``request``."""
+        """Allocate, preempting the youngest, unless its step is under way, as often as needed."""
         while True:
             allocation = self.kv.allocate_slots(request, num_new_tokens, hits)
             if allocation is not None:
                 return allocation
             if self.kept.give_up():
                 continue
+            if self.running[-1].request_id in self.turns:
+                return None
             victim = self.running.pop()
             self._preempt(victim)
             if victim is request:
@@ -434,7 +443,9 @@ class Scheduler:
             insort(self.running, child, key=_order)
         return children
 
-    def _append_tokens(self, request: Request, result: SequenceResult, now: float) -> EngineOutput:
+    def _append_tokens(
+        self, request: Request, result: SequenceResult, now: float, num_slots: int
+    ) -> EngineOutput:
         """Append the next tokens up to the sequence's last, and end it there."""
         stop = None
         for count, token_id in enumerate(result.token_ids, start=1):
@@ -445,7 +456,7 @@ class Scheduler:
                     result = result.part(0, count)
                 break
         request.num_computed_tokens += result.num_accepted
-        if self.lookahead is not None:
+        if num_slots and self.lookahead is not None:
             self.lookahead.settle(request, result)
         self.stats.tokens_appended(request, result, now)
         self.waiting.charge(request.source.client, OUTPUT_TOKEN_COST * len(result.token_ids))

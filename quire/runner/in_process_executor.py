@@ -80,6 +80,7 @@ class InProcessExecutor:
         self.memory = memory
         self.kv_cache_spec = model.demand.spec
         self.num_blocks = memory.budget.num_blocks
+        self.depth = 1
         demand = model.demand
         shape = decoder_shape(model.config, demand.weight_bytes, demand.spec.token_bytes)
         self._estimate = StepEstimate(shape, machine_speed.remembered())

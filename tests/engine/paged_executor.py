@@ -105,6 +105,7 @@ class PagedExecutor:
             num_layers=2, num_kv_heads=1, head_dim=1, block_size=block_size, dtype="float32"
         )
         self.num_blocks = num_blocks
+        self.depth = 1
         self.failure = None
         self.adapters: Adapters | None = None
         self.pictures: Pictures | None = None
