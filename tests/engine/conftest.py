@@ -28,19 +28,7 @@ from tests.engine.paged_executor import (
     ProposingExecutor,
     oracle,
 )
-
-
-class VirtualClock:
-    """Seconds that pass only when told to."""
-
-    def __init__(self) -> None:
-        self.now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
-
-    def advance(self, seconds: float) -> None:
-        self.now += seconds
+from tests.engine.staged_executor import StagedExecutor, VirtualClock
 
 
 @dataclass
@@ -176,12 +164,15 @@ def start() -> Callable[..., Run]:
         takes_more: bool = True,
         looks_ahead: bool = True,
         most_proposed: int | None = None,
+        stages: Sequence[float] = (),
         **settings: Any,
     ) -> Run:
         config = EngineConfig.from_keywords(**settings)
         clock = VirtualClock()
         executor = executor_class(num_blocks, config.cache.block_size)
         executor.on_step = lambda plan: clock.advance(step_seconds(plan))
+        if isinstance(executor, StagedExecutor):
+            executor.pass_time(clock, stages or [1.0])
         model = model_config(
             eos_token_ids=eos_token_ids, max_position_embeddings=max_position_embeddings
         )

@@ -85,6 +85,15 @@ class Held:
 
 
 @dataclass
+class Computed:
+    """A row of a step, and what came out for each of its sequence's tokens so far."""
+
+    row: ScheduledRequest
+    held: Held
+    folded: list[int]
+
+
+@dataclass
 class Handle:
     """A step that is computed when its result is asked for."""
 
@@ -157,6 +166,10 @@ class PagedExecutor:
         return StepParts(table, self.kv_cache_spec.block_size, compute).run(plan, {}, [])
 
     def _compute(self, plan: SchedulerOutput) -> StepOutput:
+        return self._draw(plan, self._write(plan))
+
+    def _write(self, plan: SchedulerOutput) -> list[Computed]:
+        """Copy blocks and compute the plan's rows; nothing is drawn."""
         for layer in self.layers:
             for source, destination in plan.block_copies:
                 for offset in range(self.kv_cache_spec.block_size):
@@ -179,12 +192,15 @@ class PagedExecutor:
         for (row, held), values in zip(rows, hidden, strict=True):
             for position in self._positions(row):
                 self.layers[1][self._slot(held.block_ids, position)] = values[position]
+        return [Computed(row, held, fold(self._read(1, held, row))) for row, held in rows]
+
+    def _draw(self, plan: SchedulerOutput, computed: list[Computed]) -> StepOutput:
         result = StepOutput()
         forks = {fork.parent_id: [] for fork in plan.forks}
         for fork in plan.forks:
             forks[fork.parent_id].append(fork)
-        for row, held in rows:
-            self._sample(row, held, forks.get(row.request_id, []), result)
+        for one in computed:
+            self._sample(one, forks.get(one.row.request_id, []), result)
         return result
 
     def unready(self) -> frozenset[str]:
@@ -217,10 +233,8 @@ class PagedExecutor:
         for row in plan.scheduled:
             self.held[row.request_id].block_ids += row.new_block_ids
 
-    def _sample(
-        self, row: ScheduledRequest, held: Held, forks: list[Any], result: StepOutput
-    ) -> None:
-        folded = fold(self._read(1, held, row))
+    def _sample(self, one: Computed, forks: list[Any], result: StepOutput) -> None:
+        row, held, folded = one.row, one.held, one.folded
         if held.params.prompt_logprobs is not None:
             stop = min(
                 row.num_computed_tokens + row.num_scheduled_tokens + 1, held.num_prompt_tokens
@@ -307,32 +321,29 @@ class AcceptingExecutor(PagedExecutor):
 class ProposingExecutor(PagedExecutor):
     """Computes proposed tokens, of which some are wrong, with the known ones; writes them, too."""
 
-    def _compute(self, plan: SchedulerOutput) -> StepOutput:
-        self.num_proposed: dict[str, int] = {}
+    def _write(self, plan: SchedulerOutput) -> list[Computed]:
         rows = []
         for row in plan.scheduled:
             held = self.held[row.request_id]
             guesses = self._guesses(row, held) if row.num_lookahead_tokens else []
-            self.num_proposed[row.request_id] = len(guesses)
             held.token_ids += guesses
             length = row.num_scheduled_tokens + len(guesses)
-            rows.append(replace(row, num_scheduled_tokens=length))
-        return super()._compute(replace(plan, scheduled=rows))
+            proposed = {"num_scheduled_tokens": length, "num_lookahead_tokens": len(guesses)}
+            rows.append(replace(row, **proposed))
+        return super()._write(replace(plan, scheduled=rows))
 
     def _guesses(self, row: ScheduledRequest, held: Held) -> list[int]:
         count = digest("count", held.token_ids) % (row.num_lookahead_tokens + 1)
         right = oracle(held.token_ids, held.params, held.seed, count)
         return [token + (digest("wrong", token) % 4 == 0) for token in right]
 
-    def _sample(
-        self, row: ScheduledRequest, held: Held, forks: list[Any], result: StepOutput
-    ) -> None:
-        count = self.num_proposed[row.request_id]
+    def _sample(self, one: Computed, forks: list[Any], result: StepOutput) -> None:
+        row, held, folded = one.row, one.held, one.folded
+        count = row.num_lookahead_tokens
         if not count:
-            super()._sample(row, held, forks, result)
+            super()._sample(one, forks, result)
             return
         known, guesses = held.token_ids[:-count], held.token_ids[-count:]
-        folded = fold(self._read(1, held, row))
         kept: list[int] = []
         while len(kept) <= count and kept == guesses[: len(kept)]:
             at = len(known) + len(kept)

@@ -1,0 +1,255 @@
+"""Several plans under way at once: what happens to their requests, and that tokens are the same."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from quire.core.errors import EngineDeadError
+from quire.core.sampling_params import SamplingParams
+from quire.engine.request import sequence_seed
+from tests.engine.conftest import Run
+from tests.engine.paged_executor import oracle
+from tests.engine.staged_executor import StagedExecutor, StagedProposing
+
+
+@pytest.fixture
+def staged(start):
+    """Return a maker of runs whose executor has that many stages of a second."""
+
+    def make(num_stages: int, **options: Any) -> Run:
+        options.setdefault("executor_class", StagedExecutor)
+        return start(stages=[1.0] * num_stages, **options)
+
+    return make
+
+
+def under_way(run: Run) -> list[set[str]]:
+    return [{row.request_id for row in plan.scheduled} for plan in run.plans]
+
+
+def expected(prompt: list[int], count: int, **params: Any) -> list[int]:
+    made = SamplingParams(**({"temperature": 0.0, "ignore_eos": True} | params))
+    return oracle(prompt, made, made.seed or 0, count)
+
+
+@pytest.mark.parametrize("num_stages", [1, 2, 3, 4])
+@pytest.mark.parametrize("executor", [StagedExecutor, StagedProposing])
+def test_tokens_do_not_depend_on_the_number_of_plans(staged, num_stages, executor):
+    """Shared prefixes, several sequences, preemption, chunks and proposed tokens."""
+    most = 3 if executor is StagedProposing else None
+    run = staged(
+        num_stages,
+        executor_class=executor,
+        num_blocks=40,
+        block_size=4,
+        max_num_batched_tokens=24,
+        looks_ahead=False,
+        most_proposed=most,
+    )
+    prompts = {f"r{n}": [7] * 9 + [n] * (5 * n) for n in range(7)}
+    for number, (name, prompt) in enumerate(prompts.items()):
+        run.add(name, prompt, max_tokens=15, seed=number, temperature=number % 2, n=1 + number % 3)
+    run.finish()
+    assert run.engine.scheduler.stats.num_preemptions > 0
+    for number, (name, prompt) in enumerate(prompts.items()):
+        for index in range(1 + number % 3):
+            seed = sequence_seed(number, index)
+            want = expected(prompt, 15, seed=seed, temperature=number % 2)
+            assert run.tokens[name, index] == want, name
+
+
+def test_a_request_is_in_one_plan_at_a_time(staged):
+    run = staged(3)
+    for name in "abc":
+        run.add(name, [ord(name)] * 5, max_tokens=6)
+    run.step()
+    run.finish()
+    plans = under_way(run)
+    for first, second in zip(plans[1:], plans[2:], strict=False):
+        assert first.isdisjoint(second)
+
+
+def test_an_abort_is_told_at_once_and_blocks_are_free_after_the_step(staged):
+    run = staged(2)
+    run.add("a", [1] * 5, max_tokens=9)
+    run.add("b", [2] * 5, max_tokens=9)
+    run.step()  # the first plan has both
+    run.step()
+    run.abort("a")
+    run.abort("a")
+    assert run.endings == {("a", 0): "abort"}
+    run.finish()
+    assert run.endings == {("a", 0): "abort", ("b", 0): "length"}
+    assert run.tokens["b", 0] == expected([2] * 5, 9)
+
+
+def test_the_id_of_an_aborted_request_can_be_used_again(staged):
+    run = staged(3)
+    for name in "abc":
+        run.add(name, [ord(name)] * 5, max_tokens=9)
+    run.step()
+    run.step()
+    aborted = [name for name in "abc" if name in run.engine.scheduler.turns]
+    for name in aborted:
+        run.abort(name)
+        del run.endings[name, 0]
+        run.tokens[name, 0] = []
+        run.add(name, [ord(name)] * 4, max_tokens=5)
+    run.finish()
+    assert aborted
+    for name in "abc":
+        want = ([ord(name)] * 4, 5) if name in aborted else ([ord(name)] * 5, 9)
+        assert run.tokens[name, 0] == expected(*want)
+
+
+def test_a_stopped_sequence_yields_nothing_more(staged):
+    run = staged(2)
+    run.add("a", [1] * 5, max_tokens=9, n=2)
+    run.step()
+    run.step()
+    run.engine.stop_sequence("a", 1)
+    before = list(run.tokens["a", 1])
+    run.finish()
+    assert run.tokens["a", 1] == before
+    assert run.endings == {("a", 0): "length"}
+
+
+def test_deadlines_end_requests_under_way(staged):
+    run = staged(2)
+    run.add("a", [1] * 5, max_tokens=50, deadline=10.0)
+    run.add("b", [2] * 5, max_tokens=20)
+    run.finish()
+    assert run.endings == {("a", 0): "timeout", ("b", 0): "length"}
+
+
+def test_readers_of_blocks_that_turn_out_wrong_are_computed_anew(staged):
+    """One request fails when its step ends; another one, under way, shares what it has computed."""
+    run = staged(2, block_size=4, max_num_batched_tokens=16)
+    run.executor.fail = lambda plan: {
+        row.request_id: "broken" for row in plan.scheduled if row.request_id == "bad"
+    }
+    prefix = [3] * 12
+    run.add("bad", [*prefix, 1, 1, 1, 1], max_tokens=4)
+    run.add("good", [*prefix, 2, 2], max_tokens=4, n=2)
+    run.finish()
+    assert run.plans[1].scheduled[0].num_computed_tokens == 12  # it was found under way
+    assert run.endings == {("bad", 0): "error", ("good", 0): "length", ("good", 1): "length"}
+    assert run.tokens["good", 0] == expected([*prefix, 2, 2], 4)
+    news = [new.request_id for plan in run.plans for new in plan.new_requests]
+    assert news == ["bad", "good", "good"]
+
+
+def test_a_failed_step_ends_all_requests(staged):
+    run = staged(3)
+    for name in "abcd":
+        run.add(name, [ord(name)] * 5, max_tokens=9)
+    run.step()
+
+    def fail(plan: Any) -> dict[str, str]:
+        raise RuntimeError("no power")
+
+    run.executor.fail = fail
+    with pytest.raises(EngineDeadError, match="no power"):
+        run.step()
+    assert not run.engine.has_unfinished_requests()
+    assert run.kv.pool.num_used == 0
+
+
+class Machine(RuleBasedStateMachine):
+    """Random arrivals, aborts and stops, on an engine with few blocks."""
+
+    make: Any
+    num_stages = 2
+    executor: type[StagedExecutor] = StagedExecutor
+
+    def __init__(self) -> None:
+        super().__init__()
+        most = 2 if self.executor is StagedProposing else None
+        self.run: Run = self.make(
+            stages=[1.0] * self.num_stages,
+            executor_class=self.executor,
+            num_blocks=24,
+            block_size=4,
+            max_num_batched_tokens=12,
+            max_num_seqs=6,
+            looks_ahead=False,
+            most_proposed=most,
+        )
+        self.asked: dict[str, tuple[list[int], int, int, int]] = {}
+        self.stopped: set[tuple[str, int]] = set()
+
+    @rule(
+        shared=st.integers(0, 12),
+        own=st.integers(1, 6),
+        max_tokens=st.integers(1, 12),
+        n=st.integers(1, 3),
+        deadline=st.none() | st.integers(1, 20),
+    )
+    def add(self, shared: int, own: int, max_tokens: int, n: int, deadline: int | None) -> None:
+        number = len(self.asked)
+        prompt = [5] * shared + [number] * own
+        due = None if deadline is None else self.run.clock.now + deadline
+        name = f"r{number}"
+        self.run.add(name, prompt, max_tokens=max_tokens, n=n, seed=number, deadline=due)
+        self.asked[name] = prompt, max_tokens, n, number
+
+    @precondition(lambda self: self.asked)
+    @rule(data=st.data())
+    def abort(self, data: st.DataObject) -> None:
+        name = data.draw(st.sampled_from(sorted(self.asked)))
+        self.run.abort(name)
+        live = self.run.engine.abort_request(name)
+        assert live == []
+
+    @precondition(lambda self: self.run.tokens)
+    @rule(data=st.data())
+    def stop(self, data: st.DataObject) -> None:
+        name, index = data.draw(st.sampled_from(sorted(self.run.tokens)))
+        if (name, index) not in self.run.endings:
+            self.run.engine.stop_sequence(name, index)
+            self.run.endings[name, index] = "stop"
+
+    @rule(count=st.integers(1, 5))
+    def step(self, count: int) -> None:
+        for _ in range(count):
+            if self.run.engine.has_unfinished_requests():
+                self.run.step()
+
+    @invariant()
+    def blocks_agree(self) -> None:
+        self.run.kv.check_integrity()
+
+    def teardown(self) -> None:
+        run = self.run
+        run.finish()
+        assert sorted(run.endings) == sorted(
+            (name, index) for name, (_, _, n, _) in self.asked.items() for index in range(n)
+        )
+        for (name, index), reason in run.endings.items():
+            prompt, max_tokens, _, number = self.asked[name]
+            want = expected(prompt, max_tokens, seed=sequence_seed(number, index))
+            got = run.tokens.get((name, index), [])
+            assert got == want[: len(got)], name
+            assert reason != "length" or len(got) == max_tokens
+        assert set(run.executor.held) <= set(run.engine.scheduler._ended)
+
+
+@pytest.mark.parametrize("executor", [StagedExecutor, StagedProposing])
+@pytest.mark.parametrize("num_stages", [1, 2, 3, 4])
+def test_random_arrivals_and_endings(start, num_stages, executor):
+    class Staged(Machine):
+        pass
+
+    Staged.make, Staged.num_stages, Staged.executor = staticmethod(start), num_stages, executor
+    Staged.TestCase.settings = settings(
+        max_examples=30,
+        stateful_step_count=25,
+        deadline=None,
+        suppress_health_check=list(HealthCheck),
+    )
+    Staged.TestCase().runTest()
