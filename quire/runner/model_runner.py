@@ -9,6 +9,8 @@ import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
 import numpy as np
 
@@ -40,7 +42,7 @@ from quire.runner.pooling import PoolingState
 from quire.runner.sampling_state import SamplingState
 from quire.runner.speculation import CreateProposers, Speculation
 from quire.runner.state_reading import ComputedRows
-from quire.runner.step_parts import StepParts
+from quire.runner.step_parts import Ending, StepParts
 from quire.runner.tiers.block_tiers import BlockTiers
 from quire.runner.token_draws import LOGITS_CHUNK_ROWS, Draw, TokenDraws
 
@@ -84,6 +86,31 @@ class PromptPart:
     count: int
 
 
+@dataclass(frozen=True, slots=True)
+class StepRows:
+    """The rows of a step that the model computes.
+
+    Attributes:
+        plan: Of these rows.
+        output: With what is known of them already.
+        prompt_parts: Whose states are read.
+        num_proposed: (B,) tokens that were proposed; None for none at all.
+        hidden: What the model makes of them.
+        num_rows: T.
+        num_samples: Of ``hidden``, the leading rows that tokens are drawn from.
+        begin: When the model began.
+    """
+
+    plan: SchedulerOutput
+    output: StepOutput
+    prompt_parts: Sequence[PromptPart]
+    num_proposed: IntArray | None
+    hidden: HiddenStates
+    num_rows: int
+    num_samples: int
+    begin: float
+
+
 class ModelRunner:
     """Keeps the live requests' state and executes plans; see :class:`quire.engine.Executor`."""
 
@@ -119,7 +146,7 @@ class ModelRunner:
         self._prompt_logprobs_ids: set[str] = set()
         self._pooling = PoolingState(model)
         self.pictures = pictures or PictureRows(None, backend, 0)
-        self._parts = StepParts(self._table, kv_cache.spec.block_size, self._compute)
+        self._parts = StepParts(self._table, kv_cache.spec.block_size, self._begin_rows)
         self._someone_came: Callable[[], bool] = lambda: False
 
     def take_adapters(self, adapters: AdapterStore) -> None:
@@ -147,6 +174,17 @@ class ModelRunner:
         self, plan: SchedulerOutput, someone_came: Callable[[], bool] = lambda: False
     ) -> StepOutput:
         """Compute one step; see :meth:`quire.engine.Executor.submit`."""
+        return self.begin(plan, someone_came)()
+
+    def begin(
+        self, plan: SchedulerOutput, someone_came: Callable[[], bool] = lambda: False
+    ) -> Ending:
+        """Begin one step: the model computes what is to be computed here.
+
+        Returns:
+            What waits for the rest, draws tokens and returns the step's output. Other steps may
+            begin before it is called, of other requests; it is called in the order of steps.
+        """
         # A canary seals what a plan fills: nothing of it may be dropped.
         self._someone_came = someone_came if self.canary is None else lambda: False
         broken = self._update_requests(plan)
@@ -157,69 +195,100 @@ class ModelRunner:
             self._kv_cache.copy_blocks(plan.block_copies)
             if self._speculation is not None:
                 self._speculation.copy_blocks(plan.block_copies)
-        output = StepOutput(lost_block_ids=lost_blocks)
+        corrupted: Mapping[str, str] = {}
+        rows = None
         if plan.scheduled:
-            output = self._execute_rows(plan, broken, lost_blocks)
+            corrupted = {} if self.canary is None else self.canary.verify(plan)
+            rows = self._parts.begin(plan, broken, lost_blocks)
+        return partial(self._end, plan, rows, lost_blocks, corrupted)
+
+    def _end(
+        self,
+        plan: SchedulerOutput,
+        rows: Ending | None,
+        lost_blocks: list[int],
+        corrupted: Mapping[str, str],
+    ) -> StepOutput:
+        output = StepOutput(lost_block_ids=lost_blocks) if rows is None else rows()
+        if self.canary is not None and rows is not None:
+            self.canary.seal(plan)
+            for request_id, error in corrupted.items():
+                output.result(request_id).error = error
         if self.tiers is not None and plan.block_saves:
             save_blocks(plan.block_saves, output, self._kv_cache, self.tiers)
         return output
 
-    def _execute_rows(
-        self, plan: SchedulerOutput, broken: dict[str, BaseException], lost_blocks: list[int]
-    ) -> StepOutput:
-        corrupted = {} if self.canary is None else self.canary.verify(plan)
-        output = self._parts.run(plan, broken, lost_blocks)
-        if self.canary is not None:
-            self.canary.seal(plan)
-            for request_id, error in corrupted.items():
-                output.result(request_id).error = error
-        return output
+    def _begin_rows(self, plan: SchedulerOutput) -> Ending:
+        """Begin the requests of a plan; when they fail, their state is as it was."""
+        try:
+            return partial(self._end_rows, self._forward(plan))
+        except BaseException as error:
+            failed, totals = error, self._pooling.totals()
 
-    def _compute(self, plan: SchedulerOutput) -> StepOutput:
-        """Compute the requests of a plan; when that fails, their state is as it was."""
+        def fail() -> StepOutput:
+            if not isinstance(failed, StepInterrupted):  # before anything was proposed
+                self._undo(plan, totals)
+            raise failed
+
+        return fail
+
+    def _end_rows(self, step: StepRows) -> StepOutput:
         totals = self._pooling.totals()
         try:
-            return self._forward(plan)
-        except StepInterrupted:  # before anything was drawn
-            raise
+            return self._read(step)
         except BaseException:
-            self._pooling.restore(totals)
-            for fork in plan.forks:
-                self._forget(fork.child_id)
-            for request in plan.scheduled:
-                if request.samples:
-                    row = self._table.rows[request.request_id]
-                    num_known = request.num_computed_tokens + request.num_scheduled_tokens
-                    self._table.num_tokens[row] = num_known
-                    self._sampling.restart(row)
+            self._undo(step.plan, totals)
             raise
 
-    def _forward(self, plan: SchedulerOutput) -> StepOutput:
+    def _undo(self, plan: SchedulerOutput, totals: dict[str, Any]) -> None:
+        self._pooling.restore(totals)
+        for fork in plan.forks:
+            self._forget(fork.child_id)
+        for request in plan.scheduled:
+            if request.samples:
+                row = self._table.rows[request.request_id]
+                num_known = request.num_computed_tokens + request.num_scheduled_tokens
+                self._table.num_tokens[row] = num_known
+                self._sampling.restart(row)
+
+    def _forward(self, plan: SchedulerOutput) -> StepRows:
+        """Propose tokens, and have the model compute the rows of a plan."""
         output = StepOutput()
         prompt_parts = self._prompt_parts(plan) if self._prompt_logprobs_ids else []
         if self._pooling:
             prompt_parts += self._pooled_parts(plan)
         wanted = [(part.index, part.first, part.count) for part in prompt_parts]
         num_proposed = capture = parents = None
-        paths: Mapping[int, Sequence[int]] = {}
         if self._speculation is not None:
             start = time.perf_counter()
             num_proposed = self._speculation.propose(plan)
             output.propose_seconds = time.perf_counter() - start
             output.draft_work = self._speculation.take_work()
             wanted += self._speculation.wanted_rows(plan)
-            capture, parents = self._speculation.capture, self._speculation.parents
+            capture, parents = self._speculation.capture, self._speculation.trees(plan)
             output.num_masked_pairs = sum(map(num_masked_pairs, parents.values()))
         begin = time.perf_counter()
         given = self.pictures.given(plan.scheduled)
         batch = self._input.build(plan.scheduled, wanted, num_proposed, parents, given)
         hidden = self._model.forward(batch, self._kv_cache, self._between_layers(plan), capture)
         num_samples = len(hidden) - sum(count for _, _, count in wanted)
+        num_rows = int(batch.input_ids.shape[0])
+        return StepRows(
+            plan, output, prompt_parts, num_proposed, hidden, num_rows, num_samples, begin
+        )
+
+    def _read(self, step: StepRows) -> StepOutput:
+        """Draw tokens of what the model has computed, and read what else is wanted."""
+        plan, output, hidden = step.plan, step.output, step.hidden
+        num_samples, num_proposed = step.num_samples, step.num_proposed
+        paths: Mapping[int, Sequence[int]] = {}
         at = num_samples
-        for part in prompt_parts:
+        for part in step.prompt_parts:
             rows = hidden[at : at + part.count]
             self._read_part(part, plan, rows, output.result(part.request_id))
             at += part.count
+        if self._speculation is not None:
+            self._speculation.draw()
         if num_samples:
             logits = self._model.logits(hidden[:num_samples])
             start = time.perf_counter()
@@ -229,13 +298,13 @@ class ModelRunner:
             output.sample_seconds = time.perf_counter() - start
         if self._speculation is not None and self._speculation.reads_states:
             decodes = None
-            if num_proposed is None and len(batch.input_ids) == len(hidden) == len(plan.scheduled):
+            if num_proposed is None and step.num_rows == len(hidden) == len(plan.scheduled):
                 own = np.array([self._table.rows[r.request_id] for r in plan.scheduled], np.int32)
                 places = np.array([r.num_computed_tokens for r in plan.scheduled], np.int32)
                 decodes = ComputedRows(own, places)
             self._speculation.observe(plan, num_proposed, output, hidden, paths, decodes)
         if self._speculation is not None:
-            self._speculation.step_took(time.perf_counter() - begin)
+            self._speculation.step_took(time.perf_counter() - step.begin)
         return output
 
     def _keep_paths(self, paths: Mapping[int, Sequence[int]]) -> None:

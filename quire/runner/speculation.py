@@ -68,8 +68,8 @@ class Speculation:
         self._extra_keys: dict[int, tuple[str, ...]] = {}
         readers = {n: p for n, p in proposers.items() if isinstance(p, StateReader)}
         self._states = StateReading(table, model, readers, self._failures) if readers else None
-        self._forks: list[tuple[int, int]] = []  # of this step
-        #: Of this step's trees, by row of the table; see ``tree_paths``.
+        self._forks: list[tuple[int, int]] = []  # of the step that is drawn
+        #: Of trees in steps that are not drawn yet, by row of the table; see ``tree_paths``.
         self.parents: dict[int, list[int]] = {}
 
     @property
@@ -106,6 +106,7 @@ class Speculation:
         """Let go of a row that was begun; the table still has its tokens."""
         if row in self._row_methods:
             self._draws.rejecting.discard(row)
+            self._let_go([row])
             del self._extra_keys[row]
             method = self._row_methods.pop(row)
             with self._failures[method]:
@@ -123,9 +124,8 @@ class Speculation:
         Returns:
             (B,) int32, how many each request of the plan got; None when nobody got any.
         """
-        self._forks.clear()
-        self._draws.drafts.clear()
-        self.parents.clear()
+        if self.parents or self._draws.drafts:  # of other steps, and of earlier ones
+            self._let_go([self._table.rows[request.request_id] for request in plan.scheduled])
         asked: dict[tuple[str, TreeShape | None], list[tuple[int, int, int]]] = {}
         wanting = [(i, r) for i, r in enumerate(plan.scheduled) if r.num_lookahead_tokens]
         for i, request in wanting:
@@ -142,13 +142,30 @@ class Speculation:
             self._table.reserve(rows, most + 1)
             got = self._ask(method, shape, rows, most)
             found.update(zip(rows.tolist(), got, strict=True))
-        self.parents = {row: parents for row, parents in self.parents.items() if parents}
+        for row in [row for row in found if self.parents.get(row) == []]:
+            del self.parents[row]
         followed = self._sampling.look_ahead(found, len(plan.scheduled) - len(found))
         counts = np.zeros(len(plan.scheduled), np.int32)
         for entries in asked.values():
             for i, row, _ in entries:
                 counts[i] = followed[row]
         return counts if counts.any() else None
+
+    def trees(self, plan: SchedulerOutput) -> Mapping[int, Sequence[int]]:
+        """Return those of :attr:`parents` that are of a plan."""
+        if not self.parents:
+            return self.parents
+        rows = [self._table.rows[request.request_id] for request in plan.scheduled]
+        return {row: self.parents[row] for row in rows if row in self.parents}
+
+    def draw(self) -> None:
+        """Begin the draws of a step: sequences split off from now on."""
+        self._forks.clear()
+
+    def _let_go(self, rows: Sequence[int]) -> None:
+        for row in rows:
+            self.parents.pop(row, None)
+            self._draws.drafts.pop(row, None)
 
     def samples(self) -> Samples:
         """Return how often each method's proposer has failed, by metric stem."""

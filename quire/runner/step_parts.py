@@ -9,6 +9,7 @@ them anew. It knows neither models nor sampling.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
 
 from quire.core.errors import OUT_OF_MEMORY, RankDeadError
 from quire.core.log import get_logger
@@ -23,6 +24,9 @@ from quire.kernels.token_table import TokenTable
 
 log = get_logger(__name__)
 
+#: Waits for the end of what was begun, and returns what it brought.
+Ending = Callable[[], StepOutput]
+
 #: After this many steps in a row of which every request failed alone, it is the engine.
 MAX_FAILURES = 5
 
@@ -33,35 +37,40 @@ class StepParts:
     Args:
         table: Block tables of the requests.
         block_size: Tokens per block.
-        compute: Computes a plan's ``scheduled`` and ``forks``. When it raises, it leaves the
-            requests' state as it was, but for the slots that it was to write.
+        begin: Begins to compute a plan's ``scheduled`` and ``forks``, and raises nothing that is
+            these requests' fault: what it returns waits for the end, and does. Requests' state is
+            as it was then, but for the slots that were to be written.
     """
 
     def __init__(
         self,
         table: TokenTable,
         block_size: int,
-        compute: Callable[[SchedulerOutput], StepOutput],
+        begin: Callable[[SchedulerOutput], Ending],
     ) -> None:
         self._table = table
         self._block_size = block_size
-        self._compute = compute
+        self._begin = begin
         self._num_failures = 0
 
-    def run(
+    def begin(
         self,
         plan: SchedulerOutput,
         broken: Mapping[str, BaseException],
         lost_blocks: Sequence[int],
-    ) -> StepOutput:
-        """Compute a plan; requests that cannot be computed get an error as their result.
+    ) -> Ending:
+        """Begin a plan; requests that cannot be computed get an error as their result.
 
         Args:
             plan: With at least one request.
             broken: New requests that could not be prepared, and why.
             lost_blocks: Without their content.
 
-        Raises:
+        Returns:
+            What waits for the end of the plan. Other plans may begin before it is called; it is
+            called in the order of plans.
+
+        Raises, when that is called:
             Exception: The engine is at fault and not its requests: all of several requests fail
                 alone and no other one is running, or :data:`MAX_FAILURES` steps in a row had none
                 that did not fail. While others run, a step may be made of one client's bad prompts.
@@ -73,17 +82,32 @@ class StepParts:
                 # What it was to compute; the blocks before have what others computed.
                 bad.update(new.block_ids[new.num_computed_tokens // self._block_size :])
                 _fail(plan, output, new.request_id, broken[new.request_id])
+        rows = [row for row in plan.scheduled if row.request_id not in broken]
+        rows = self._readable(rows, bad, output)
+        whole = self._begin(_part(plan, rows)) if rows else None
+        return partial(self._end, plan, broken, output, bad, (rows, whole))
+
+    def _end(
+        self,
+        plan: SchedulerOutput,
+        broken: Collection[str],
+        output: StepOutput,
+        bad: set[int],
+        whole: tuple[list[ScheduledRequest], Ending | None],
+    ) -> StepOutput:
         failures: list[BaseException] = []
-        parts = [[row for row in plan.scheduled if row.request_id not in broken]]
+        parts = [whole]
         while parts:
-            rows = self._readable(parts.pop(), bad, output)
+            rows, end = parts.pop()
+            if end is None:
+                rows = self._readable(rows, bad, output)
             if not rows:
                 continue
             try:
-                output.add(self._compute(_part(plan, rows)))
+                output.add((end or self._begin(_part(plan, rows)))())
                 self._num_failures = 0
             except StepInterrupted:
-                parts.append(self._drop(plan, rows, bad, output))
+                parts.append((self._drop(plan, rows, bad, output), None))
             except (KeyboardInterrupt, SystemExit, RankDeadError):
                 raise  # no part of the step can be computed without that rank
             except BaseException as error:  # Rust libraries raise panics as such
@@ -92,7 +116,7 @@ class StepParts:
                 failures.append(error)
                 if len(rows) > 1:  # the first half first: later rows read what earlier ones write
                     half = len(rows) // 2
-                    parts += [rows[half:], rows[:half]]
+                    parts += [(rows[half:], None), (rows[:half], None)]
                     continue
                 _fail(plan, output, rows[0].request_id, error)
                 bad.update(self._written(rows[0]))

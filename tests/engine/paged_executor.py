@@ -163,7 +163,8 @@ class PagedExecutor:
                 raise StepInterrupted
             return self._compute(part)
 
-        return StepParts(table, self.kv_cache_spec.block_size, compute).run(plan, {}, [])
+        parts = StepParts(table, self.kv_cache_spec.block_size, lambda part: lambda: compute(part))
+        return parts.begin(plan, {}, [])()
 
     def _compute(self, plan: SchedulerOutput) -> StepOutput:
         return self._draw(plan, self._write(plan))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import pytest
 
@@ -34,7 +34,8 @@ class Requests:
         self.bad = bad
         self.table = TokenTable(8, 8)
         self.news: dict[str, NewRequest] = {}
-        self.parts = StepParts(self.table, BLOCK_SIZE, self.compute)
+        self.on_compute: Callable[[SchedulerOutput], StepOutput] = self.compute
+        self.parts = StepParts(self.table, BLOCK_SIZE, lambda plan: lambda: self.on_compute(plan))
 
     def compute(self, plan: SchedulerOutput) -> StepOutput:
         names = [row.request_id for row in plan.scheduled]
@@ -73,7 +74,7 @@ class Requests:
             for one in new
         ]
         plan = SchedulerOutput(new_requests=new, scheduled=rows, droppable_ids=droppable)
-        return self.parts.run(plan, dict.fromkeys(broken, BROKEN), [])
+        return self.parts.begin(plan, dict.fromkeys(broken, BROKEN), [])()
 
 
 def errors(output: StepOutput) -> str:
@@ -143,7 +144,7 @@ def test_a_part_is_dropped_and_the_rest_is_computed() -> None:
     requests.add("reader", [1, 2, 3, 5], num_cached_tokens=12)
     requests.add("fresh", [6])
     computed: list[list[str]] = []
-    healthy = requests.parts._compute
+    healthy = requests.compute
 
     def compute(plan: SchedulerOutput) -> StepOutput:
         if plan.droppable_ids:
@@ -151,7 +152,7 @@ def test_a_part_is_dropped_and_the_rest_is_computed() -> None:
         computed.append([row.request_id for row in plan.scheduled])
         return healthy(plan)
 
-    requests.parts._compute = compute
+    requests.on_compute = compute
     output = requests.run(["part", "decode", "reader", "fresh"], droppable=frozenset({"part"}))
     assert (output.dropped_ids, output.lost_ids) == ({"part"}, {"reader"})
     assert computed == [["decode", "fresh"]] and output.results.keys() == {"decode", "fresh"}
@@ -165,6 +166,6 @@ def test_a_part_that_reads_another_dropped_part_is_lost() -> None:
     def compute(plan: SchedulerOutput) -> StepOutput:
         raise StepInterrupted
 
-    requests.parts._compute = compute
+    requests.on_compute = compute
     output = requests.run(["one", "two"], droppable=frozenset({"one", "two"}))
     assert (output.dropped_ids, output.lost_ids, output.results) == ({"one"}, {"two"}, {})
