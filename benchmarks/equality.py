@@ -139,7 +139,8 @@ def check_lattice(
     for condition in conditions:
         found = run(folder, condition, {**settings, **(varied or {})}, baseline, adapters)
         failures = _differences(baseline.results, found.results)
-        failures += _did_not_happen(condition, baseline, found)
+        stages = (varied or {}).get("pipeline_parallel_size", 1)
+        failures += _did_not_happen(condition, baseline, found, stages)
         outcomes.append(Outcome(condition, tuple(failures)))
     return outcomes
 
@@ -307,10 +308,11 @@ def _differences(expected: list[Result], got: list[Result]) -> list[str]:
     return failures
 
 
-def _did_not_happen(condition: Condition, baseline: Run, found: Run) -> list[str]:
+def _did_not_happen(condition: Condition, baseline: Run, found: Run, stages: int) -> list[str]:
+    """Return what did not happen; where there are stages, a batch is divided between them."""
     more_steps = found.stats["num_steps"] > baseline.stats["num_steps"]
     happened = {
-        "batched": found.stats["num_steps"] < baseline.stats["num_steps"] / 2,
+        "batched": found.stats["num_steps"] < stages * baseline.stats["num_steps"] / 2,
         "chunked": condition.batched or condition.speculative or condition.trees or more_steps,
         "warm": found.num_cached_tokens > 0,
         "preempted": found.stats["num_preemptions"] > 0,

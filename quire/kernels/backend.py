@@ -163,7 +163,7 @@ class Backend(Protocol):
     def upload(self, arrays: Arrays) -> Arrays:
         """Return a step's arrays, a dataclass of numpy arrays, on this device, all in one go.
 
-        On cpu it is the same object; fields that are None stay None.
+        On cpu it is the same object; fields that are no arrays stay what they are.
         """
         ...
 

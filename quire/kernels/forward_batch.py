@@ -40,6 +40,8 @@ class ForwardBatch:
             rows see no later ones.
         adapters: (B,) int32, the slot of each request's adapter, 0 for none; None when no request
             has one.
+        num_drawn: How many of ``logits_indices``, the first ones, tokens are drawn from: their
+            logits are asked for when the step is computed.
     """
 
     input_ids: Array
@@ -56,6 +58,7 @@ class ForwardBatch:
     tree_slots: Array | None = None
     last_seen: Array | None = None
     adapters: Array | None = None
+    num_drawn: int = 0
 
 
 @dataclass(slots=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from quire.core import machine_speed
@@ -38,6 +39,7 @@ from quire.runner.memory import MemoryPlan
 from quire.runner.model_runner import ModelRunner, RunnerOptions
 from quire.runner.parallel.placement import Placement, place
 from quire.runner.step_estimate import StepEstimate
+from quire.runner.step_parts import Ending
 from quire.runner.tiers.create import create_tiers
 from quire.speculative.create import Maker, create_proposers
 from quire.speculative.vocabularies import VocabularyPair
@@ -57,6 +59,17 @@ class FinishedStep:
         if self.error is not None:
             raise self.error
         return self.output
+
+
+@dataclass(slots=True)
+class BegunStep:
+    """A step that later stages compute while the next one begins."""
+
+    end: Callable[[], StepOutput]
+
+    def result(self) -> StepOutput:
+        """Wait for it and return what it brought."""
+        return self.end()
 
 
 class InProcessExecutor:
@@ -80,28 +93,40 @@ class InProcessExecutor:
         self.memory = memory
         self.kv_cache_spec = model.demand.spec
         self.num_blocks = memory.budget.num_blocks
-        self.depth = 1
+        self.depth = placement.config.parallel.pipeline_parallel_size
         demand = model.demand
         shape = decoder_shape(model.config, demand.weight_bytes, demand.spec.token_bytes)
         self._estimate = StepEstimate(shape, machine_speed.remembered())
         self._canary = runner.canary
+        self._ended = 0.0  # the last step
         self.adapters = runner.adapters
         self.pictures = model.pictures
         self.tiers = runner.tiers
         self._adapter_bytes = 0 if self.adapters is None else self.adapters.budget_bytes
         self.runner: ModelRunner | None = runner
 
-    def submit(self, plan: SchedulerOutput, someone_came: Callable[[], bool]) -> FinishedStep:
-        """Compute one step; see the protocol."""
+    def submit(
+        self, plan: SchedulerOutput, someone_came: Callable[[], bool]
+    ) -> FinishedStep | BegunStep:
+        """Compute one step, or the first stage of it; see the protocol."""
         try:
             assert self.runner is not None, "submit after shutdown"
             begin = time.perf_counter()
-            output = self.runner.execute(plan, someone_came)
-            if plan.scheduled:
-                self._estimate.add(plan, output, time.perf_counter() - begin)
-            return FinishedStep(output)
+            ending = self.runner.begin(plan, someone_came)
+            if self.depth > 1:
+                return BegunStep(partial(self._end, plan, ending, begin))
+            return FinishedStep(self._end(plan, ending, begin))
         except BaseException as error:  # Rust libraries raise panics as such
             return FinishedStep(StepOutput(), error)
+
+    def _end(self, plan: SchedulerOutput, ending: Ending, begin: float) -> StepOutput:
+        """End a step; of steps that overlap, each has the time since the one before it ended."""
+        output = ending()
+        now = time.perf_counter()
+        if plan.scheduled:
+            self._estimate.add(plan, output, now - max(begin, self._ended))
+        self._ended = now
+        return output
 
     def unready(self) -> frozenset[str]:
         """Return the requests that no step may draw a token for yet; see the protocol."""

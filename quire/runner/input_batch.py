@@ -134,6 +134,7 @@ class InputBatch:
         wanted = [step.logits_indices[samples]]
         if num_proposed is not None:
             wanted[0] = _last_rows(wanted[0], num_proposed[samples] + 1)
+        step.num_drawn = len(wanted[0])
         for i, first, count in prompt_rows:
             first += int(step.query_start_loc[i])
             wanted.append(np.arange(first, first + count, dtype=np.int32))

@@ -271,10 +271,9 @@ class ModelRunner:
         given = self.pictures.given(plan.scheduled)
         batch = self._input.build(plan.scheduled, wanted, num_proposed, parents, given)
         hidden = self._model.forward(batch, self._kv_cache, self._between_layers(plan), capture)
-        num_samples = len(hidden) - sum(count for _, _, count in wanted)
         num_rows = int(batch.input_ids.shape[0])
         return StepRows(
-            plan, output, prompt_parts, num_proposed, hidden, num_rows, num_samples, begin
+            plan, output, prompt_parts, num_proposed, hidden, num_rows, batch.num_drawn, begin
         )
 
     def _read(self, step: StepRows) -> StepOutput:

@@ -59,7 +59,7 @@ class ReferenceBackend:
 
     def upload(self, arrays: Arrays) -> Arrays:
         fields = {f.name: getattr(arrays, f.name) for f in dataclasses.fields(arrays)}  # type: ignore[arg-type]
-        present = {name: self.from_numpy(x) for name, x in fields.items() if x is not None}
+        present = {n: self.from_numpy(x) for n, x in fields.items() if isinstance(x, np.ndarray)}
         return dataclasses.replace(arrays, **present)  # type: ignore[type-var]
 
     def to_numpy(self, array: Tensor) -> Any:

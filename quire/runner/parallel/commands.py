@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import fields
 from typing import Any, TypeAlias
 
@@ -38,11 +39,14 @@ class Forward(msgspec.Struct, frozen=True, tag=True):
         arrays: Of its :class:`~quire.kernels.forward_batch.ForwardBatch`, but those that are None.
         may_end: Ranks ask each other between layers whether the step is to end there.
         captured: Layers whose residual stream the driver reads where it enters them.
+        num_drawn: The last stage multiplies that many of the step's states, the first ones, with
+            the head, without being told further.
     """
 
     arrays: dict[str, Numbers]
     may_end: bool = False
     captured: list[int] = []
+    num_drawn: int = 0
 
 
 class Logits(msgspec.Struct, frozen=True, tag=True):
@@ -131,6 +135,9 @@ Command: TypeAlias = (
 )
 
 
+Announce: TypeAlias = Callable[[Command], None]
+
+
 def _flat(array: Any) -> Any:
     if not isinstance(array, np.ndarray):
         raise NotImplementedError(f"a command holds {type(array).__name__}")
@@ -161,4 +168,9 @@ def decode(data: bytes | bytearray | memoryview) -> Command:
 def batch_arrays(batch: ForwardBatch, backend: Backend) -> dict[str, Numbers]:
     """Return the arrays of a step, on the host."""
     found = {field.name: getattr(batch, field.name) for field in fields(batch)}
-    return {n: backend.to_numpy(array) for n, array in found.items() if array is not None}
+    numbers = {"num_drawn"}
+    return {
+        name: backend.to_numpy(array)
+        for name, array in found.items()
+        if array is not None and name not in numbers
+    }

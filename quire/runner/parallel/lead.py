@@ -24,11 +24,10 @@ from quire.models.held_weights import HeldWeights
 from quire.runner.model_part import ModelPart
 from quire.runner.parallel.cache_parts import gather_blocks, own_columns, sum_blocks
 from quire.runner.parallel.commands import (
-    Command,
+    Announce,
     CopyBlocks,
     CopySlots,
     Forward,
-    Logits,
     Lookup,
     Multiply,
     ReadBlocks,
@@ -37,8 +36,6 @@ from quire.runner.parallel.commands import (
     batch_arrays,
 )
 from quire.runner.parallel.outputs import Outputs, SentOutputs, StageOutputs
-
-Announce = Callable[[Command], None]
 
 
 class LeadDecoder:
@@ -54,13 +51,17 @@ class LeadDecoder:
         self._decoder, self._part, self._announce = decoder, part, announce
         self._group = part.world
         self._outputs: Outputs = (
-            StageOutputs(decoder) if part.is_last else SentOutputs(decoder, part)
+            StageOutputs(decoder, announce)
+            if part.is_last
+            else SentOutputs(decoder, part, announce)
         )
         self.config, self.backend = decoder.config, decoder.backend
         self.max_model_len, self.weight_bytes = decoder.max_model_len, decoder.weight_bytes
         self.held = HeldWeights()  # shares of one rank serve no other decoder
         self._embedding = LeadLinear(decoder.embedding, decoder.backend, announce)
-        self._head = LeadLinear(self._outputs.head, decoder.backend, announce)
+        self._head: Linear = self._outputs.head
+        if part.is_last:
+            self._head = LeadLinear(self._head, decoder.backend, announce)
 
     @property
     def embedding(self) -> Linear:
@@ -107,12 +108,13 @@ class LeadDecoder:
         if not self._part.is_last:
             between_layers = None  # ranks of several stages are not between the same layers
         captured = [] if capture is None else list(capture.layers)
-        arrays = batch_arrays(batch, self.backend)
-        self._announce(Forward(arrays, between_layers is not None, captured))
+        arrays, drawn = batch_arrays(batch, self.backend), self._outputs.num_drawn(batch)
+        self._announce(Forward(arrays, between_layers is not None, captured, drawn))
         try:
             look = None if between_layers is None else together(self._group, between_layers)
-            own = self._decoder.forward(batch, kv_cache.own, look, capture)
-            return self._outputs.hidden(own, batch, capture)
+            kept = self._outputs.capture(capture)
+            own = self._decoder.forward(batch, kv_cache.own, look, kept)
+            return self._outputs.hidden(own, batch, capture, kept)
         except (StepInterrupted, RankDeadError):
             raise
         except BaseException as error:
@@ -121,9 +123,12 @@ class LeadDecoder:
             ) from error
 
     def logits(self, hidden: HiddenStates) -> Array:
-        """Multiply ``hidden``, of the last step, with the head; (L, V) float32."""
-        self._announce(Logits(hidden.first, len(hidden)))
+        """Multiply ``hidden``, of a step, with the head; (L, V) float32."""
         return self._outputs.logits(hidden)
+
+    def close(self) -> None:
+        """Let go of what waits for other ranks."""
+        self._outputs.close()
 
 
 def together(group: Group, between_layers: Callable[[], None]) -> Callable[[], None]:

@@ -139,11 +139,13 @@ class ManyRanks:
         self.failure: socket.socket | None = self._ranks.failure
         self._model_config = model_config
         self._loaded: list[RankLoaded] = []
+        self._lead: LeadDecoder | None = None
 
     def model(self, own: Decoder) -> Model:
         """Return it with what it tells the others."""
         assert self.part is not None
-        return LeadDecoder(own, self.part, self._ranks.announce)
+        self._lead = LeadDecoder(own, self.part, self._ranks.announce)
+        return self._lead
 
     def settle(self, own: MemoryPlan) -> MemoryPlan:
         """Wait until all have loaded; return the plan with as many blocks as all have room for."""
@@ -218,6 +220,8 @@ class ManyRanks:
     def close(self) -> None:
         """End the others."""
         self._ranks.close()
+        if self._lead is not None:
+            self._lead.close()
 
 
 def place(

@@ -78,7 +78,8 @@ class Worker:
         self._decoder.reserve(told.max_tokens, told.max_logits_rows)
 
     def _forward(self, told: commands.Forward) -> None:
-        batch = self._backend.upload(ForwardBatch(**told.arrays))
+        arrays: dict[str, Any] = told.arrays
+        batch = self._backend.upload(ForwardBatch(**arrays))
         look = together(self._group, lambda: None) if told.may_end else None
         capture = None
         if told.captured and self._part.sends:
@@ -86,11 +87,11 @@ class Worker:
         with suppress(StepInterrupted):  # on all ranks
             self._hidden = self._decoder.forward(batch, self._cache, look, capture)
             self._hand_over(self._hidden.states)
+            if told.num_drawn and self._part.is_last:
+                self._hand_over(self._decoder.logits(self._hidden[: told.num_drawn]))
 
     def _logits(self, told: commands.Logits) -> None:
-        if self._part.is_last:
-            hidden = self._hidden[told.first : told.first + told.count]
-            self._hand_over(self._decoder.logits(hidden))
+        self._decoder.logits(self._hidden[told.first : told.first + told.count])
 
     def _multiply(self, told: commands.Multiply) -> None:
         if self._part.is_last:
