@@ -99,6 +99,8 @@ void bind_runtime(nb::module_& m) {
         "64 bits each that tell damage of parts of a buffer, (begin, bytes).");
   m.def("count_chunks", count_chunks, nb::arg(), nb::arg(), nb::arg(), nb::arg("runs") = false);
   m.def("num_memory_nodes", num_memory_nodes, "Memory nodes that this process may use.");
+  m.def("use_memory_nodes", use_memory_nodes,
+        "Spread memory over these nodes alone from now on; over all of them if none is given.");
   m.def("policy_of_spread_memory", policy_of_spread_memory);
   m.def("exp_array", exp_array);
   m.def("round_trip", round_trip);

@@ -17,18 +17,34 @@ struct Nodes {
   int count = 0;
 };
 
-const Nodes& allowed_nodes() {
-  static const Nodes nodes = [] {
-    Nodes found;
-    if (syscall(SYS_get_mempolicy, nullptr, found.bits, max_nodes, nullptr, of_allowed_nodes))
-      return Nodes{};
-    for (const unsigned long word : found.bits) found.count += __builtin_popcountl(word);
-    return found;
-  }();
+Nodes read_nodes() {
+  Nodes found;
+  if (syscall(SYS_get_mempolicy, nullptr, found.bits, max_nodes, nullptr, of_allowed_nodes))
+    return Nodes{};
+  for (const unsigned long word : found.bits) found.count += __builtin_popcountl(word);
+  return found;
+}
+
+Nodes& allowed_nodes() {
+  static Nodes nodes = read_nodes();
   return nodes;
 }
 
 }  // namespace
+
+void use_memory_nodes(const std::vector<int>& numbers) {
+  const Nodes all = read_nodes();
+  Nodes found;
+  for (const int number : numbers) {
+    if (number < 0 || number >= max_nodes) continue;
+    const auto place = static_cast<size_t>(number) / word_bits;
+    const unsigned long bit = 1UL << (static_cast<size_t>(number) % word_bits);
+    if (!(all.bits[place] & bit) || found.bits[place] & bit) continue;
+    found.bits[place] |= bit;
+    ++found.count;
+  }
+  allowed_nodes() = found.count ? found : all;
+}
 
 int num_memory_nodes() { return allowed_nodes().count > 1 ? allowed_nodes().count : 1; }
 

@@ -2,11 +2,16 @@
 #pragma once
 
 #include <cstddef>
+#include <vector>
 
 namespace quire {
 
 // Nodes whose memory this process may use; 1 where the system does not tell.
 int num_memory_nodes();
+
+// Spread over these nodes alone from now on, over all where none of them may be used. Not while
+// other threads spread.
+void use_memory_nodes(const std::vector<int>& numbers);
 
 // Spread pages that were not touched yet over these nodes. False where the system refuses.
 bool spread_over_nodes(void* data, size_t bytes);

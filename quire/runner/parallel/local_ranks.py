@@ -7,9 +7,13 @@ from pathlib import Path
 
 from quire.core.child_process import ChildProcess, ending_text
 from quire.core.config import EngineConfig
+from quire.core.log import get_logger
+from quire.distributed.memory_nodes import allow, allowed_processors, bind_rank
 from quire.distributed.shared_memory_group import SharedMemory
 from quire.runner.parallel.handshake import StartRank, send
 from quire.runner.parallel.ranks import Peer, Ranks
+
+log = get_logger(__name__)
 
 
 def start_local_ranks(folder: Path, config: EngineConfig) -> Ranks:
@@ -27,10 +31,12 @@ def start_local_ranks(folder: Path, config: EngineConfig) -> Ranks:
     layout = config.parallel.layout
     world = SharedMemory.create(layout.size, layout.groups)
     children: list[ChildProcess] = []
+    processors = allowed_processors()
 
     def end() -> None:
         for child in children:
             child.end(at_once=False)
+        allow(processors)
 
     try:
         for rank in range(1, layout.size):
@@ -38,6 +44,8 @@ def start_local_ranks(folder: Path, config: EngineConfig) -> Ranks:
             children.append(child)
             socket.send_fds(child.socket, [b"\0"], [world.descriptor])
             send(child.socket, StartRank(rank, str(folder), config))
+        # After the others were started, which would inherit it.
+        log.info("[parallel] %s", bind_rank(0, layout.size))
     except BaseException:
         end()
         world.close()

@@ -13,6 +13,7 @@ from quire.core.background_stream import use_background_stderr, wait_until_logge
 from quire.core.collector import collect_seldom
 from quire.core.errors import QuireError, RankDeadError
 from quire.core.log import get_logger
+from quire.distributed.memory_nodes import bind_rank
 from quire.distributed.shared_memory_group import SharedMemory
 from quire.runner.model_part import ModelPart
 from quire.runner.parallel.handshake import RankFailed, RankLoaded, StartRank, receive, send
@@ -32,6 +33,7 @@ def run(connection: socket.socket) -> None:
         start = receive(connection, StartRank)
     except (EOFError, OSError, ValueError):
         return
+    log.info("[parallel] %s", bind_rank(start.rank, start.config.parallel.layout.size))
     world = SharedMemory.attach(descriptor, start.rank)
     os.close(descriptor)
     serve(connection, start, world)

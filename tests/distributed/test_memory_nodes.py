@@ -1,0 +1,80 @@
+"""A rank's share of a machine with several memory nodes."""
+
+from __future__ import annotations
+
+import os
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from quire.distributed.memory_nodes import (
+    MemoryNode,
+    allow,
+    allowed_processors,
+    bind_rank,
+    nodes_of_rank,
+    read_nodes,
+)
+
+
+def machine(root: Path, *lists: str) -> Path:
+    """Make the files of a machine whose nodes have these processors."""
+    for number, text in enumerate(lists):
+        folder = root / f"sys/devices/system/node/node{number}"
+        folder.mkdir(parents=True)
+        (folder / "cpulist").write_text(text + "\n")
+    return root
+
+
+def test_nodes_are_read_with_the_processors_that_are_allowed(tmp_path: Path) -> None:
+    root = machine(tmp_path, "0-3,8-11", "4-7,12", "", "13")
+    assert read_nodes(root, range(2, 13)) == [
+        MemoryNode(0, frozenset({2, 3, 8, 9, 10, 11})),
+        MemoryNode(1, frozenset({4, 5, 6, 7, 12})),
+    ]
+    assert read_nodes(tmp_path / "nothing", [0]) == []
+
+
+@pytest.mark.parametrize(
+    ("num_nodes", "size", "shares"),
+    [
+        (2, 2, [[0], [1]]),
+        (2, 4, [[0], [0], [1], [1]]),
+        (2, 3, [[0], [0], [1]]),
+        (4, 2, [[0, 1], [2, 3]]),
+        (3, 2, [[0], [1, 2]]),
+    ],
+)
+def test_every_node_has_a_rank(num_nodes: int, size: int, shares: list[list[int]]) -> None:
+    nodes = [MemoryNode(number, frozenset({number})) for number in range(num_nodes)]
+    found = [[node.number for node in nodes_of_rank(nodes, rank, size)] for rank in range(size)]
+    assert found == shares
+
+
+def test_a_rank_stays_on_its_node(tmp_path: Path) -> None:
+    """In a thread of its own, which is bound alone."""
+    first, *others = sorted(os.sched_getaffinity(0))
+    if not others:
+        pytest.skip("needs two cores")
+    root = machine(tmp_path, str(first), ",".join(map(str, others)))
+
+    def bind(rank: int, size: int) -> tuple[str, set[int]]:
+        return bind_rank(rank, size, root), os.sched_getaffinity(0)
+
+    with ThreadPoolExecutor(1) as pool:
+        assert pool.submit(bind, 0, 1).result() == ("rank 0 may use all cores", {first, *others})
+    with ThreadPoolExecutor(1) as pool:
+        told, processors = pool.submit(bind, 0, 2).result()
+        pool.submit(allow, {first, *others}).result()
+        assert pool.submit(allowed_processors).result() == {first, *others}
+    assert told == "rank 0 is bound to memory node 0, 1 processors"
+    assert processors == {first}
+    assert os.sched_getaffinity(0) == {first, *others}
+
+
+def test_one_node_binds_nobody(tmp_path: Path) -> None:
+    processors = os.sched_getaffinity(0)
+    root = machine(tmp_path, f"{min(processors)}-{max(processors)}")
+    assert bind_rank(1, 2, root) == "rank 1 may use all cores: the machine has one memory node"
+    assert os.sched_getaffinity(0) == processors
