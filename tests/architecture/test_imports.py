@@ -101,6 +101,7 @@ def loaded_modules(statement: str) -> set[str]:
         ("import quire.engine.scheduler", {"numpy", "torch"}),
         ("import quire.text.tokenizer", {"numpy", "torch"}),
         ("from quire import LLM", {"torch", "starlette", "transformers"}),
+        ("import quire.distributed.torch_group", {"torch"}),
     ],
 )
 def test_import_stays_light(statement: str, forbidden: set[str]) -> None:

@@ -56,7 +56,7 @@ def test_a_rank_stays_on_its_node(tmp_path: Path) -> None:
     """In a thread of its own, which is bound alone."""
     first, *others = sorted(os.sched_getaffinity(0))
     if not others:
-        pytest.skip("needs two cores")
+        pytest.skip("binding needs two processors")
     root = machine(tmp_path, str(first), ",".join(map(str, others)))
 
     def bind(rank: int, size: int) -> tuple[str, set[int]]:
