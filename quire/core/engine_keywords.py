@@ -130,6 +130,9 @@ class EngineKeywords(TypedDict, total=False):
     pipeline_parallel_size: int
     data_parallel_size: int
     enable_expert_parallel: bool
+    num_redundant_experts: int
+    enable_eplb: bool
+    eplb_step_interval: int
     exact_tensor_parallel: bool
     distributed_executor_backend: Literal["auto", "uni", "mp", "ray"]
     nnodes: int

@@ -176,6 +176,9 @@ METRICS: dict[str, Metric] = {
     "mm_cache_queries": _counter("Pictures of prompts that were computed."),
     "mm_cache_hits": _counter("Of these, rows of pictures known already."),
     "num_ranks": _gauge("Processes that compute the model together."),
+    "expert_imbalance": _gauge(
+        "Rows of the rank whose experts got most over the mean's, in the worst layer."
+    ),
     "rank_memory_bytes": _gauge("Memory of a rank, by pool."),
     "collective_calls": _counter("What rank 0 asked of the others, by kind."),
     "collective_bytes": _counter("Payload of these, by kind."),

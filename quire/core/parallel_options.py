@@ -36,6 +36,11 @@ class ParallelOptions:
         "of a mixture of experts a rank has whole experts, not a part of each",
         aliases=("-ep",),
     )
+    num_redundant_experts: int = option(
+        0, "places for experts that other ranks have, too, on all ranks together"
+    )
+    enable_eplb: bool = option(False, "move experts between ranks by the rows that they get")
+    eplb_step_interval: int = option(3000, "steps between two looks at those rows")
     exact_tensor_parallel: bool = option(
         True, "the same bits as one rank; off: each rank sums a part, with half the messages"
     )
@@ -78,12 +83,23 @@ class ParallelOptions:
             "--pipeline-parallel-size": self.pipeline_parallel_size,
             "--data-parallel-size": self.data_parallel_size,
             "--nnodes": self.nnodes,
+            "--eplb-step-interval": self.eplb_step_interval,
         }
         for flag, value in at_least_one.items():
             if value is not None and value < 1:
                 raise ConfigError(f"[config] {flag} must be at least 1; got {value}.")
         if self.threads is not None and self.threads > 1024:
             raise ConfigError(f"[config] --threads must be at most 1024; got {self.threads}.")
+        if self.num_redundant_experts < 0:
+            raise ConfigError(
+                "[config] --num-redundant-experts must be at least 0; got "
+                f"{self.num_redundant_experts}."
+            )
+        if (self.num_redundant_experts or self.enable_eplb) and self.tensor_parallel_size == 1:
+            raise ConfigError(
+                "[config] --enable-eplb and --num-redundant-experts are of experts on several "
+                "ranks; got --tensor-parallel-size 1. Give more ranks, or leave them out."
+            )
         if not 0 <= self.node_rank < self.nnodes:
             raise ConfigError(
                 f"[config] --node-rank must be in 0..{self.nnodes - 1}, less than --nnodes; got "

@@ -51,6 +51,26 @@ class ExpertPlacement:
         return float(loads.max() / loads.mean()) if loads.any() else 1.0
 
 
+@dataclass(frozen=True, slots=True)
+class ExpertBalance:
+    """What is done about ranks with more rows than others.
+
+    Attributes:
+        redundant: Places of each rank for experts that others have, too.
+        interval: Steps after which experts may move; 0 for never.
+    """
+
+    redundant: int = 0
+    interval: int = 0
+
+
+def first_placement(num_experts: int, size: int, redundant: int) -> ExpertPlacement:
+    """Return where experts are before any has had a row."""
+    if not redundant:
+        return even_placement(num_experts, size)
+    return balanced_placement([1] * num_experts, size, -(-num_experts // size) + redundant)
+
+
 def even_placement(num_experts: int, size: int) -> ExpertPlacement:
     """Return neighbours on one rank; each expert on several where there are more ranks."""
     if size > num_experts:

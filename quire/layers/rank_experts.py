@@ -7,6 +7,7 @@ of each, R = T k routed rows, D model dim.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
@@ -18,9 +19,13 @@ from quire.distributed.group import Group
 from quire.kernels.backend import Array, Backend, MixedExperts
 from quire.kernels.forward_batch import BatchRows
 from quire.kernels.packed_weights import PackedWeights
-from quire.layers.expert_placement import ExpertPlacement, balanced_placement
+from quire.layers.expert_placement import ExpertBalance, ExpertPlacement, balanced_placement
 from quire.layers.parallel_linear import Scratch
 
+log = logging.getLogger(__name__)
+
+#: Experts do not move for less of the busiest rank's rows.
+LEAST_GAIN = 0.05
 #: What was packed of experts, by their numbers: of gate and up, and of down.
 Packed = Mapping[int, tuple[Sequence[PackedWeights], Sequence[PackedWeights]]]
 #: Makes experts of their numbers; what is packed of them is not read.
@@ -38,6 +43,8 @@ class RankExperts:
         make: Makes this rank's.
         exact: Rows are exchanged and summed in the order of the router; else each rank sums up
             what it has, and one message adds these sums.
+        balance: When experts move.
+        first_step: From which steps are counted: layers take turns.
 
     Attributes:
         placement: As given, or as :meth:`rebalance` made it.
@@ -52,7 +59,9 @@ class RankExperts:
         scratch: Scratch,
         placement: ExpertPlacement,
         make: MakeExperts,
-        exact: bool = True,
+        exact: bool,
+        balance: ExpertBalance,
+        first_step: int = 0,
     ) -> None:
         self._backend, self._group, self._scratch, self._make = backend, group, scratch, make
         self._experts: MixedExperts | None = None
@@ -62,6 +71,7 @@ class RankExperts:
         self._place(placement)
         self.nbytes = self._experts.nbytes if self._experts else 0
         self._slots = max(len(placement.of(rank)) for rank in range(group.size))
+        self._interval, self._steps = balance.interval, -first_step
 
     @property
     def packed(self) -> Sequence[Sequence[PackedWeights]]:
@@ -73,24 +83,35 @@ class RankExperts:
         """Rows of the busiest rank over those of the mean, since the last :meth:`rebalance`."""
         return self.placement.imbalance(self.num_rows.tolist())
 
-    def rebalance(self, redundant: int = 0) -> None:
+    def rebalance(self) -> bool:
         """Place experts anew by the rows that they had; what moves is read from the checkpoint.
 
         All ranks call it between the same two steps; no message is sent, as all have counted the
         same.
 
-        Args:
-            redundant: Places of a rank for experts that others have, too.
+        Returns:
+            Whether any moved: not for less than :data:`LEAST_GAIN`.
         """
         rows, size = self.num_rows.tolist(), self._group.size
-        slots = max(-(-len(rows) // size), self._slots) + redundant
-        self._place(balanced_placement(rows, size, slots))
+        found = balanced_placement(rows, size, self._slots)
+        before, after = self.placement.imbalance(rows), found.imbalance(rows)
+        is_worth = after < (1 - LEAST_GAIN) * before
+        if is_worth:
+            self._place(found)
+            log.debug(
+                "experts moved: the busiest rank's rows over the mean %.2f -> %.2f", before, after
+            )
         self.num_rows[:] = 0
+        return is_worth
 
     def __call__(
         self, x: Array, ids: Array, weights: Array, out: Array, rows: BatchRows | None = None
     ) -> Array:
         """As of :class:`quire.kernels.backend.Experts`."""
+        self._steps += 1
+        if self._interval and self._steps > self._interval:
+            self._steps = 1
+            self.rebalance()
         routed = self._backend.to_numpy(ids)
         flat = routed.reshape(-1)
         self.num_rows += np.bincount(flat, minlength=len(self.num_rows))

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from quire.core.parallel_layout import ParallelLayout
+from quire.core.parallel_options import ParallelOptions
 from quire.distributed.group import Group
 from quire.kernels.backend import Backend
+from quire.layers.expert_placement import ExpertBalance
 from quire.models.opened_checkpoint import OpenedCheckpoint
 from quire.models.shards.rank_model import Shard
 from quire.models.stage import GroupLink, Stage
@@ -20,9 +21,8 @@ class ModelPart:
 
     Args:
         rank: Which.
-        layout: Of all.
+        options: How a model is divided.
         group_of: How it reaches others.
-        exact: As of :class:`~quire.models.shards.rank_model.Shard`.
 
     Attributes:
         world: All ranks.
@@ -30,9 +30,8 @@ class ModelPart:
         output_rank: Who has the logits of a step.
     """
 
-    def __init__(
-        self, rank: int, layout: ParallelLayout, group_of: GroupOf, *, exact: bool = True
-    ) -> None:
+    def __init__(self, rank: int, options: ParallelOptions, group_of: GroupOf) -> None:
+        layout = options.layout
         self.rank, self._layout = rank, layout
         self.world = group_of(None)
         self._stage, _ = layout.place(rank)
@@ -40,7 +39,12 @@ class ModelPart:
         self.shard: Shard | None = None
         if layout.tensor > 1:
             ranks, is_whole = layout.stage_ranks(self._stage), layout.pipeline == 1
-            self.shard = Shard(self.world if is_whole else group_of(ranks), exact)
+            group = self.world if is_whole else group_of(ranks)
+            balance = ExpertBalance(
+                redundant=-(-options.num_redundant_experts // layout.tensor),
+                interval=options.eplb_step_interval if options.enable_eplb else 0,
+            )
+            self.shard = Shard(group, options.exact_tensor_parallel, balance)
 
     @property
     def is_first(self) -> bool:

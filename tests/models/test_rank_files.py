@@ -11,6 +11,7 @@ import pytest
 from quire.cli.main import run
 from quire.core.errors import ModelLoadError
 from quire.kernels.registry import create_backend
+from quire.layers.expert_placement import ExpertBalance
 from quire.models.shards.rank_files import INDEX, rank_file
 from quire.models.shards.rank_model import Shard
 from tests.distributed.thread_ranks import on_ranks
@@ -78,11 +79,11 @@ def test_experts_that_move_are_read_from_the_other_ranks_file(divided, oracle, c
     prompt = [np.arange(40) * 7 % 32]
 
     def body(group):
-        driver = create_driver(divided, cpu, shard=Shard(group))
-        driver.step(prompt)
+        shard = Shard(group, True, ExpertBalance())
+        driver = create_driver(divided, cpu, shard=shard)
         for layer in driver.decoder.rank_experts:
-            layer.rebalance(redundant=2)
-        driver.start(1)
+            layer.num_rows[:] = np.arange(len(layer.num_rows))[::-1] ** 3
+            assert layer.rebalance()
         return driver.step(prompt)
 
     want = create_driver(oracle("qwen3-moe")[1], cpu).step(prompt)

@@ -7,10 +7,11 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from quire.core.errors import ConfigError
 from quire.core.moe_config import MoEConfig
 from quire.distributed.group import Group
 from quire.kernels.backend import Backend, Linear, MixedExperts
-from quire.layers.expert_placement import even_placement
+from quire.layers.expert_placement import ExpertBalance, first_placement
 from quire.layers.parallel_linear import (
     GatheredLinear,
     OwnOutputs,
@@ -40,14 +41,17 @@ class Shard:
     Attributes:
         group: The ranks, this one among them.
         exact: Every sum is formed by one rank, so that bits are those of one rank alone.
+        balance: What is done about ranks whose experts have more rows than others'.
     """
 
     group: Group
     exact: bool = True
+    balance: ExpertBalance = ExpertBalance()
 
     def __str__(self) -> str:
         kind = "" if self.exact else ", summed"
-        return f"rank {self.group.rank} of {self.group.size}{kind}"
+        copies = f", {self.balance.redundant} more experts" if self.balance.redundant else ""
+        return f"rank {self.group.rank} of {self.group.size}{kind}{copies}"
 
 
 class WholeModel:
@@ -115,11 +119,17 @@ class RankModel:
         self._backend, self._group, self._scratch = backend, shard.group, Scratch(backend)
         self.rank_experts: list[RankExperts] = []
         size, rank = shard.group.size, shard.group.rank
-        self._exact = shard.exact
+        self._exact, self._balance = shard.exact, shard.balance
+        redundant = shard.balance.redundant
+        if opened.config.moe is None and shard.balance != ExpertBalance():
+            raise ConfigError(
+                "[parallel] --enable-eplb and --num-redundant-experts need a mixture of experts; "
+                f"got {opened.config.architecture}. Leave them out."
+            )
         # What adapters add is of whole rows of inputs; files of ranks have these, too.
         exact = shard.exact or takes_adapters or isinstance(opened.tensors, RankFolder)
         cuts = find_cuts(opened.tensors, opened.weights, plan, size, exact)
-        self._cuts, self._shares = cuts, find_shares(opened.config, size, cuts.unit)
+        self._cuts, self._shares = cuts, find_shares(opened.config, size, cuts.unit, redundant)
         self.weights = ShareWeights(opened.weights, self._shares[rank], cuts)
         self._own = own_parts(self.weights, cuts)
         self.tensors: TensorSource
@@ -183,8 +193,17 @@ class RankModel:
 
     def experts(self, moe: MoEConfig, make: MakeExperts) -> tuple[MixedExperts, Sequence[int]]:
         """Return experts of a layer that find the others', and the numbers of this rank's."""
-        placement = even_placement(moe.num_experts, self._group.size)
-        made = RankExperts(self._backend, self._group, self._scratch, placement, make, self._exact)
+        placement = first_placement(moe.num_experts, self._group.size, self._balance.redundant)
+        made = RankExperts(
+            self._backend,
+            self._group,
+            self._scratch,
+            placement,
+            make,
+            self._exact,
+            self._balance,
+            first_step=len(self.rank_experts),
+        )
         self.rank_experts.append(made)
         return made, placement.of(self._group.rank)
 

@@ -19,11 +19,13 @@ class RankPart:
     Attributes:
         rank, size: This one, of how many.
         exact: As of :class:`~quire.models.shards.rank_model.Shard`.
+        redundant: Places for experts that others have, too.
     """
 
     rank: int
     size: int
     exact: bool = True
+    redundant: int = 0
 
 
 def rank_weights(
@@ -40,5 +42,5 @@ def rank_weights(
         ConfigError: The model cannot be divided that far.
     """
     cuts = find_cuts(tensors, weights, plan, part.size, part.exact)
-    shares = find_shares(weights.config, part.size, cuts.unit)
+    shares = find_shares(weights.config, part.size, cuts.unit, part.redundant)
     return ShareWeights(weights, shares[part.rank], cuts)

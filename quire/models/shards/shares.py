@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from quire.core.errors import ConfigError
 from quire.core.model_config import ModelConfig
 from quire.core.parallel_layout import split
-from quire.layers.expert_placement import even_placement
+from quire.layers.expert_placement import first_placement
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,8 +55,16 @@ def has_whole_attention(config: ModelConfig, size: int) -> bool:
     return config.qk_norm == "rms_of_rows" or size > config.num_heads
 
 
-def find_shares(config: ModelConfig, size: int, unit: int = 1) -> Sequence[Share]:
-    """Return the shares of ``size`` ranks, those of MLPs in multiples of ``unit``, if they may be.
+def find_shares(
+    config: ModelConfig, size: int, unit: int = 1, redundant: int = 0
+) -> Sequence[Share]:
+    """Return the shares of some ranks.
+
+    Args:
+        config: The model.
+        size: Ranks.
+        unit: Shares of MLPs are multiples of it, if they may be.
+        redundant: Places of a rank for experts that others have, too.
 
     Raises:
         ConfigError: There are more ranks than rows of a matrix.
@@ -76,9 +84,10 @@ def find_shares(config: ModelConfig, size: int, unit: int = 1) -> Sequence[Share
     counts = (config.intermediate_size, shared, config.hidden_size, config.vocab_size)
     units = [unit if unit * size <= count else 1 for count in counts[:2]] + [1, 1]
     ranges = [split(count, size, own) for count, own in zip(counts, units, strict=True)]
-    found = []
+    moe, found = config.moe, []
+    placement = first_placement(moe.num_experts, size, redundant) if moe else None
     for rank, heads in enumerate(find_heads(config, size)):
-        own = even_placement(config.moe.num_experts, size).of(rank) if config.moe else ()
+        own = placement.of(rank) if placement else ()
         width, always, outputs, tokens = (parts[rank] for parts in ranges)
         found.append(Share(*heads, width, always, outputs, tokens, own))
     return found

@@ -14,6 +14,7 @@ from quire.core.metrics import Samples
 from quire.core.model_config import ModelConfig
 from quire.core.resolve import ResolvedConfig
 from quire.kernels.backend import KVCache
+from quire.layers.rank_experts import RankExperts
 from quire.models.decoder import Decoder
 from quire.models.model import Model
 from quire.runner.adapter_store import OtherRanks
@@ -132,18 +133,19 @@ class ManyRanks:
     def __init__(self, ranks: Ranks, config: EngineConfig, model_config: ModelConfig) -> None:
         self.config = config
         self._ranks = ranks
-        options = config.parallel
-        part = ModelPart(0, options.layout, ranks.group, exact=options.exact_tensor_parallel)
+        part = ModelPart(0, config.parallel, ranks.group)
         self.part: ModelPart | None = part
         self._world = part.world
         self.failure: socket.socket | None = self._ranks.failure
         self._model_config = model_config
         self._loaded: list[RankLoaded] = []
         self._lead: LeadDecoder | None = None
+        self._rank_experts: Sequence[RankExperts] = ()
 
     def model(self, own: Decoder) -> Model:
         """Return it with what it tells the others."""
         assert self.part is not None
+        self._rank_experts = own.rank_experts
         self._lead = LeadDecoder(own, self.part, self._ranks.announce)
         return self._lead
 
@@ -205,6 +207,8 @@ class ManyRanks:
         """Return what goes between ranks, and each one's memory, by metric stem."""
         counts, found = self._world.counts, Samples()
         found["num_ranks"] = len(self._loaded)
+        if self._rank_experts:
+            found["expert_imbalance"] = max(own.imbalance for own in self._rank_experts)
         for rank, pools in enumerate(self._pools()):
             for pool, size in pools.items():
                 found[f'rank_memory_bytes{{rank="{rank}",pool="{pool}"}}'] = size

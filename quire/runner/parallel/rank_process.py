@@ -42,10 +42,7 @@ def run(connection: socket.socket) -> None:
 def serve(connection: socket.socket, start: StartRank, world: World) -> None:
     """Be a rank until the driver ends it; what goes wrong is told to the driver."""
     try:
-        options = start.config.parallel
-        rank_part = ModelPart(
-            start.rank, options.layout, world.group, exact=options.exact_tensor_parallel
-        )
+        rank_part = ModelPart(start.rank, start.config.parallel, world.group)
         part = load_part(Path(start.folder), start.config, rank_part)
         send(
             connection,
