@@ -16,6 +16,7 @@ import pytest
 #: Beginnings of reasons with which a test may skip although everything was installed.
 MAY_SKIP = {
     "run scripts/test_clients": "it has an environment of its own, in which nothing may skip",
+    "run scripts/test_ray": "the same",
     "needs the packages and the server of scripts/test_clients": "the same",
     "the real vocabularies are not at ": "they lie next to the checkout, not in it",
     "no recorded trace next to the checkout": "the same",

@@ -66,6 +66,12 @@ def omp_num_threads() -> int | None:
     return int(limit) if limit.isdigit() and int(limit) > 0 else None
 
 
+def ray_address() -> str | None:
+    """Return ``host:port`` of the Ray cluster that ``RAY_ADDRESS`` names, if it does so."""
+    address = os.environ.get("RAY_ADDRESS", "")
+    return address if address.rpartition(":")[2].isdigit() else None
+
+
 def cache_folder() -> Path:
     """Return the folder that keeps what Quire fetched: ``QUIRE_CACHE``, or the user's cache."""
     own = get("QUIRE_CACHE")

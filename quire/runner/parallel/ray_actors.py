@@ -6,9 +6,11 @@ Ray only places and starts them; nothing of a step goes through it.
 from __future__ import annotations
 
 import secrets
+import socket
 from contextlib import suppress
 from typing import Any
 
+from quire.core import env
 from quire.core.errors import ConfigError, ModelLoadError
 from quire.core.log import get_logger
 from quire.core.parallel_layout import ParallelLayout
@@ -22,6 +24,17 @@ _NO_RAY = (
     "[parallel] --distributed-executor-backend ray needs Ray; it is not installed. Run pip install "
     "'quire[ray]' on each node."
 )
+
+
+def _reach(address: str | None) -> None:
+    """Try the cluster's address; Ray itself would go on for minutes.
+
+    Raises:
+        OSError: Nobody listens there.
+    """
+    if address is not None:
+        host, _, port = address.rpartition(":")
+        socket.create_connection((host, int(port)), timeout=10).close()
 
 
 class RankActor:
@@ -62,8 +75,9 @@ class RayActors:
             raise ConfigError(_NO_RAY) from error
         self._ray, self._layout, self._threads = ray, layout, threads
         try:
+            _reach(env.ray_address())
             ray.init(address="auto", logging_level="warning", namespace="quire")
-        except ConnectionError as error:
+        except OSError as error:  # ConnectionError, too
             raise ConfigError(
                 "[parallel] --distributed-executor-backend ray needs a cluster; got none. Run ray "
                 "start --head on this node, or set RAY_ADDRESS."

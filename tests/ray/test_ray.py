@@ -1,0 +1,168 @@
+"""Ranks on the nodes of a Ray cluster, which are processes of this machine; real kills."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import Any
+
+import psutil
+import pytest
+
+from quire.core.errors import ConfigError
+from tests.robustness.conftest import Crowd, ask, assert_nothing_left, is_ready, wait_for
+from tools.serve_process import ROOT, ServeProcess
+
+BODY: dict[str, Any] = {"prompt": "Once", "max_tokens": 300, "ignore_eos": True, "temperature": 0}
+MODEL = ["quire-tiny", "--threads", "1", "--memory", "200MiB", "--max-num-seqs", "4"]
+#: Within which the service must be healthy again.
+HEALTHY_SECONDS = 20.0
+HERE = re.compile(r"rank 1 on \S+ \(process (\d+)\) is here")
+
+needs_ray = pytest.mark.skipif(
+    importlib.util.find_spec("ray") is None, reason="run scripts/test_ray"
+)
+
+
+class RayCluster:
+    """A head without processors, and nodes of one each: ranks are on nodes of their own."""
+
+    def __init__(self) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "tools.ray_cluster"],
+            cwd=ROOT,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        self.address = self._line()
+
+    def _line(self) -> str:
+        assert self._process.stdout is not None
+        return self._process.stdout.readline().strip()
+
+    def add(self) -> None:
+        """Add a node."""
+        assert self._process.stdin is not None
+        self._process.stdin.write("add\n")
+        self._process.stdin.flush()
+        assert self._line() == "added"
+
+    def end(self) -> None:
+        self._process.send_signal(signal.SIGTERM)
+        self._process.wait(60)
+        for stream in (self._process.stdin, self._process.stdout):
+            assert stream is not None
+            stream.close()
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[RayCluster]:
+    before = {process.pid for process in psutil.process_iter()}
+    cluster = RayCluster()
+    assert cluster.address
+    yield cluster
+    cluster.end()
+    wait_for(lambda: not ours(before), 20)
+
+
+def ours(before: set[int]) -> list[psutil.Process]:
+    """Return processes of Ray that were not there before."""
+    found = []
+    for process in psutil.process_iter():
+        with suppress(psutil.Error):
+            if process.pid not in before and "ray" in process.name():
+                found.append(process)
+    return found
+
+
+@pytest.fixture(scope="module")
+def expected() -> str:
+    """What one process answers."""
+    with ServeProcess(MODEL) as alone:
+        return ask(alone.wait_ready(), BODY).text
+
+
+@pytest.fixture
+def server(cluster: RayCluster) -> Iterator[ServeProcess]:
+    flags = ["-tp", "2", "--distributed-executor-backend", "ray"]
+    with ServeProcess([*MODEL, *flags], RAY_ADDRESS=cluster.address) as server:
+        server.wait_ready()
+        yield server
+        assert server.end() == 0, server.stderr
+
+
+def rank(server: ServeProcess) -> psutil.Process:
+    """Return the actor that came last."""
+    return psutil.Process(int(HERE.findall(server.stderr)[-1]))
+
+
+def kill_actor(server: ServeProcess, cluster: RayCluster) -> None:
+    rank(server).kill()
+
+
+def kill_node(server: ServeProcess, cluster: RayCluster) -> None:
+    """Kill all processes of the rank's node, as when it loses power; another one comes."""
+    node = rank(server).parent()
+    assert node is not None and "raylet" in node.name(), node
+    for process in (node, *node.children(recursive=True)):
+        process.kill()
+    threading.Thread(target=cluster.add).start()
+
+
+@needs_ray
+@pytest.mark.parametrize("kill", [kill_actor, kill_node])
+def test_a_part_of_a_ray_cluster_is_lost(server, cluster, expected, kill, request):
+    """Each request ends once, with its answer or an error that says why; then it serves again."""
+    assert ask(server.address, BODY).text == expected
+    slowest = 0.0
+    for _ in range(request.config.getoption("--fault-times")):
+        crowd = Crowd(server.address, [BODY] * 8)
+        crowd.wait_until_running()
+        kill(server, cluster)
+        killed = time.monotonic()
+        for ending in crowd.endings():
+            if ending.error is None:
+                assert (ending.text, ending.reason) == (expected, "length")
+            else:
+                assert ending.error["code"] == 503 and "rank 1" in ending.error["message"], ending
+        wait_for(lambda: not is_ready(server.address), 10)
+        wait_for(lambda: is_ready(server.address), HEALTHY_SECONDS)
+        slowest = max(slowest, time.monotonic() - killed)
+        assert ask(server.address, BODY).text == expected
+    print(f"healthy again after {slowest:.1f} s at most")
+    assert_nothing_left(server.address)
+
+
+@needs_ray
+def test_logs_of_a_rank_begin_with_its_number(cluster):
+    """A rank that cannot load says so in the driver's log."""
+    flags = ["-tp", "2", "--distributed-executor-backend", "ray", "--threads", "3"]
+    with ServeProcess([*MODEL[:1], *flags], RAY_ADDRESS=cluster.address) as server:
+        wait_for(lambda: "no node has 6 processors" in server.stderr, 30)
+
+
+@needs_ray
+def test_no_cluster_is_said():
+    with ServeProcess(
+        [*MODEL, "-tp", "2", "--distributed-executor-backend", "ray"], RAY_ADDRESS="127.0.0.1:9"
+    ) as server:
+        assert server.popen.wait(60) == 1
+        server.end()
+        assert "needs a cluster; got none" in server.stderr and "Traceback" not in server.stderr
+
+
+@pytest.mark.skipif(importlib.util.find_spec("ray") is not None, reason="run scripts/test_ray")
+def test_ray_that_is_not_installed_is_said():
+    from quire.core.parallel_layout import ParallelLayout
+    from quire.runner.parallel.ray_actors import RayActors
+
+    with pytest.raises(ConfigError, match=r"needs Ray; it is not installed"):
+        RayActors(ParallelLayout(2), 1)
