@@ -1,4 +1,7 @@
-"""``scripts/faults``: run the fault matrix of docs/faults.md and write what each cell showed."""
+"""``scripts/faults``: run the fault matrix of docs/faults.md and write what each cell showed.
+
+``--page cluster`` is that of docs/cluster.md, of which a part needs Ray: see ``scripts/test_ray``.
+"""
 
 from __future__ import annotations
 
@@ -16,14 +19,13 @@ from rich.table import Table
 from benchmarks import results
 
 ROOT = Path(__file__).parents[2]
-TABLE = ROOT / "docs" / "faults.md"
 _ROW = re.compile(r"\| (.+?) \| (.+) \| ((?:`test_\w+`(?:, )?)+) \|")
 
 
-def rows() -> list[tuple[str, str, list[str]]]:
-    """Return each fault with its outcome and the names of its tests."""
+def rows(page: str = "faults") -> list[tuple[str, str, list[str]]]:
+    """Return each fault of a page with its outcome and the names of its tests."""
     found = []
-    for line in TABLE.read_text().splitlines():
+    for line in (ROOT / "docs" / f"{page}.md").read_text().splitlines():
         match = _ROW.fullmatch(line)
         if match:
             found.append((match[1], match[2], re.findall(r"`(test_\w+)`", match[3])))
@@ -33,8 +35,12 @@ def rows() -> list[tuple[str, str, list[str]]]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--times", type=int, default=50, help="how often repeated faults strike")
-    times = parser.parse_args().times
-    names = [name for _, _, tests in rows() for name in tests]
+    parser.add_argument("--page", default="faults", help="of docs: faults or cluster")
+    parser.add_argument("--only", default="", help="faults with this word")
+    arguments = parser.parse_args()
+    times = arguments.times
+    table_rows = [row for row in rows(arguments.page) if arguments.only in row[0]]
+    names = [name for _, _, tests in table_rows for name in tests]
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder) / "report.xml"
         selection = ["-k", " or ".join(names), f"--junitxml={report}", "-q"]
@@ -43,14 +49,16 @@ def main() -> None:
         cases = list(ElementTree.parse(report).iter("testcase"))
     table = Table("fault", "shown by", "result")
     cells = []
-    for fault, outcome, tests in rows():
+    for fault, outcome, tests in table_rows:
         mine = [case for case in cases if case.get("name", "").partition("[")[0] in tests]
         bad = [case for case in mine if case.find("failure") is not None or len(case)]
         result = "as stated" if mine and not bad else "NOT as stated" if bad else "not run"
         cells.append({"fault": fault, "outcome": outcome, "tests": len(mine), "result": result})
         table.add_row(fault, ", ".join(tests), result)
     Console().print(table)
-    print(f"written: {results.write('faults', cells, times=times).name}")
+    name = "faults" if arguments.page == "faults" else f"faults_{arguments.page}"
+    name += f"_{arguments.only.lower()}" if arguments.only else ""
+    print(f"written: {results.write(name, cells, times=times).name}")
     sys.exit(code)
 
 
