@@ -90,7 +90,8 @@ class Run:
         scheduler, options = self.engine.scheduler, self.engine.scheduler.options
         if len(self.plans) > num_plans:
             budget = options.max_num_batched_tokens
-            assert 0 < self.plans[-1].num_scheduled_tokens <= budget
+            least = 0 if self.plans[-1].moves_blocks else 1
+            assert least <= self.plans[-1].num_scheduled_tokens <= budget
         slots = sum(1 + len(request.pending_children) for request in scheduler.running)
         assert slots <= options.max_num_seqs
         assert scheduler.running == sorted(scheduler.running, key=lambda r: r.order)
