@@ -22,7 +22,7 @@ class BlockMoves:
         self._saves = saves
         self._stores: list[tuple[int, bytes]] = []
         self._loads: dict[int, bytes] = {}
-        self._filled: list[tuple[int, bytes]] = []
+        self._filled: dict[int, bytes] = {}
 
     def load(self, blocks: Iterable[tuple[int, bytes]]) -> None:
         """Have the next step fill blocks that were just given out."""
@@ -36,17 +36,18 @@ class BlockMoves:
     def cached(self, block_id: int, block_hash: bytes) -> None:
         """Have the block saved once the step has filled it."""
         if self._saves:
-            self._filled.append((block_id, block_hash))
+            self._filled[block_id] = block_hash
 
     def hit(self, request_id: str, block_ids: Sequence[int]) -> None:
         """Mean nothing: the block stays where it is."""
 
     def evicted(self, block_id: int, block_hash: bytes) -> None:
-        """Mean nothing: it may be wrong, and where it is not, :meth:`given_out` follows."""
+        """Have nothing saved of it: something else may fill it. It may be wrong, too."""
+        self._filled.pop(block_id, None)
 
     def fill(self, plan: SchedulerOutput) -> None:
         """Move what was collected to the step's plan."""
         plan.block_stores, self._stores = self._stores, []
         plan.block_loads, loads = list(self._loads.items()), self._loads
-        plan.block_saves = [pair for pair in self._filled if pair[0] not in loads]
-        self._loads, self._filled = {}, []
+        plan.block_saves = [pair for pair in self._filled.items() if pair[0] not in loads]
+        self._loads, self._filled = {}, {}
