@@ -105,7 +105,9 @@ class Engine:
         self._lifetimes = BlockLifetimes(clock) if cache.kv_cache_metrics else None
         self._canary_feed = CanaryFeed() if cache.kv_canary != "off" else None
         tiers = executor.tiers
-        self._moves = None if tiers is None else BlockMoves(tiers.outlive)
+        # What a plan under way fills may stand on blocks that turn out to have no content.
+        saves = tiers is not None and tiers.outlive and executor.depth == 1
+        self._moves = None if tiers is None else BlockMoves(saves)
         self._flights = Flights(executor.depth)
         self._early: list[EngineOutput] = []  # of steps that ended between two calls of `step`
         in_flight = self._flights if executor.depth > 1 else None

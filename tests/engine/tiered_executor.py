@@ -104,7 +104,7 @@ class TieredExecutor(PagedExecutor):
         for block_id, key in plan.block_stores:
             self.slow.kept[key] = self._content(block_id, key)
         for block_id, content in loads:
-            self._write(block_id, content)
+            self._fill(block_id, content)
         super()._compute(SchedulerOutput(block_copies=plan.block_copies))
         lost = [block_id for block_id, content in loads if content is None]
         table = TokenTable(max(len(self.held), 1), self.num_blocks)
@@ -113,8 +113,9 @@ class TieredExecutor(PagedExecutor):
             table.block_ids[number, : len(held.block_ids)] = held.block_ids
         if not plan.scheduled:
             return StepOutput(lost_block_ids=lost)
-        parts = StepParts(table, self.kv_cache_spec.block_size, super()._compute)
-        result = parts.run(plan, {}, lost)
+        compute = super()._compute
+        parts = StepParts(table, self.kv_cache_spec.block_size, lambda part: lambda: compute(part))
+        result = parts.begin(plan, {}, lost)()
         if not result.lost_ids:
             for block_id, key in plan.block_saves:
                 self.slow.kept[key] = self._content(block_id, key)
@@ -142,7 +143,7 @@ class TieredExecutor(PagedExecutor):
         assert known is None or known == content, "equal hashes, other content"
         return content
 
-    def _write(self, block_id: int, content: Content | None) -> None:
+    def _fill(self, block_id: int, content: Content | None) -> None:
         for number, layer in enumerate(self.layers):
             for i, slot in enumerate(self._slots(block_id)):
                 layer[slot] = -9 if content is None else content[number][i]

@@ -31,6 +31,7 @@ def start(create_llm, **settings):
         {"model": resolve_model("quire-tiny"), "kv_cache_dtype": "int4"},
         {"kv_canary": "raise"},
         {"model": "tiny-deepseek"},
+        {"pipeline_parallel_size": 2},
     ],
 )
 def test_evicted_blocks_come_back_from_memory(create_llm, prompts, settings):
