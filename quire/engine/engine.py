@@ -6,10 +6,9 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 
-from quire.core.config import EngineConfig, SchedulerOptions
+from quire.core.config import EngineConfig
 from quire.core.encoder_settings import fit_to_model
 from quire.core.errors import (
-    ConfigError,
     EngineDeadError,
     PromptTooLongError,
     RankDeadError,
@@ -36,6 +35,7 @@ from quire.engine.request import Request, derive_seed, sequence_seed
 from quire.engine.request_queue import arrival_order
 from quire.engine.scheduler import Scheduler
 from quire.engine.stats import StepWatch
+from quire.engine.step_rules import check_steps
 from quire.engine.tier_gate import TIER_SECONDS, TierGate
 from quire.speculative.controller import Controller
 
@@ -81,19 +81,7 @@ class Engine:
         self.executor = executor
         self.max_model_len = config.model.max_model_len or model_config.max_position_embeddings
         options, cache = config.scheduler, config.cache
-        if not options.enable_chunked_prefill:
-            if options.max_num_batched_tokens < self.max_model_len:
-                raise ConfigError(
-                    "[config] without chunked prefill --max-num-batched-tokens must be at least "
-                    f"--max-model-len ({self.max_model_len}); got {options.max_num_batched_tokens}."
-                    " Raise it, or keep chunked prefill on."
-                )
-            if options.long_prefill_token_threshold:
-                raise ConfigError(
-                    "[config] --long-prefill-token-threshold needs chunked prefill; got "
-                    f"{options.long_prefill_token_threshold} without. Drop one of the two."
-                )
-        _check_pictures(options, model_config)
+        check_steps(options, model_config, self.max_model_len)
         self._use_cache = cache.use_cache
         self._vocab_size = model_config.vocab_size
         self._policy = options.scheduling_policy
@@ -487,17 +475,3 @@ class Engine:
                 param="prompt",
             )
         return num_prompt + 1
-
-
-def _check_pictures(options: SchedulerOptions, model_config: ModelConfig) -> None:
-    """Refuse steps that have no room for a picture whose rows must be computed together."""
-    vision = model_config.vision
-    if vision is None or not vision.sees_ahead:
-        return
-    least = vision.least_tokens + options.max_num_seqs
-    if options.max_num_batched_tokens < least:
-        raise ConfigError(
-            "[config] --max-num-batched-tokens must hold a picture of this model and a token of "
-            f"each other request, {vision.least_tokens} + {options.max_num_seqs}; got "
-            f"{options.max_num_batched_tokens}. Raise it, or lower --max-num-seqs."
-        )

@@ -28,16 +28,16 @@ def find(file: str, kind: str, name: str = "quire") -> dict[str, Any]:
 
 
 def command_lines() -> Iterator[Any]:
-    """Give the words after ``quire serve`` that each pod runs, and its number."""
+    """Give the arguments after ``quire serve`` that each pod runs, and its number."""
     spec = find("leader_worker_set", "LeaderWorkerSet")["spec"]["leaderWorkerTemplate"]
     assert str(spec["size"]) == LWS["LWS_GROUP_SIZE"]
     for number, role in enumerate(("leader", "worker")):
         (container,) = spec[f"{role}Template"]["spec"]["containers"]
-        words = container["args"]
+        arguments = container["args"]
         for variable, value in (*LWS.items(), ("LWS_WORKER_INDEX", str(number))):
-            words = [word.replace(f"$({variable})", value) for word in words]
-        assert words.pop(0) == "serve"
-        yield pytest.param(words, number, id=f"leader_worker_set-{role}")
+            arguments = [word.replace(f"$({variable})", value) for word in arguments]
+        assert arguments.pop(0) == "serve"
+        yield pytest.param(arguments, number, id=f"leader_worker_set-{role}")
     spec = find("stateful_set", "StatefulSet")["spec"]
     (container,) = spec["template"]["spec"]["containers"]
     for number in range(spec["replicas"]):
@@ -49,20 +49,20 @@ def command_lines() -> Iterator[Any]:
             text=True,
             check=True,
         )
-        words = done.stdout.split()
-        assert words.pop(0) == "serve"
-        yield pytest.param(words, number, id=f"stateful_set-{number}")
-    words = shlex.split(find("ray_job", "RayJob")["spec"]["entrypoint"])
-    assert words[:2] == ["quire", "serve"]
-    yield pytest.param(words[2:], 0, id="ray_job")
+        arguments = done.stdout.split()
+        assert arguments.pop(0) == "serve"
+        yield pytest.param(arguments, number, id=f"stateful_set-{number}")
+    arguments = shlex.split(find("ray_job", "RayJob")["spec"]["entrypoint"])
+    assert arguments[:2] == ["quire", "serve"]
+    yield pytest.param(arguments[2:], 0, id="ray_job")
 
 
-@pytest.mark.parametrize(("words", "number"), list(command_lines()))
-def test_command_lines_are_understood(words, number):
+@pytest.mark.parametrize(("arguments", "number"), list(command_lines()))
+def test_command_lines_are_understood(arguments, number):
     """A pod that serves has no --headless, and the other way round; ranks are as many as pods."""
-    assert ("--headless" in words) == (number > 0)
-    assert ("--host=0.0.0.0" in words) == (number == 0)
-    known = [word if word != "/models/NAME" else "quire-tiny" for word in words]
+    assert ("--headless" in arguments) == (number > 0)
+    assert ("--host=0.0.0.0" in arguments) == (number == 0)
+    known = [word if word != "/models/NAME" else "quire-tiny" for word in arguments]
     result = CliRunner().invoke(serve, [*known, "--dry-run"])
     assert result.exit_code == 0, result.output
     assert "stage 1: layers 3 to 5, ranks 1" in result.output
