@@ -40,6 +40,9 @@ ADDRESS = "http://127.0.0.1:8000"
 NOT_RUN = {
     ("ARCHITECTURE.md", " "): "a drawing",
     ("native/README.md", "include/"): "a drawing",
+    ("docs/cluster.md", "stage 0"): "what --dry-run prints",
+    ("docs/cluster.md", "ray start"): "of an environment of its own: scripts/test_ray",
+    ("docs/cluster.md", "python -m tools.ray_cluster"): "the same",
     ("docs/anthropic.md", "import anthropic"): "of an environment of its own: tests/clients",
     ("docs/anthropic.md", "export "): "settings of other programs",
     ("docs/server.md", "loading: "): "what the server prints",

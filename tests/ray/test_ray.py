@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import Any
 
@@ -17,7 +17,14 @@ import psutil
 import pytest
 
 from quire.core.errors import ConfigError
-from tests.robustness.conftest import Crowd, ask, assert_nothing_left, is_ready, wait_for
+from tests.robustness.conftest import (
+    KILLS_OF_A_SERVER,
+    Crowd,
+    ask,
+    assert_nothing_left,
+    is_ready,
+    wait_for,
+)
 from tools.serve_process import ROOT, ServeProcess
 
 BODY: dict[str, Any] = {"prompt": "Once", "max_tokens": 300, "ignore_eos": True, "temperature": 0}
@@ -90,13 +97,9 @@ def expected() -> str:
         return ask(alone.wait_ready(), BODY).text
 
 
-@pytest.fixture
-def server(cluster: RayCluster) -> Iterator[ServeProcess]:
+def serve_on(cluster: RayCluster) -> ServeProcess:
     flags = ["-tp", "2", "--distributed-executor-backend", "ray"]
-    with ServeProcess([*MODEL, *flags], RAY_ADDRESS=cluster.address) as server:
-        server.wait_ready()
-        yield server
-        assert server.end() == 0, server.stderr
+    return ServeProcess([*MODEL, *flags], RAY_ADDRESS=cluster.address)
 
 
 def rank(server: ServeProcess) -> psutil.Process:
@@ -119,26 +122,39 @@ def kill_node(server: ServeProcess, cluster: RayCluster) -> None:
 
 @needs_ray
 @pytest.mark.parametrize("kill", [kill_actor, kill_node])
-def test_a_part_of_a_ray_cluster_is_lost(server, cluster, expected, kill, request):
+def test_a_part_of_a_ray_cluster_is_lost(cluster, expected, kill, request):
     """Each request ends once, with its answer or an error that says why; then it serves again."""
-    assert ask(server.address, BODY).text == expected
-    slowest = 0.0
-    for _ in range(request.config.getoption("--fault-times")):
-        crowd = Crowd(server.address, [BODY] * 8)
-        crowd.wait_until_running()
-        kill(server, cluster)
-        killed = time.monotonic()
-        for ending in crowd.endings():
-            if ending.error is None:
-                assert (ending.text, ending.reason) == (expected, "length")
-            else:
-                assert ending.error["code"] == 503 and "rank 1" in ending.error["message"], ending
-        wait_for(lambda: not is_ready(server.address), 10)
-        wait_for(lambda: is_ready(server.address), HEALTHY_SECONDS)
-        slowest = max(slowest, time.monotonic() - killed)
-        assert ask(server.address, BODY).text == expected
+    slowest, times = 0.0, request.config.getoption("--fault-times")
+    for first in range(0, times, KILLS_OF_A_SERVER):
+        with serve_on(cluster) as server:
+            assert ask(server.wait_ready(), BODY).text == expected
+            for _ in range(min(KILLS_OF_A_SERVER, times - first)):
+                slowest = max(slowest, survive(server, cluster, kill, expected))
+            assert_nothing_left(server.address)
+            assert server.end() == 0, server.stderr
     print(f"healthy again after {slowest:.1f} s at most")
-    assert_nothing_left(server.address)
+
+
+def survive(
+    server: ServeProcess,
+    cluster: RayCluster,
+    kill: Callable[[ServeProcess, RayCluster], None],
+    expected: str,
+) -> float:
+    """Kill under load; return the seconds until requests are answered again."""
+    crowd = Crowd(server.address, [BODY] * 8)
+    crowd.wait_until_running()
+    kill(server, cluster)
+    killed = time.monotonic()
+    for ending in crowd.endings():
+        if ending.error is None:
+            assert (ending.text, ending.reason) == (expected, "length")
+        else:
+            assert ending.error["code"] == 503 and "rank 1" in ending.error["message"], ending
+    wait_for(lambda: not is_ready(server.address), 10)
+    wait_for(lambda: is_ready(server.address), HEALTHY_SECONDS)
+    assert ask(server.address, BODY).text == expected
+    return time.monotonic() - killed
 
 
 @needs_ray

@@ -21,6 +21,8 @@ PATH = "/v1/completions"
 #: More than fits at once, so that some wait; long enough to be caught in the midst.
 LONG = {"prompt": "Once", "max_tokens": 1900, "ignore_eos": True, "seed": 1}
 SHORT = {**LONG, "max_tokens": 8}
+#: A server whose engine is lost again and again waits twice as long each time before it starts it.
+KILLS_OF_A_SERVER = 4
 
 
 @pytest.fixture(scope="session")
