@@ -5,7 +5,7 @@
 The cache holds one prompt; two are asked in turn, so that each has to come back from its tier.
 They are computed once by each engine: that is what the others are compared with. Files are read
 from the device: the system's copies are dropped before. ``restart`` is the first request of a new
-engine. ``meanwhile`` is a stream that makes tokens while a prompt comes back: its longest step until
+engine. ``stream`` is one that makes tokens while a prompt comes back: its longest step until
 the last block is there, and its median step without.
 """
 
@@ -65,7 +65,7 @@ class Asked:
         while tiers.num_queued:
             time.sleep(0.01)
 
-    def meanwhile(self, number: int) -> dict[str, float]:
+    def stream(self, number: int) -> dict[str, float]:
         """Return a stream's median step, and its longest one while a prompt's blocks come."""
         engine = self.llm.engine
         params = SamplingParams(max_tokens=STREAM_TOKENS, ignore_eos=True, detokenize=False)
@@ -124,7 +124,7 @@ def measure(
             if repeat:
                 loaded.append(seconds)
     row: dict[str, Any] = {"computed": results.summary(computed), "loaded": results.summary(loaded)}
-    row["meanwhile"] = asked.meanwhile(0)
+    row["stream"] = asked.stream(0)
     asked.llm.shutdown()
     if files is not None:
         restarted = []
@@ -182,7 +182,7 @@ def main() -> None:
         table.add_row(name, *cells)
     Console().print(table)
     for name, row in found.items():
-        print(name, row["meanwhile"])
+        print(name, row["stream"])
     path = results.write(results.per_processor(f"tiers_{options.preset}"), found, tokens=TOKENS)
     print(f"written: {path.name}")
 

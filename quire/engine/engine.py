@@ -20,7 +20,6 @@ from quire.core.outputs import RequestMetrics
 from quire.core.request import EngineRequest
 from quire.engine.adapter_gate import LOADING_SECONDS, AdapterGate
 from quire.engine.block_lifetimes import BlockLifetimes
-from quire.engine.block_moves import BlockMoves
 from quire.engine.block_observer import CanaryFeed
 from quire.engine.block_pool import BlockPool
 from quire.engine.deadlines import Deadlines
@@ -93,13 +92,12 @@ class Engine:
         self._lifetimes = BlockLifetimes(clock) if cache.kv_cache_metrics else None
         self._canary_feed = CanaryFeed() if cache.kv_canary != "off" else None
         tiers = executor.tiers
-        # What a plan under way fills may stand on blocks that turn out to have no content.
-        saves = tiers is not None and tiers.outlive and executor.depth == 1
-        self._moves = None if tiers is None else BlockMoves(saves)
+        self._tier_gate = None if tiers is None else TierGate(tiers, executor.depth, clock)
+        moves = None if self._tier_gate is None else self._tier_gate.moves
         self._flights = Flights(executor.depth)
         self._early: list[EngineOutput] = []  # of steps that ended between two calls of `step`
         in_flight = self._flights if executor.depth > 1 else None
-        observers = (self._lifetimes, self._canary_feed, self._moves, in_flight)
+        observers = (self._lifetimes, self._canary_feed, moves, in_flight)
         spec, num_blocks = executor.kv_cache_spec, executor.num_blocks
         kv = KVCacheManager(
             BlockPool(num_blocks, [o for o in observers if o is not None]),
@@ -117,10 +115,7 @@ class Engine:
         )
         self._adapter_gate: AdapterGate | None = None
         self._picture_gate: PictureGate | None = None
-        self._tier_gate: TierGate | None = None
-        if tiers is not None and self._moves is not None:
-            # The first: of what comes from tiers no picture is encoded.
-            self._tier_gate = TierGate(tiers, self._moves, clock)
+        if self._tier_gate is not None:  # the first: of what is loaded no picture is encoded
             self.scheduler.gates.append(self._tier_gate)
         if executor.pictures is not None:
             self._picture_gate = PictureGate(executor.pictures, options.max_num_batched_tokens)
@@ -286,8 +281,8 @@ class Engine:
         self._flights.fill(plan)
         if self._canary_feed is not None:
             self._canary_feed.fill(plan)
-        if self._moves is not None:
-            self._moves.fill(plan)
+        if self._tier_gate is not None:
+            self._tier_gate.moves.fill(plan)
         watch.lap("schedule")
         if not plan.scheduled and not self._flights:
             self._wait(bool(unready))

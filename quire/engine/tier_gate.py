@@ -113,13 +113,19 @@ class TierGate:
 
     Args:
         tiers: Of the executor.
-        moves: Of the next step.
+        depth: Plans under way at once, at most.
         clock: Returns seconds; monotonic.
+
+    Attributes:
+        tiers: The same.
+        moves: Of the next step; an observer of the pool.
     """
 
-    def __init__(self, tiers: Tiers, moves: BlockMoves, clock: Callable[[], float]) -> None:
+    def __init__(self, tiers: Tiers, depth: int, clock: Callable[[], float]) -> None:
         self.tiers = tiers
-        self._moves = moves
+        # What one of several plans under way fills may stand on blocks that turn out to have no
+        # content; what was evicted is certain.
+        self.moves = BlockMoves(saves=tiers.outlive and depth == 1)
         self._clock = clock
         self._visits: dict[str, Visit] = {}
         self._held: list[Visit] = []
@@ -245,6 +251,6 @@ class TierGate:
             if self._room is not None:
                 self._room -= ready
             self.tiers.claim(wanted[:ready])
-            self._moves.load(kv.begin_loaded(request, hits, ready))
+            self.moves.load(kv.begin_loaded(request, hits, ready))
             queue.kept.waits(request)
             request.num_loaded_tokens += ready * kv.block_size
