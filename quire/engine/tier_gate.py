@@ -48,6 +48,10 @@ class Tiers(Protocol):
         """Look up a chain; None when it takes a while: ask again with the same one."""
         ...
 
+    def touch(self, block_hashes: Sequence[bytes]) -> None:
+        """Take note that blocks are used, which the cache has."""
+        ...
+
     def fetch(self, block_hashes: Sequence[bytes]) -> None:
         """Begin to read blocks into memory, in this order, those that are not there."""
         ...
@@ -145,6 +149,7 @@ class TierGate:
                 return False
             visit = Visit(request, request.metrics.num_preemptions, chain)
             self._visits[request.request_id] = visit
+            self.tiers.touch(request.block_hashes[: request.block_hashes.index(chain[0])])
         if visit.is_over or self._goes_on(visit, queue):
             return False
         self._held.append(visit)

@@ -49,6 +49,9 @@ class SlowTiers:
         count = len(block_hashes) if count is None else count
         return FoundBlocks([self.block_seconds] * count)
 
+    def touch(self, block_hashes: Sequence[bytes]) -> None:
+        assert len(set(block_hashes)) == len(block_hashes)
+
     def fetch(self, block_hashes: Sequence[bytes]) -> None:
         for key in block_hashes:
             self.coming[key] = self.random.randrange(self.patience + 1)

@@ -213,3 +213,43 @@ def test_servers_share_what_one_has_computed(create_llm, prompts, store):
     for prompt, right in zip(work, expected, strict=True):
         assert ask(one, prompt).outputs == right.outputs
         assert ask(two, prompt).outputs == right.outputs
+
+
+BUSY_PROCESS = """
+import json, random, sys
+from quire import LLM, SamplingParams
+settings, work = json.loads(sys.argv[1])
+llm = LLM(**settings)
+asked = SamplingParams(temperature=0, max_tokens=2, ignore_eos=True)
+print("begins", flush=True)
+while True:
+    llm.generate([prompt + [random.randrange(200)] * 9 for prompt in work], asked, False)
+"""
+
+
+def test_a_killed_engine_leaves_blocks_that_are_right(
+    create_llm, prompts, tmp_path, checkpoint, small, device
+):
+    work = prompts(30, 31, 33)
+    settings = {"num_gpu_blocks_override": 40, "block_size": 4, "max_model_len": 64}
+    settings |= {"kv_offload_dir": str(tmp_path), "device": device} | small
+    settings |= {"model": str(checkpoint("tiny-llama")), "kv_offload_disk_bytes": 2_000_000}
+    for number in range(3):
+        child = subprocess.Popen(
+            [sys.executable, "-c", BUSY_PROCESS, json.dumps([settings, work])],
+            stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
+        )  # fmt: skip
+        assert child.stdout.readline() == "begins\n"
+        time.sleep(0.1 * (number + 1))
+        child.kill()
+        child.wait()
+        child.stdout.close()
+    plain = start(create_llm)
+    llm = start(create_llm, kv_offload_dir=str(tmp_path))
+    num_cached = 0
+    for prompt in work:
+        found = ask(llm, prompt)
+        num_cached += found.num_cached_tokens
+        assert found.outputs == ask(plain, prompt).outputs
+    assert num_cached > 0
+    assert llm.engine.engine.stats()['kv_offload_damaged_blocks{tier="disk"}'] == 0

@@ -93,6 +93,11 @@ class BlockTiers:
                 break
         return FoundBlocks(seconds, sum(reader.backlog_seconds for reader in used))
 
+    def touch(self, block_hashes: Sequence[bytes]) -> None:
+        """Take note that blocks are used, which the cache has: they are given up later."""
+        for tier in self._slow:
+            tier.touch(block_hashes)
+
     def fetch(self, block_hashes: Sequence[bytes]) -> None:
         """Begin to read blocks into memory that are not there, in this order."""
         for block_hash in block_hashes:

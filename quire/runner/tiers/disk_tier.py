@@ -37,8 +37,6 @@ UNFINISHED = ".part"
 UNFINISHED_SECONDS = 60.0
 #: How long nothing is written after a failure.
 REST_SECONDS = 10.0
-#: How often a reader looks for files that the writer has added.
-RESCAN_SECONDS = 5.0
 #: How long a lookup waits for the folder's first listing.
 LISTING_SECONDS = 30.0
 
@@ -76,27 +74,33 @@ class DiskTier:
         self._num_bytes = 0
         self._lock = threading.Lock()
         self._is_listed = threading.Event()
-        self._list_time = 0.0
         self._resumes = 0.0
         self.num_damaged = 0
-        threading.Thread(target=self._list, name="quire-kv-disk-list", daemon=True).start()
+        if is_writable:
+            threading.Thread(target=self._list, name="quire-kv-disk-list", daemon=True).start()
 
     def contains(self, block_hash: bytes) -> bool | None:
-        """Return whether a block is there; None while the folder is being listed."""
+        """Return whether a block is there; None while the folder is being listed, or only read."""
         if self._path(block_hash) in self._sizes:
             return True
-        is_stale = not self.is_writable and time.monotonic() > self._list_time + RESCAN_SECONDS
-        return None if is_stale or not self._is_listed.is_set() else False
+        return False if self._is_listed.is_set() else None
 
     def look_up(self, block_hashes: Sequence[bytes]) -> int:
-        """Return how many leading blocks are there, once the folder is listed."""
-        self._is_listed.wait(LISTING_SECONDS)
-        if not self.is_writable and time.monotonic() > self._list_time + RESCAN_SECONDS:
-            self._list()
+        """Return how many leading blocks are there; what others write is looked for each time."""
+        if self.is_writable:
+            self._is_listed.wait(LISTING_SECONDS)
         for count, block_hash in enumerate(block_hashes):
-            if self._path(block_hash) not in self._sizes:
+            path = self._path(block_hash)
+            if path not in self._sizes if self.is_writable else not self._exists(path):
                 return count
         return len(block_hashes)
+
+    def touch(self, block_hashes: Sequence[bytes]) -> None:
+        """Have blocks that are there be removed later; their files stay as they are."""
+        with self._lock:
+            for path in map(self._path, block_hashes):
+                if path in self._sizes:
+                    self._sizes.move_to_end(path)
 
     def read(self, block_hash: bytes) -> Bytes | None:
         """Return a block; a file that is not what its name says is removed."""
@@ -160,17 +164,22 @@ class DiskTier:
 
     def describe(self) -> str:
         """Return where it is and what it holds, for people."""
-        reads = "" if self.is_writable else ", only read"
-        bound = f"of {self._max_bytes} bytes{reads}"
-        return f"disk {self._folder}: {len(self._sizes)} blocks, {self._num_bytes} {bound}"
+        if not self.is_writable:
+            return f"disk {self._folder}: only read"
+        held = f"{len(self._sizes)} blocks, {self._num_bytes} of {self._max_bytes} bytes"
+        return f"disk {self._folder}: {held}"
 
     def close(self) -> None:
         """Wait for the listing."""
-        self._is_listed.wait()
+        if self.is_writable:
+            self._is_listed.wait()
 
     def _path(self, block_hash: bytes) -> str:
         name = block_hash.hex()
         return f"{self._own}/{name[:2]}/{name}{SUFFIX}"
+
+    def _exists(self, path: str) -> bool:
+        return os.path.exists(self._folder / path)
 
     def _read_file(self, path: str) -> Bytes:
         size = HEAD_BYTES + self._block_bytes
@@ -192,10 +201,8 @@ class DiskTier:
             listed = OrderedDict((path, size) for _, path, size in found)
             listed.update(self._sizes)
             self._sizes, self._num_bytes = listed, sum(listed.values())
-        self._list_time = time.monotonic()
         self._is_listed.set()
-        if self.is_writable:
-            self._make_room(0)
+        self._make_room(0)
 
     def _files(self) -> Iterator[tuple[float, str, int]]:
         """Yield time of use, path and size of every block; entries of other kinds are left."""
@@ -212,9 +219,9 @@ class DiskTier:
                         elif self._is_left_over(entry.name, status.st_mtime):
                             os.unlink(entry.path)
 
-    def _is_left_over(self, name: str, time_of_change: float) -> bool:
-        old = time_of_change < time.time() - UNFINISHED_SECONDS
-        return self.is_writable and name.endswith(UNFINISHED) and old
+    @staticmethod
+    def _is_left_over(name: str, time_of_change: float) -> bool:
+        return name.endswith(UNFINISHED) and time_of_change < time.time() - UNFINISHED_SECONDS
 
     def _make_room(self, size: int) -> None:
         while self._num_bytes + size > self._max_bytes and self._sizes:

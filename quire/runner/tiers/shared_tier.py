@@ -96,6 +96,9 @@ class SharedTier:
         answers = self._call(0, ask) or []
         return next((i for i, answer in enumerate(answers) if not answer), len(answers))
 
+    def touch(self, block_hashes: Sequence[bytes]) -> None:
+        """Leave it to the store which blocks it gives up."""
+
     def read(self, block_hash: bytes) -> Bytes | None:
         """Return a block; one that is not what its key says is removed."""
         # A longer one is none of ours.

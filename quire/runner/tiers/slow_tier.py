@@ -33,6 +33,10 @@ class SlowTier(Protocol):
         """Return how many leading blocks of a chain it has; it may take a while."""
         ...
 
+    def touch(self, block_hashes: Sequence[bytes]) -> None:
+        """Take note at once that blocks are used, which may be there or not."""
+        ...
+
     def read(self, block_hash: bytes) -> Bytes | None:
         """Return a block as it was written; None when it is not there."""
         ...
