@@ -47,6 +47,12 @@ class ModelPart:
             self.shard = Shard(group, options.exact_tensor_parallel, balance)
 
     @property
+    def groups(self) -> list[Group]:
+        """What it exchanges by."""
+        own = [] if self.shard is None else [self.shard.group]
+        return [self.world, *(group for group in own if group is not self.world)]
+
+    @property
     def is_first(self) -> bool:
         """Whether it has the embedding."""
         return self._stage == 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -205,16 +206,20 @@ class ManyRanks:
 
     def samples(self) -> Samples:
         """Return what goes between ranks, and each one's memory, by metric stem."""
-        counts, found = self._world.counts, Samples()
+        found = Samples()
         found["num_ranks"] = len(self._loaded)
         if self._rank_experts:
             found["expert_imbalance"] = max(own.imbalance for own in self._rank_experts)
         for rank, pools in enumerate(self._pools()):
             for pool, size in pools.items():
                 found[f'rank_memory_bytes{{rank="{rank}",pool="{pool}"}}'] = size
-        for kind, calls in counts.calls.items():
-            found[f'collective_calls{{kind="{kind}"}}'] = calls
-            found[f'collective_bytes{{kind="{kind}"}}'] = counts.num_bytes[kind]
+        calls, num_bytes = Counter[str](), Counter[str]()
+        for group in () if self.part is None else self.part.groups:
+            calls.update(group.counts.calls)
+            num_bytes.update(group.counts.num_bytes)
+        for kind, count in calls.items():
+            found[f'collective_calls{{kind="{kind}"}}'] = count
+            found[f'collective_bytes{{kind="{kind}"}}'] = num_bytes[kind]
         return found
 
     def check(self) -> None:

@@ -33,7 +33,7 @@ def run(connection: socket.socket) -> None:
         start = receive(connection, StartRank)
     except (EOFError, OSError, ValueError):
         return
-    log.info("[parallel] %s", bind_rank(start.rank, start.config.parallel.layout.size))
+    log.debug("[parallel] %s", bind_rank(start.rank, start.config.parallel.layout.size))
     world = SharedMemory.attach(descriptor, start.rank)
     os.close(descriptor)
     serve(connection, start, world)
