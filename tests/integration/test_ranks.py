@@ -104,6 +104,37 @@ def test_sums_of_ranks_give_the_same_tokens() -> None:
     assert sums == pytest.approx(values, rel=1e-5, abs=1e-5)
 
 
+def test_stages_of_different_backends() -> None:
+    pytest.importorskip("torch")
+    params = SamplingParams(temperature=0, max_tokens=24, prompt_logprobs=0)
+    found = []
+    for settings in ({}, {"pipeline_parallel_size": 2, "stage_devices": "cpu,reference"}):
+        with LLM(dtype="float32", threads=1, **settings) as llm:
+            (answer,) = llm.generate("What is the capital of France?", params)
+        values = [next(iter(p.values())).logprob for p in answer.prompt_logprobs[1:]]
+        found.append((answer.outputs[0].token_ids, values))
+    (ids, values), (others, mixed) = found
+    assert ids == others
+    assert mixed == pytest.approx(values, rel=1e-4, abs=1e-4)
+
+
+@pytest.mark.parametrize("sizes", [(2, 1), (1, 2)], ids=str)
+def test_vectors_of_prompts(sizes: tuple[int, int]) -> None:
+    found = []
+    for tensor, pipeline in ((1, 1), sizes):
+        with LLM(threads=1, tensor_parallel_size=tensor, pipeline_parallel_size=pipeline) as llm:
+            found.append([one.outputs.embedding for one in llm.embed(["Hello", "A fox ran."])])
+    assert found[0] == found[1]
+
+
+@pytest.mark.parametrize("size", [2, 4])
+def test_whole_experts_on_ranks(checkpoint: Callable[..., Path], size: int) -> None:
+    conditions = [Condition(batched=True, chunked=True)]
+    varied = {"tensor_parallel_size": size, "enable_expert_parallel": True}
+    outcomes = check_lattice(checkpoint("tiny-mixtral"), conditions, varied=varied)
+    assert {o.condition.name: o.failures for o in outcomes if o.failures} == {}
+
+
 def test_a_killed_rank_is_named_and_none_is_left() -> None:
     before = set(psutil.Process().children())
     with LLM(tensor_parallel_size=2, threads=1) as llm:
