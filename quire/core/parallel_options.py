@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import Any, Literal, get_args
+from dataclasses import dataclass
+from typing import Literal
 
 from quire.core.errors import ConfigError
 from quire.core.option import option
 from quire.core.parallel_layout import ParallelLayout
-
-Device = Literal["auto", "cpu", "reference"]
-DEVICES: tuple[str, ...] = get_args(Device)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ParallelOptions:
     """Which hardware, and how much of it."""
 
-    device: Device = option("auto", "backend: cpu (native kernels) or reference (torch)")
+    device: Literal["auto", "cpu", "reference"] = option(
+        "auto", "backend: cpu (native kernels) or reference (torch)"
+    )
     threads: int | None = option(
         None,
         "compute threads of each rank; default: the cores this process may use, divided",
@@ -31,9 +30,6 @@ class ParallelOptions:
     )
     data_parallel_size: int = option(
         1, "engines of the model that share its requests (quire serve)", aliases=("-dp",)
-    )
-    stage_devices: str | None = option(
-        None, "backend of each stage, such as cpu,reference; default: --device for all"
     )
     enable_expert_parallel: bool = option(
         False,
@@ -68,13 +64,6 @@ class ParallelOptions:
         if self.distributed_executor_backend == "ray":
             return self.tensor_parallel_size
         return self.layout.size // self.nnodes
-
-    def of_rank(self, rank: int) -> ParallelOptions:
-        """Return the same settings with the device of one rank's stage."""
-        if self.stage_devices is None:
-            return self
-        device: Any = self.stage_devices.split(",")[self.layout.place(rank)[0]]
-        return replace(self, device=device)
 
     @property
     def node_ranks(self) -> range:
@@ -116,7 +105,6 @@ class ParallelOptions:
                 f"[config] --node-rank must be in 0..{self.nnodes - 1}, less than --nnodes; got "
                 f"{self.node_rank}."
             )
-        self._check_devices()
         if self.layout.size % self.nnodes:
             raise ConfigError(
                 f"[config] --nnodes must divide the {self.layout.size} ranks (shards x stages); "
@@ -138,14 +126,4 @@ class ParallelOptions:
             raise ConfigError(
                 "[config] --nnodes is of one engine; got --data-parallel-size "
                 f"{self.data_parallel_size} as well. Start each engine by itself."
-            )
-
-    def _check_devices(self) -> None:
-        if self.stage_devices is None:
-            return
-        devices, stages = self.stage_devices.split(","), self.pipeline_parallel_size
-        if len(devices) != stages or not set(devices) <= set(DEVICES):
-            raise ConfigError(
-                f"[config] --stage-devices must be one of {', '.join(DEVICES)} for each of the "
-                f"{stages} stages, with commas; got {self.stage_devices!r:.80}."
             )

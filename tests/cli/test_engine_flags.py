@@ -79,7 +79,6 @@ FLAGS = [
     "--tensor-parallel-size",
     "--pipeline-parallel-size",
     "--data-parallel-size",
-    "--stage-devices",
     "--enable-expert-parallel",
     "--num-redundant-experts",
     "--enable-eplb",

@@ -132,7 +132,7 @@ class ManyRanks:
     """
 
     def __init__(self, ranks: Ranks, config: EngineConfig, model_config: ModelConfig) -> None:
-        self.config = replace(config, parallel=config.parallel.of_rank(0))
+        self.config = config
         self._ranks = ranks
         part = ModelPart(0, config.parallel, ranks.group)
         self.part: ModelPart | None = part

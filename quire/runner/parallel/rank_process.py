@@ -7,7 +7,6 @@ import os
 import socket
 import threading
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 
 from quire.core.background_stream import use_background_stderr, wait_until_logged
@@ -44,8 +43,7 @@ def serve(connection: socket.socket, start: StartRank, world: World) -> None:
     """Be a rank until the driver ends it; what goes wrong is told to the driver."""
     try:
         rank_part = ModelPart(start.rank, start.config.parallel, world.group)
-        config = replace(start.config, parallel=start.config.parallel.of_rank(start.rank))
-        part = load_part(Path(start.folder), config, rank_part)
+        part = load_part(Path(start.folder), start.config, rank_part)
         send(
             connection,
             RankLoaded(
