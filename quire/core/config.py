@@ -313,6 +313,10 @@ class EngineConfig:
             )
         return cls(**parts)
 
+    def of_rank(self, rank: int) -> EngineConfig:
+        """Return the settings of one of the ranks of an engine."""
+        return replace(self, parallel=self.parallel.of_rank(rank))
+
     def __post_init__(self) -> None:
         for part in (*(getattr(self, name) for name in PARTS), self):
             _check_types(part)

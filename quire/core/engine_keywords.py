@@ -128,6 +128,8 @@ class EngineKeywords(TypedDict, total=False):
     threads: int | None
     tensor_parallel_size: int
     pipeline_parallel_size: int
+    stage_layers: str | None
+    stage_devices: str | None
     data_parallel_size: int
     enable_expert_parallel: bool
     num_redundant_experts: int

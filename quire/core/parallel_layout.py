@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from quire.core.errors import ConfigError
+
 
 @dataclass(frozen=True, slots=True)
 class ParallelLayout:
@@ -17,10 +19,12 @@ class ParallelLayout:
     Attributes:
         tensor: Shards of each layer.
         pipeline: Stages of consecutive layers.
+        counts: Layers of each stage; empty where they are divided evenly.
     """
 
     tensor: int = 1
     pipeline: int = 1
+    counts: tuple[int, ...] = ()
 
     @property
     def size(self) -> int:
@@ -43,16 +47,32 @@ class ParallelLayout:
         return [self.stage_ranks(stage) for stage in range(self.pipeline)]
 
     def stage_layers(self, num_layers: int) -> list[range]:
-        """Return each stage's layers: every layer once, counts that differ by one at most.
+        """Return each stage's layers: every layer once.
 
-        Stages in the middle get one more first: the first and the last also have the embedding and
-        the head.
+        Where no counts are given, they differ by one at most. Stages in the middle get one more
+        first: the first and the last also have the embedding and the head.
+
+        Raises:
+            ConfigError: The counts are not those of as many layers, or a stage would have none.
         """
         share, more = divmod(num_layers, self.pipeline)
         stages = sorted(range(self.pipeline), key=lambda s: (s in (0, self.pipeline - 1), s))
         counts = [share] * self.pipeline
         for stage in stages[:more]:
             counts[stage] += 1
+        if self.counts:
+            counts = list(self.counts)
+        if self.pipeline > num_layers:
+            raise ConfigError(
+                f"[config] --pipeline-parallel-size must be at most {num_layers}, the layers of "
+                f"the model; got {self.pipeline}."
+            )
+        if sum(counts) != num_layers:
+            given = ",".join(map(str, counts))
+            raise ConfigError(
+                f"[config] --stage-layers must be the {num_layers} layers of the model in all; got "
+                f"{given}, which are {sum(counts)}."
+            )
         starts = [sum(counts[:stage]) for stage in range(self.pipeline)]
         return [range(start, start + n) for start, n in zip(starts, counts, strict=True)]
 

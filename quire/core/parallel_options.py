@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, replace
+from typing import Literal, cast, get_args
 
 from quire.core.errors import ConfigError
 from quire.core.option import option
 from quire.core.parallel_layout import ParallelLayout
+
+Device = Literal["auto", "cpu", "reference"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ParallelOptions:
     """Which hardware, and how much of it."""
 
-    device: Literal["auto", "cpu", "reference"] = option(
-        "auto", "backend: cpu (native kernels) or reference (torch)"
-    )
+    device: Device = option("auto", "backend: cpu (native kernels) or reference (torch)")
     threads: int | None = option(
         None,
         "compute threads of each rank; default: the cores this process may use, divided",
@@ -27,6 +27,12 @@ class ParallelOptions:
     )
     pipeline_parallel_size: int = option(
         1, "stages of consecutive layers, each on ranks of its own", aliases=("-pp",)
+    )
+    stage_layers: str | None = option(
+        None, "layers of each stage, such as 10,22; default: as many in each"
+    )
+    stage_devices: str | None = option(
+        None, "backend of each stage, such as cpu,reference, in place of --device"
     )
     data_parallel_size: int = option(
         1, "engines of the model that share its requests (quire serve)", aliases=("-dp",)
@@ -56,7 +62,15 @@ class ParallelOptions:
     @property
     def layout(self) -> ParallelLayout:
         """Which rank computes what."""
-        return ParallelLayout(self.tensor_parallel_size, self.pipeline_parallel_size)
+        counts = tuple(int(count) for count in _parts(self.stage_layers) if count.isdecimal())
+        return ParallelLayout(self.tensor_parallel_size, self.pipeline_parallel_size, counts)
+
+    def of_rank(self, rank: int) -> ParallelOptions:
+        """Return a rank's own: its device is that of its stage."""
+        devices, (stage, _) = _parts(self.stage_devices), self.layout.place(rank)
+        if not devices:
+            return self
+        return replace(self, device=cast(Device, devices[stage]), stage_devices=None)
 
     @property
     def machine_ranks(self) -> int:
@@ -77,6 +91,7 @@ class ParallelOptions:
         Raises:
             ConfigError: One is out of range; the message names its flag.
         """
+        self._check_stages()
         at_least_one = {
             "--threads": self.threads,
             "--tensor-parallel-size": self.tensor_parallel_size,
@@ -127,3 +142,25 @@ class ParallelOptions:
                 "[config] --nnodes is of one engine; got --data-parallel-size "
                 f"{self.data_parallel_size} as well. Start each engine by itself."
             )
+
+    def _check_stages(self) -> None:
+        stages, names = self.pipeline_parallel_size, ", ".join(get_args(Device))
+        layers, devices = _parts(self.stage_layers), _parts(self.stage_devices)
+        if layers and (len(layers) != stages or not all(map(_is_count, layers))):
+            raise ConfigError(
+                f"[config] --stage-layers must be a number of at least 1 for each of the {stages} "
+                f"stages of --pipeline-parallel-size; got {self.stage_layers}."
+            )
+        if devices and (len(devices) != stages or not set(devices) <= set(get_args(Device))):
+            raise ConfigError(
+                f"[config] --stage-devices must be one of {names} for each of the {stages} stages "
+                f"of --pipeline-parallel-size; got {self.stage_devices}."
+            )
+
+
+def _parts(value: str | None) -> list[str]:
+    return [] if value is None else [part.strip() for part in value.split(",")]
+
+
+def _is_count(text: str) -> bool:
+    return text.isdecimal() and int(text) > 0

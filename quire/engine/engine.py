@@ -92,12 +92,12 @@ class Engine:
         self._lifetimes = BlockLifetimes(clock) if cache.kv_cache_metrics else None
         self._canary_feed = CanaryFeed() if cache.kv_canary != "off" else None
         tiers = executor.tiers
-        self._tier_gate = None if tiers is None else TierGate(tiers, executor.depth, clock)
+        depth = 1 if self._canary_feed else executor.depth  # it looks at blocks between steps
+        self._tier_gate = None if tiers is None else TierGate(tiers, depth, clock)
         moves = None if self._tier_gate is None else self._tier_gate.moves
-        self._flights = Flights(executor.depth)
+        self._flights = Flights(depth)
         self._early: list[EngineOutput] = []  # of steps that ended between two calls of `step`
-        in_flight = self._flights if executor.depth > 1 else None
-        observers = (self._lifetimes, self._canary_feed, moves, in_flight)
+        observers = (self._lifetimes, self._canary_feed, moves, self._flights)
         spec, num_blocks = executor.kv_cache_spec, executor.num_blocks
         kv = KVCacheManager(
             BlockPool(num_blocks, [o for o in observers if o is not None]),
@@ -109,9 +109,8 @@ class Engine:
         methods = config.speculative.methods()
         if methods and lookahead is None:
             lookahead = Controller(methods, executor.measure_rows())
-        use_cache, depth = cache.use_cache, executor.depth
         self.scheduler = Scheduler(
-            options, kv, eos_token_ids, use_cache, clock, takes_more, lookahead, depth
+            options, kv, eos_token_ids, self._use_cache, clock, takes_more, lookahead, depth
         )
         self._adapter_gate: AdapterGate | None = None
         self._picture_gate: PictureGate | None = None
@@ -278,11 +277,10 @@ class Engine:
             self._tier_gate.step_begins(self.scheduler)
         unready = self.executor.unready()
         plan = self.scheduler.schedule(unready | self._without_pictures())
-        self._flights.fill(plan)
-        if self._canary_feed is not None:
-            self._canary_feed.fill(plan)
-        if self._tier_gate is not None:
-            self._tier_gate.moves.fill(plan)
+        moves = None if self._tier_gate is None else self._tier_gate.moves
+        for feed in (self._flights, self._canary_feed, moves):
+            if feed is not None:
+                feed.fill(plan)
         watch.lap("schedule")
         if not plan.scheduled and not self._flights:
             self._wait(bool(unready))

@@ -78,6 +78,8 @@ FLAGS = [
     "--threads",
     "--tensor-parallel-size",
     "--pipeline-parallel-size",
+    "--stage-layers",
+    "--stage-devices",
     "--data-parallel-size",
     "--enable-expert-parallel",
     "--num-redundant-experts",

@@ -144,6 +144,15 @@ def test_readers_of_blocks_that_turn_out_wrong_are_computed_anew(staged):
     assert news == ["bad", "good", "good"]
 
 
+def test_a_canary_has_one_plan_at_a_time(staged):
+    """What a step fills is sealed at its end: no other one may find it before."""
+    run = staged(3, kv_canary="raise")
+    for name in "abc":
+        run.add(name, [7] * 20, max_tokens=4)
+    run.finish()
+    assert run.clock.now == 3 * len(run.plans)
+
+
 def test_a_failed_step_ends_all_requests(staged):
     run = staged(3)
     for name in "abcd":

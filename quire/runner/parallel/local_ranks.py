@@ -43,7 +43,7 @@ def start_local_ranks(folder: Path, config: EngineConfig) -> Ranks:
             child = ChildProcess("quire.runner.parallel.rank_process:run")
             children.append(child)
             socket.send_fds(child.socket, [b"\0"], [world.descriptor])
-            send(child.socket, StartRank(rank, str(folder), config))
+            send(child.socket, StartRank(rank, str(folder), config.of_rank(rank)))
         # After the others were started, which would inherit it.
         log.info("[parallel] %s", bind_rank(0, layout.size))
     except BaseException:

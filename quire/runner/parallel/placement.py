@@ -252,7 +252,7 @@ def place(
     )
     parallel = replace(config.parallel, threads=resolved.threads)
     config = replace(config, cache=own_cache, parallel=parallel)
-    return ManyRanks(_start(folder, config), config, model_config)
+    return ManyRanks(_start(folder, config), config.of_rank(0), model_config)
 
 
 def _start(folder: Path, config: EngineConfig) -> Ranks:

@@ -115,7 +115,8 @@ def _join(links: list[RankLink], folder: Path, config: EngineConfig) -> World:
     else:
         store = (links[0].connection.getsockname()[0], _free_port())
     for link in links:
-        start = StartRank(link.hello.rank, str(folder), config)
+        rank = link.hello.rank
+        start = StartRank(rank, str(folder), config.of_rank(rank))
         send(link.connection, Welcome(start, place, store))
     if memory is not None:
         return memory
