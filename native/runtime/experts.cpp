@@ -150,6 +150,11 @@ void combine_of(const ExpertStack& stack, const ExpertRoutes& routes, const Grou
 
 }  // namespace
 
+void multiply_grouped(const ExpertProducts& products, const std::vector<int64_t>& starts,
+                      const float* x, float* out, int64_t columns) {
+  multiply(products, starts, x, out, columns);
+}
+
 void run_experts(const ExpertStack& stack, const ExpertRoutes& routes, const ExpertBuffers& buffers,
                  float* out) {
   if (routes.num_rows * routes.top_k == 0) return;

@@ -24,6 +24,11 @@ struct ExpertMatrix {
 // By expert, the matrices that lie side by side in its product.
 using ExpertProducts = std::vector<std::vector<ExpertMatrix>>;
 
+// out (R, columns) = the product of each expert on its rows of x (R, in_features), which are
+// starts[e] .. starts[e + 1] - 1. A row's bits depend on that row alone.
+void multiply_grouped(const ExpertProducts& products, const std::vector<int64_t>& starts,
+                      const float* x, float* out, int64_t columns);
+
 struct ExpertStack {
   int64_t width;   // D, of the layer's input and output
   int64_t middle;  // M

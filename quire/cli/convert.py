@@ -40,6 +40,10 @@ TYPES = (
     "--tensor-parallel-size", "-tp", "ranks", type=int, metavar="N",
     help="Write the checkpoint divided over N ranks to the folder OUT, not a GGUF file.",
 )  # fmt: skip
+@click.option(
+    "--enable-expert-parallel", "-ep", "whole_experts", is_flag=True,
+    help="A rank gets whole experts, not a part of each.",
+)  # fmt: skip
 @click.option("--force", is_flag=True, help="Replace OUT when it is there.")
 def convert(
     model: str,
@@ -49,6 +53,7 @@ def convert(
     imatrix: Path | None,
     threads: int | None,
     ranks: int | None,
+    whole_experts: bool,
     force: bool,
 ) -> None:
     """Write MODEL (folder, hub id or quire-tiny) to the GGUF file OUT.
@@ -59,8 +64,10 @@ def convert(
         from quire.cli.convert_ranks import convert_ranks
 
         _refuse_options_of_files()
-        convert_ranks(model, out, ranks, force)
+        convert_ranks(model, out, ranks, whole_experts, force)
         return
+    if whole_experts:
+        raise ConfigError("[convert] --enable-expert-parallel needs --tensor-parallel-size.")
     _check_place(out, force)
     from quire.core.machine import read_machine
     from quire.llm.progress import loading_bar

@@ -10,7 +10,7 @@ import click
 from quire.core.errors import ConfigError
 
 
-def convert_ranks(model: str, out: Path, size: int, force: bool) -> None:
+def convert_ranks(model: str, out: Path, size: int, whole_experts: bool, force: bool) -> None:
     """Write a model's tensors divided over ranks, with all that lies next to them.
 
     Raises:
@@ -36,7 +36,7 @@ def convert_ranks(model: str, out: Path, size: int, force: bool) -> None:
     try:
         out.mkdir(exist_ok=True)
         with loading_bar() as on_progress:
-            sizes = write_ranks(folder, out, size, on_progress)
+            sizes = write_ranks(folder, out, size, whole_experts, on_progress)
         copy_files(out, folder)
         shutil.copyfile(folder / "config.json", out / "config.json")
     except OSError as error:

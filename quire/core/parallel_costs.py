@@ -36,6 +36,7 @@ class SplitShape:
         tied: Whether the head is the embedding's matrix.
         num_moe_layers: Layers of experts.
         top_k: Experts of a token in those.
+        expert_dim: Width of one of them.
         shared_dim: Width of the experts of those that are always on.
         splits_attention: Whether each rank computes some of the heads alone; not where a norm spans
             all of them.
@@ -53,6 +54,7 @@ class SplitShape:
     num_moe_layers: int = 0
     top_k: int = 0
     shared_dim: int = 0
+    expert_dim: int = 0
     splits_attention: bool = True
 
     @classmethod
@@ -71,6 +73,7 @@ class SplitShape:
             num_moe_layers=config.num_moe_layers,
             top_k=0 if config.moe is None else config.moe.top_k,
             shared_dim=0 if config.moe is None else config.moe.shared_size,
+            expert_dim=0 if config.moe is None else config.moe.intermediate_size,
             splits_attention=config.qk_norm != "rms_of_rows",
         )
 
@@ -134,6 +137,7 @@ def collectives(
     exact: bool = True,
     wire_bytes: int = WIRE_BYTES,
     num_tokens: int = 1,
+    whole_experts: bool = False,
 ) -> list[Collective]:
     """Return what the ranks of a layout exchange in a forward.
 
@@ -147,6 +151,7 @@ def collectives(
         exact: Whether no product is summed over ranks.
         wire_bytes: Of an element that is sent.
         num_tokens: Of the forward: experts' rows of many go to where they are summed up.
+        whole_experts: Ranks have some experts, not a part of each.
     """
     width, found = shape.hidden_size * wire_bytes, []
     layers, moe = shape.num_layers, shape.num_moe_layers
@@ -166,7 +171,13 @@ def collectives(
             Collective(gather if exact else reduce, "MLP's outputs", mlps, mlps * width),
         ]  # fmt: skip
         routed, is_shared = moe * shape.top_k * width, num_tokens >= ROWS_TO_SHARE * layout.tensor
-        if not exact:
+        if not whole_experts:
+            inner = moe * shape.top_k * shape.expert_dim * wire_bytes
+            found += [
+                Collective(gather, "experts' inner rows", moe, inner),
+                Collective(gather, "experts' outputs", moe, routed),
+            ]
+        elif not exact:
             found.append(Collective(reduce, "experts' outputs", moe, moe * width))
         elif is_shared:
             found += [

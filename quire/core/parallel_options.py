@@ -110,10 +110,13 @@ class ParallelOptions:
                 "[config] --num-redundant-experts must be at least 0; got "
                 f"{self.num_redundant_experts}."
             )
-        if (self.num_redundant_experts or self.enable_eplb) and self.tensor_parallel_size == 1:
+        whole = self.enable_expert_parallel and self.tensor_parallel_size > 1
+        if (self.num_redundant_experts or self.enable_eplb) and not whole:
             raise ConfigError(
-                "[config] --enable-eplb and --num-redundant-experts are of experts on several "
-                "ranks; got --tensor-parallel-size 1. Give more ranks, or leave them out."
+                "[config] --enable-eplb and --num-redundant-experts are of whole experts on "
+                f"several ranks; got --tensor-parallel-size {self.tensor_parallel_size}, "
+                f"--enable-expert-parallel {self.enable_expert_parallel}. Give both, or leave "
+                "them out."
             )
         if not 0 <= self.node_rank < self.nnodes:
             raise ConfigError(

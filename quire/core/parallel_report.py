@@ -24,6 +24,7 @@ def report_lines(
     link: Link,
     *,
     exact: bool = True,
+    whole_experts: bool = False,
     wire_bytes: int = 4,
 ) -> Iterator[str]:
     """Give the map of ranks, the memory of each, what a token's forward exchanges and its time.
@@ -33,6 +34,7 @@ def report_lines(
         layout: Its division.
         link: Between ranks.
         exact: Whether no product is summed over ranks.
+        whole_experts: Ranks have some experts, not a part of each.
         wire_bytes: Of an element that is sent.
     """
     shape = load.shape
@@ -46,7 +48,9 @@ def report_lines(
             f"{format_bytes(one.kv_token)} a token, buffers {format_bytes(one.buffers)}; with "
             f"{load.kv_tokens:,} tokens {format_bytes(total)}"
         )
-    found = collectives(shape, layout, exact=exact, wire_bytes=wire_bytes)
+    found = collectives(
+        shape, layout, exact=exact, wire_bytes=wire_bytes, whole_experts=whole_experts
+    )
     calls = sum(exchange.calls for exchange in found)
     total = forward_bytes(found, 1, 1)
     yield f"a token's forward exchanges {total:,} bytes in {calls} calls, {total / 1e6:.2f} MB"

@@ -366,6 +366,17 @@ class Backend(Protocol):
         """
         ...
 
+    def grouped_linear(
+        self,
+        weights: Iterable[Sequence[Weight]],
+        *,
+        dtype: str | None,
+        exact_activations: bool = False,
+        biases: Iterable[Sequence[HostTensor]] = (),
+    ) -> GroupedLinear:
+        """Pack one product of each expert; arguments are those of :meth:`experts`."""
+        ...
+
     # -- sampling ----------------------------------------------------------------------------
     def sample(self, logits: Array, batch: SamplingBatch) -> Array:
         """Choose a token for each row of (B, V); (B,) int32. May overwrite ``logits``.
@@ -396,6 +407,31 @@ class Backend(Protocol):
 #: Changes outputs (R, out) of experts' matrices, given the inputs (R, in) of R = T k routed rows,
 #: too, and places (T, k) int32 on the host: which row of either is (t, j).
 ProductChange = Callable[[Array, Array, npt.NDArray[np.int32]], None]
+
+
+class GroupedLinear(Protocol):
+    """One product of each of some experts, for rows that are sorted by expert.
+
+    Attributes:
+        in_features, out_features: Of each.
+        nbytes: Memory of the packed weights.
+        packed: What was packed, by expert.
+    """
+
+    in_features: int
+    out_features: int
+    nbytes: int
+    packed: Sequence[Sequence[PackedWeights]]
+
+    def __call__(self, x: Array, starts: Sequence[int], out: Array) -> Array:
+        """Multiply (R, in_features) to (R, out_features); a row depends on that row alone.
+
+        Args:
+            x: Routed rows, sorted by expert.
+            starts: Where each expert's begin, and R.
+            out: Written and returned.
+        """
+        ...
 
 
 class MixedExperts(Protocol):

@@ -52,14 +52,16 @@ class ExpertPlacement:
 
 
 @dataclass(frozen=True, slots=True)
-class ExpertBalance:
-    """What is done about ranks with more rows than others.
+class ExpertDivision:
+    """What ranks have of experts.
 
     Attributes:
+        whole: Each has some experts; else each has a part of every one, and the rest is 0.
         redundant: Places of each rank for experts that others have, too.
         interval: Steps after which experts may move; 0 for never.
     """
 
+    whole: bool = False
     redundant: int = 0
     interval: int = 0
 

@@ -19,7 +19,7 @@ from quire.distributed.group import Group
 from quire.kernels.backend import Array, Backend, MixedExperts
 from quire.kernels.forward_batch import BatchRows
 from quire.kernels.packed_weights import PackedWeights
-from quire.layers.expert_placement import ExpertBalance, ExpertPlacement, balanced_placement
+from quire.layers.expert_placement import ExpertDivision, ExpertPlacement, balanced_placement
 from quire.layers.parallel_linear import Scratch
 
 log = logging.getLogger(__name__)
@@ -60,7 +60,7 @@ class RankExperts:
         placement: ExpertPlacement,
         make: MakeExperts,
         exact: bool,
-        balance: ExpertBalance,
+        balance: ExpertDivision,
         first_step: int = 0,
     ) -> None:
         self._backend, self._group, self._scratch, self._make = backend, group, scratch, make

@@ -46,4 +46,10 @@ def dry_run_lines(config: EngineConfig, machine: Machine) -> Iterator[str]:
             "requests as replicas (--data-parallel-size)."
         )
     link = LINKS["shared-memory"]
-    yield from report_lines(load, layout, link, exact=parallel.exact_tensor_parallel)
+    yield from report_lines(
+        load,
+        layout,
+        link,
+        exact=parallel.exact_tensor_parallel,
+        whole_experts=parallel.enable_expert_parallel,
+    )

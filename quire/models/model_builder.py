@@ -13,7 +13,7 @@ from quire.core.memory_budget import format_bytes
 from quire.core.model_config import ModelConfig, QueryScaling
 from quire.core.moe_config import MoEConfig
 from quire.kernels.attention_protocol import AttentionSpec, LatentSpec, LatentWeights, QKNorm
-from quire.kernels.backend import Array, Backend, Linear, MixedExperts, Weight
+from quire.kernels.backend import Array, Backend, Linear, Weight
 from quire.kernels.block_matrix import BlockMatrix
 from quire.kernels.host_tensor import HostTensor
 from quire.kernels.packed_weights import PackedWeights
@@ -24,19 +24,19 @@ from quire.layers.logits_head import logits_head
 from quire.layers.mlp import MLP, FeedForward, GatedMLP
 from quire.layers.moe import MixtureOfExperts, SharedExperts
 from quire.layers.norm import CarriedNorm, LayerNorm, Norm, RMSNorm, Unnormed
-from quire.layers.rank_experts import Packed
 from quire.layers.rope import query_scales, rope_table_bytes, rope_tables
 from quire.layers.state_head import StateHead
 from quire.models.adapters.adapted_parts import AdaptedParts
 from quire.models.adapters.places import adaptable_head, find_places
 from quire.models.decoder import DecoderParts
 from quire.models.embedded_rows import EmbeddedRows
+from quire.models.expert_maker import ExpertMaker
 from quire.models.held_forms import HeldForms
 from quire.models.held_weights import HeldWeights, LinearKey, RopeTables
 from quire.models.opened_checkpoint import OpenedCheckpoint
 from quire.models.packed_weights_cache import PackedWeightsCache
 from quire.models.shards.rank_model import RankModel, Shard, WholeModel
-from quire.models.weight_map import LinearWeights, MLPWeights, NormWeights
+from quire.models.weight_map import LinearWeights, NormWeights
 from quire.quantization.formats.stored_matrix import UnpackedMatrix
 from quire.quantization.plan import QuantizationPlan
 from quire.quantization.round_to_nearest import Scheme, quantize
@@ -406,40 +406,25 @@ class ModelBuilder:
         return make(self.backend, up, down, config.activation)
 
     def _experts(self, config: MoEConfig, activation: str, layer: int) -> MixtureOfExperts:
-        weights, all_experts = self.weights, self.weights.experts(layer)
-
-        def make(numbers: Sequence[int], packed: Packed) -> MixedExperts:
-            mlps, held = [all_experts[n] for n in numbers], [packed.get(n) for n in numbers]
-            return self._expert_stack(mlps, activation, held)
-
-        experts, numbers = self._ranks.experts(config, make)
-        mlps = [all_experts[number] for number in numbers]
-        linears = [mlp.gate_up for mlp in mlps] + [mlp.down for mlp in mlps]
-        self._made(experts.nbytes, zip(linears, experts.packed, strict=False))
+        weights = self.weights
+        maker = ExpertMaker(
+            self.backend,
+            self._adapted,
+            weights.experts(layer),
+            activation,
+            self._dtype,
+            self._exact,
+            self._matrices_in_turn,
+            self._biases,
+        )
+        experts, numbers = self._ranks.experts(maker)
+        self._made(experts.nbytes, zip(maker.linears(numbers), experts.packed, strict=False))
         router = self._floats_linear(weights.router(layer))
         bias = self.parameter(weights.choice_bias(layer)) if config.choice_bias else None
         always = self._shared_experts(config, activation, layer)
         return MixtureOfExperts(
             self.backend, config.routing, router, bias, experts, always, config.weighs_inputs
         )
-
-    def _expert_stack(
-        self,
-        mlps: Sequence[MLPWeights],
-        activation: str,
-        held: Sequence[tuple[Sequence[Weight], Sequence[Weight]] | None],
-    ) -> MixedExperts:
-        """Pack some experts of a layer; ``held`` are gate and up, and down, of those that are."""
-        gate_up, down = [mlp.gate_up for mlp in mlps], [mlp.down for mlp in mlps]
-        experts = self.backend.experts(
-            self._matrices_in_turn(gate_up, [own and own[0] for own in held]),
-            self._matrices_in_turn(down, [own and own[1] for own in held]),
-            activation,
-            dtype=self._dtype,
-            exact_activations=self._exact,
-            biases=map(self._biases, (*gate_up, *down)),
-        )
-        return self._adapted.experts(gate_up, down, experts)
 
     def _shared_experts(
         self, config: MoEConfig, activation: str, layer: int

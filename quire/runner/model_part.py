@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from quire.core.parallel_options import ParallelOptions
 from quire.distributed.group import Group
 from quire.kernels.backend import Backend
-from quire.layers.expert_placement import ExpertBalance
+from quire.layers.expert_placement import ExpertDivision
 from quire.models.opened_checkpoint import OpenedCheckpoint
 from quire.models.shards.rank_model import Shard
 from quire.models.stage import GroupLink, Stage
@@ -40,11 +40,12 @@ class ModelPart:
         if layout.tensor > 1:
             ranks, is_whole = layout.stage_ranks(self._stage), layout.pipeline == 1
             group = self.world if is_whole else group_of(ranks)
-            balance = ExpertBalance(
+            experts = ExpertDivision(
+                whole=options.enable_expert_parallel,
                 redundant=-(-options.num_redundant_experts // layout.tensor),
                 interval=options.eplb_step_interval if options.enable_eplb else 0,
             )
-            self.shard = Shard(group, options.exact_tensor_parallel, balance)
+            self.shard = Shard(group, options.exact_tensor_parallel, experts)
 
     @property
     def groups(self) -> list[Group]:

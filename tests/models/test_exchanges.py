@@ -8,23 +8,25 @@ import pytest
 from quire.core.parallel_costs import SplitShape, collectives
 from quire.core.parallel_layout import ParallelLayout
 from quire.kernels.registry import create_backend
+from quire.layers.expert_placement import ExpertDivision
 from quire.models.shards.rank_model import Shard
 from tests.distributed.thread_ranks import on_ranks
 
 
 @pytest.mark.parametrize("num_tokens", [1, 9, 17])
 @pytest.mark.parametrize("exact", [True, False])
+@pytest.mark.parametrize("whole", [False, True])
 @pytest.mark.parametrize("size", [2, 3])
 @pytest.mark.parametrize("name", ["llama", "gpt2", "olmo2", "mixtral", "qwen2-moe"])
 def test_a_forward_exchanges_what_the_formulas_say(
-    name, size, exact, num_tokens, oracle, create_driver, random_prompts
+    name, size, whole, exact, num_tokens, oracle, create_driver, random_prompts
 ):
     _, folder = oracle(name)
     cpu = create_backend("cpu", threads=1)
     (prompt,) = random_prompts([num_tokens])
 
     def body(group):
-        driver = create_driver(folder, cpu, shard=Shard(group, exact))
+        driver = create_driver(folder, cpu, shard=Shard(group, exact, ExpertDivision(whole)))
         driver.start(1)
         driver.step([np.array(prompt)])
         return driver.decoder.config, group.counts
@@ -33,7 +35,7 @@ def test_a_forward_exchanges_what_the_formulas_say(
     config, counts = ranks[0]
     calls, num_bytes = {}, {}
     shape, layout = SplitShape.of_config(config), ParallelLayout(size)
-    for one in collectives(shape, layout, exact=exact, num_tokens=num_tokens):
+    for one in collectives(shape, layout, exact=exact, num_tokens=num_tokens, whole_experts=whole):
         calls[one.name] = calls.get(one.name, 0) + one.calls
         num_bytes[one.name] = num_bytes.get(one.name, 0) + num_tokens * one.row_bytes
     if "all_to_all" in num_bytes:

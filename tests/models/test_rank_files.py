@@ -11,7 +11,7 @@ import pytest
 from quire.cli.main import run
 from quire.core.errors import ModelLoadError
 from quire.kernels.registry import create_backend
-from quire.layers.expert_placement import ExpertBalance
+from quire.layers.expert_placement import ExpertDivision
 from quire.models.shards.rank_files import INDEX, rank_file
 from quire.models.shards.rank_model import Shard
 from tests.distributed.thread_ranks import on_ranks
@@ -19,14 +19,16 @@ from tests.models.test_quantized_checkpoint import APART, FIXTURES, FOLDERS
 
 FAMILIES = ("llama-biased-tied", "gpt2", "cohere-plus", "deepseek-v3", "gpt-oss", "qwen2-moe")
 
+WHOLE = ExpertDivision(True)
+
 
 @pytest.fixture(scope="module")
 def cpu():
     return create_backend("cpu", threads=1)
 
 
-def convert(folder, out, size):
-    assert run(["convert", str(folder), str(out), "-tp", str(size)]) == 0
+def convert(folder, out, size, *options):
+    assert run(["convert", str(folder), str(out), "-tp", str(size), *options]) == 0
     assert {path.name for path in out.glob("*.safetensors")} == {
         rank_file(rank, size) for rank in range(size)
     }
@@ -60,7 +62,7 @@ def test_a_layout_has_the_bits_of_one_rank(name, cpu, create_driver, tmp_path):
 @pytest.fixture(scope="module")
 def divided(tmp_path_factory, oracle):
     """Return a model of experts divided over two ranks."""
-    return convert(oracle("qwen3-moe")[1], tmp_path_factory.mktemp("ranks") / "out", 2)
+    return convert(oracle("qwen3-moe")[1], tmp_path_factory.mktemp("ranks") / "out", 2, "-ep")
 
 
 def test_a_rank_needs_its_own_file_alone(divided, cpu, create_driver, tmp_path):
@@ -69,8 +71,10 @@ def test_a_rank_needs_its_own_file_alone(divided, cpu, create_driver, tmp_path):
 
     def body(group):
         if group.rank:
-            return create_driver(tmp_path / "own", cpu, shard=Shard(group)).decoder.weight_bytes
-        return create_driver(divided, cpu, shard=Shard(group)).decoder.weight_bytes
+            return create_driver(
+                tmp_path / "own", cpu, shard=Shard(group, True, WHOLE)
+            ).decoder.weight_bytes
+        return create_driver(divided, cpu, shard=Shard(group, True, WHOLE)).decoder.weight_bytes
 
     assert all(on_ranks(2, body))
 
@@ -79,7 +83,7 @@ def test_experts_that_move_are_read_from_the_other_ranks_file(divided, oracle, c
     prompt = [np.arange(40) * 7 % 32]
 
     def body(group):
-        shard = Shard(group, True, ExpertBalance())
+        shard = Shard(group, True, WHOLE)
         driver = create_driver(divided, cpu, shard=shard)
         for layer in driver.decoder.rank_experts:
             layer.num_rows[:] = np.arange(len(layer.num_rows))[::-1] ** 3
@@ -90,9 +94,14 @@ def test_experts_that_move_are_read_from_the_other_ranks_file(divided, oracle, c
     np.testing.assert_array_equal(on_ranks(2, body)[0], want)
 
 
+def test_another_division_of_experts_is_refused(divided, cpu, create_driver):
+    with pytest.raises(ModelLoadError, match="--enable-expert-parallel that is not set"):
+        on_ranks(2, lambda group: create_driver(divided, cpu, shard=Shard(group)))
+
+
 def test_another_number_of_ranks_is_refused(divided, cpu, create_driver):
     with pytest.raises(ModelLoadError, match="divided over 2 ranks.* must be; got 3. Give"):
-        on_ranks(3, lambda group: create_driver(divided, cpu, shard=Shard(group)))
+        on_ranks(3, lambda group: create_driver(divided, cpu, shard=Shard(group, True, WHOLE)))
     with pytest.raises(ModelLoadError, match="divided over 2 ranks.* must be; got 1. Give"):
         create_driver(divided, cpu)
 
@@ -117,7 +126,9 @@ def test_a_damaged_file_is_refused(divided, cpu, create_driver, tmp_path):
     shutil.copytree(divided, tmp_path / "own")
     shutil.copy(FIXTURES / "bnb-nf4" / "model.safetensors", tmp_path / "own" / rank_file(1, 2))
     with pytest.raises(ModelLoadError, match="must describe its tensors"):
-        on_ranks(2, lambda group: create_driver(tmp_path / "own", cpu, shard=Shard(group)))
+        on_ranks(
+            2, lambda group: create_driver(tmp_path / "own", cpu, shard=Shard(group, True, WHOLE))
+        )
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import pytest
 
 from quire.core.errors import ConfigError
 from quire.kernels.registry import create_backend
-from quire.layers.expert_placement import ExpertBalance
+from quire.layers.expert_placement import ExpertDivision
 from quire.models.config_reader import read_model_config
 from quire.models.gguf_export import GgufExport
 from quire.models.gguf_writer import write_gguf
@@ -60,7 +60,7 @@ def compare(cpu, create_driver, random_prompts):
         # The array is the decoder's, and of ranks but the first no logits of all tokens.
         return found, driver.step([first[7:], second[:1]], wanted="last")
 
-    def check(folder, size, adapter=None, exact=True, **options):
+    def check(folder, size, adapter=None, exact=True, whole_experts=False, **options):
         adapters = None if adapter is None else [1, 0]
 
         def make(**shard):
@@ -71,10 +71,14 @@ def compare(cpu, create_driver, random_prompts):
         counts = {}
 
         def body(group):
-            driver = make(shard=Shard(group, exact))
+            driver = make(shard=Shard(group, exact, ExpertDivision(whole_experts)))
             found = run(driver, adapters)
             if adapter is None:
-                check_bytes(driver, RankPart(group.rank, size, exact), options)
+                check_bytes(
+                    driver,
+                    RankPart(group.rank, size, exact, ExpertDivision(whole_experts)),
+                    options,
+                )
             counts[group.rank] = dict(group.counts.calls)
             return found
 
@@ -182,15 +186,23 @@ def test_kinds_of_adapters_have_the_bits_of_one_rank(kind, oracle, adapted, comp
 
 
 @pytest.mark.parametrize("name", [name for name, (_, s) in MODELS.items() if EXPERTS & set(s)])
-def test_experts_on_many_ranks_have_the_bits_of_one(name, oracle, compare):
-    compare(oracle(name)[1], 8)
+@pytest.mark.parametrize("whole", [False, True])
+@pytest.mark.parametrize("size", [4, 8])
+def test_experts_on_many_ranks_have_the_bits_of_one(name, size, whole, oracle, compare):
+    compare(oracle(name)[1], size, whole_experts=whole)
 
 
+@pytest.mark.parametrize("name", ["qwen2-moe", "gpt-oss"])
+def test_sums_of_whole_experts_over_ranks_are_those_of_one_rank(name, oracle, compare):
+    compare(oracle(name)[1], 3, exact=False, whole_experts=True, dtype="float32")
+
+
+@pytest.mark.parametrize("whole", [False, True])
 @pytest.mark.parametrize("kind", EXPERT_KINDS)
-def test_adapters_of_experts_have_the_bits_of_one_rank(kind, oracle, adapted, compare):
+def test_adapters_of_experts_have_the_bits_of_one_rank(kind, whole, oracle, adapted, compare):
     name, targets, settings = EXPERT_KINDS[kind]
     _, folder = adapted(name, targets, **settings)
-    compare(oracle(name)[1], 3, folder, takes_adapters=True)
+    compare(oracle(name)[1], 3, folder, whole_experts=whole, takes_adapters=True)
 
 
 @pytest.mark.parametrize("redundant", [0, 1])
@@ -203,7 +215,7 @@ def test_experts_that_move_keep_the_bits(
     want = run_once(create_driver(folder, cpu), prompts)
 
     def body(group):
-        shard = Shard(group, True, ExpertBalance(redundant))
+        shard = Shard(group, True, ExpertDivision(True, redundant))
         driver = create_driver(folder, cpu, shard=shard)
         before, after = [], []
         for own in driver.decoder.rank_experts:
@@ -225,7 +237,9 @@ def test_experts_move_after_some_steps_layer_after_layer(
     want = run_once(create_driver(folder, cpu), prompts)
 
     def body(group):
-        driver = create_driver(folder, cpu, shard=Shard(group, True, ExpertBalance(0, interval=2)))
+        driver = create_driver(
+            folder, cpu, shard=Shard(group, True, ExpertDivision(True, interval=2))
+        )
         found, counted = [], []
         for _ in range(5):
             found.append(run_once(driver, prompts))

@@ -22,7 +22,7 @@ from quire.kernels.cpu.latent_attention import CpuLatentAttention
 from quire.kernels.cpu.linear import CpuLinear
 from quire.kernels.cpu.low_rank import CpuLowRank, add_low_rank, adjust_rows
 from quire.kernels.cpu.matrix_rows import choose_matrix_rows
-from quire.kernels.cpu.moe import CpuExperts, route
+from quire.kernels.cpu.moe import CpuExperts, CpuGroupedLinear, route
 from quire.kernels.cpu.native import isa_choice, native
 from quire.kernels.host_tensor import HostTensor
 from quire.kernels.sampling_batch import SamplingBatch
@@ -50,6 +50,7 @@ class CpuBackend:
     attention = CpuAttention
     latent_attention = CpuLatentAttention
     experts = CpuExperts
+    grouped_linear = CpuGroupedLinear
 
     def __init__(self, threads: int) -> None:
         native.set_num_threads(threads)

@@ -120,3 +120,30 @@ class CpuExperts:
         """Return memory of routed rows: (T k, D), (T k, 2 M) and (T k, M)."""
         widths = (x.shape[1], 2 * self._middle, self._middle)
         return tuple(np.empty((ids.size, width), np.float32) for width in widths)
+
+
+class CpuGroupedLinear:
+    """A matrix of each expert; see :class:`quire.kernels.backend.GroupedLinear`."""
+
+    def __init__(
+        self,
+        weights: Iterable[Sequence[Weight]],
+        dtype: str | None = None,
+        exact_activations: bool = False,
+        biases: Iterable[Sequence[HostTensor]] = (),
+    ) -> None:
+        given = chain(biases, repeat(()))
+        linears = [
+            CpuLinear(matrices, bias, dtype, exact_activations)
+            for matrices, bias in zip(weights, given, strict=False)
+        ]
+        self.in_features, self.out_features = linears[0].in_features, linears[0].out_features
+        self.nbytes = sum(linear.nbytes for linear in linears)
+        self.packed: Sequence[Sequence[PackedWeights]] = [linear.packed for linear in linears]
+        stacks = [linear.matrices for linear in linears]
+        self._matrices = native.GroupedLinear(self.in_features, self.out_features, stacks)
+
+    def __call__(self, x: np.ndarray, starts: Sequence[int], out: np.ndarray) -> np.ndarray:
+        """Multiply rows (R, in_features), sorted by expert, to (R, out_features)."""
+        self._matrices.multiply(x, starts, len(x), out)
+        return out

@@ -47,6 +47,7 @@ class ReferenceBackend:
     attention = ReferenceAttention
     latent_attention = ReferenceLatentAttention
     experts = moe.ReferenceExperts
+    grouped_linear = moe.ReferenceGroupedLinear
 
     def kernel_names(self) -> dict[str, str]:
         return {}

@@ -118,3 +118,31 @@ def combine(
 
 def _keep(x: torch.Tensor, y: torch.Tensor, places: np.ndarray) -> None:
     """Change nothing."""
+
+
+class ReferenceGroupedLinear:
+    """A matrix of each expert, one row at a time."""
+
+    def __init__(
+        self,
+        weights: Iterable[Sequence[Weight]],
+        dtype: str | None = None,
+        exact_activations: bool = True,
+        biases: Iterable[Sequence[HostTensor]] = (),
+    ) -> None:
+        given = chain(biases, repeat(()))
+        self._linears = [
+            ReferenceLinear(matrices, bias, dtype, exact_activations)
+            for matrices, bias in zip(weights, given, strict=False)
+        ]
+        first = self._linears[0]
+        self.in_features, self.out_features = first.in_features, first.out_features
+        self.nbytes = sum(linear.nbytes for linear in self._linears)
+        self.packed: Sequence[Sequence[PackedWeights]] = ()
+
+    def __call__(self, x: torch.Tensor, starts: Sequence[int], out: torch.Tensor) -> torch.Tensor:
+        """Multiply rows (R, in_features), sorted by expert, to (R, out_features)."""
+        for linear, begin, end in zip(self._linears, starts, starts[1:], strict=False):
+            for row in range(begin, end):
+                out[row] = linear(x[row : row + 1])[0]
+        return out

@@ -73,6 +73,8 @@ class RankFolder:
             )
         try:
             self.size = int(index["tensor_parallel_size"])
+            self.has_experts = bool(index["has_experts"])
+            self.splits_experts = bool(index["splits_experts"])
             self._names = msgspec.convert(index["names"], WeightNames)
             forms = msgspec.convert(index["forms"], list[QuantizedForm])
             self._entries: Mapping[str, RankEntry] = {
@@ -119,14 +121,24 @@ class RankFolder:
     def release(self, name: str) -> None:
         """Do nothing: nothing was read."""
 
-    def of_rank(self, rank: int, size: int) -> RankTensors:
+    def of_rank(self, rank: int, size: int, splits_experts: bool) -> RankTensors:
         """Return the tensors of a rank.
 
+        Args:
+            rank, size: Which, of how many.
+            splits_experts: Whether ranks have a part of each expert, if there are any.
+
         Raises:
-            ModelLoadError: The files are for another number of ranks, or one is missing or damaged.
+            ModelLoadError: The files are for other ranks, or one is missing or damaged.
         """
         if size != self.size:
             raise self._refuse(size)
+        if self.has_experts and splits_experts != self.splits_experts:
+            has, asked = ("a part of each", "is") if self.splits_experts else ("whole", "is not")
+            raise ModelLoadError(
+                f"[load] {self.path} has experts divided so that a rank has {has} ones; got "
+                f"--enable-expert-parallel that {asked} set. Change it, or convert again."
+            )
         return RankTensors(self, rank)
 
     def _refuse(self, size: int) -> ModelLoadError:

@@ -8,10 +8,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from quire.core.errors import ConfigError
-from quire.core.moe_config import MoEConfig
 from quire.distributed.group import Group
 from quire.kernels.backend import Backend, Linear, MixedExperts
-from quire.layers.expert_placement import ExpertBalance, first_placement
+from quire.layers.expert_placement import ExpertDivision, first_placement
 from quire.layers.parallel_linear import (
     GatheredLinear,
     OwnOutputs,
@@ -19,9 +18,11 @@ from quire.layers.parallel_linear import (
     Scratch,
     VocabularyLinear,
 )
-from quire.layers.rank_experts import MakeExperts, RankExperts
+from quire.layers.rank_experts import RankExperts
+from quire.layers.split_experts import PartedExperts, SplitExperts
 from quire.models.adapters.places import Places, adaptable_head
 from quire.models.arranged_tensors import arrange
+from quire.models.expert_maker import ExpertMaker
 from quire.models.opened_checkpoint import OpenedCheckpoint
 from quire.models.shards.cuts import find_cuts
 from quire.models.shards.rank_files import RankFolder
@@ -41,17 +42,16 @@ class Shard:
     Attributes:
         group: The ranks, this one among them.
         exact: Every sum is formed by one rank, so that bits are those of one rank alone.
-        balance: What is done about ranks whose experts have more rows than others'.
+        experts: What ranks have of those.
     """
 
     group: Group
     exact: bool = True
-    balance: ExpertBalance = ExpertBalance()
+    experts: ExpertDivision = ExpertDivision()
 
     def __str__(self) -> str:
         kind = "" if self.exact else ", summed"
-        copies = f", {self.balance.redundant} more experts" if self.balance.redundant else ""
-        return f"rank {self.group.rank} of {self.group.size}{kind}{copies}"
+        return f"rank {self.group.rank} of {self.group.size}{kind}, {self.experts}"
 
 
 class WholeModel:
@@ -80,9 +80,10 @@ class WholeModel:
         """Return the linear."""
         return linear
 
-    def experts(self, moe: MoEConfig, make: MakeExperts) -> tuple[MixedExperts, Sequence[int]]:
+    def experts(self, maker: ExpertMaker) -> tuple[MixedExperts, Sequence[int]]:
         """Return all experts of a layer, and their numbers."""
-        return make(range(moe.num_experts), {}), range(moe.num_experts)
+        numbers = range(len(maker.mlps))
+        return maker.stack(numbers, {}), numbers
 
     def places(self, places: Places) -> Places:
         """Return the places."""
@@ -102,7 +103,7 @@ class RankModel:
     Attributes:
         tensors: The rank's rows, in the kernels' order.
         weights: Their shapes; its configuration is the rank's.
-        rank_experts: Those made by :meth:`experts`.
+        rank_experts: Those made by :meth:`experts` whose ranks have whole ones.
 
     Raises:
         ConfigError: The model cannot be divided that far.
@@ -119,9 +120,8 @@ class RankModel:
         self._backend, self._group, self._scratch = backend, shard.group, Scratch(backend)
         self.rank_experts: list[RankExperts] = []
         size, rank = shard.group.size, shard.group.rank
-        self._exact, self._balance = shard.exact, shard.balance
-        redundant = shard.balance.redundant
-        if opened.config.moe is None and shard.balance != ExpertBalance():
+        self._exact, self._division = shard.exact, shard.experts
+        if opened.config.moe is None and (shard.experts.redundant or shard.experts.interval):
             raise ConfigError(
                 "[parallel] --enable-eplb and --num-redundant-experts need a mixture of experts; "
                 f"got {opened.config.architecture}. Leave them out."
@@ -129,12 +129,12 @@ class RankModel:
         # What adapters add is of whole rows of inputs; files of ranks have these, too.
         exact = shard.exact or takes_adapters or isinstance(opened.tensors, RankFolder)
         cuts = find_cuts(opened.tensors, opened.weights, plan, size, exact)
-        self._cuts, self._shares = cuts, find_shares(opened.config, size, cuts.unit, redundant)
+        self._cuts, self._shares = cuts, find_shares(opened.config, size, cuts.unit, shard.experts)
         self.weights = ShareWeights(opened.weights, self._shares[rank], cuts)
         self._own = own_parts(self.weights, cuts)
         self.tensors: TensorSource
         if isinstance(opened.tensors, RankFolder):
-            self.tensors = opened.tensors.of_rank(rank, size)
+            self.tensors = opened.tensors.of_rank(rank, size, not shard.experts.whole)
         else:
             every = opened.weights.of_all_layers()
             self.tensors = arrange(opened.tensors, every, self._own.picks)
@@ -191,17 +191,24 @@ class RankModel:
         tokens = [share.tokens for share in self._shares]
         return VocabularyLinear(self._group, linear, self._scratch, tokens)
 
-    def experts(self, moe: MoEConfig, make: MakeExperts) -> tuple[MixedExperts, Sequence[int]]:
-        """Return experts of a layer that find the others', and the numbers of this rank's."""
-        placement = first_placement(moe.num_experts, self._group.size, self._balance.redundant)
+    def experts(self, maker: ExpertMaker) -> tuple[MixedExperts, Sequence[int]]:
+        """Return experts of a layer, and the numbers of those that this rank has any of."""
+        size, count = self._group.size, len(maker.mlps)
+        if not self._division.whole:
+            inner = [len(share.expert_width) for share in self._shares]
+            outputs = [len(share.outputs) for share in self._shares]
+            parts = PartedExperts(*maker.products(), maker.activation, inner, outputs)
+            split = SplitExperts(self._backend, self._group, self._scratch, parts)
+            return maker.with_adapters(split), range(count)
+        placement = first_placement(count, size, self._division.redundant)
         made = RankExperts(
             self._backend,
             self._group,
             self._scratch,
             placement,
-            make,
+            maker.stack,
             self._exact,
-            self._balance,
+            self._division,
             first_step=len(self.rank_experts),
         )
         self.rank_experts.append(made)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from quire.layers.expert_placement import ExpertDivision
 from quire.models.shards.cuts import find_cuts
 from quire.models.shards.share_weights import ShareWeights
 from quire.models.shards.shares import find_shares
@@ -19,13 +20,13 @@ class RankPart:
     Attributes:
         rank, size: This one, of how many.
         exact: As of :class:`~quire.models.shards.rank_model.Shard`.
-        redundant: Places for experts that others have, too.
+        experts: What ranks have of those.
     """
 
     rank: int
     size: int
     exact: bool = True
-    redundant: int = 0
+    experts: ExpertDivision = ExpertDivision()
 
 
 def rank_weights(
@@ -42,5 +43,5 @@ def rank_weights(
         ConfigError: The model cannot be divided that far.
     """
     cuts = find_cuts(tensors, weights, plan, part.size, part.exact)
-    shares = find_shares(weights.config, part.size, cuts.unit, part.redundant)
+    shares = find_shares(weights.config, part.size, cuts.unit, part.experts)
     return ShareWeights(weights, shares[part.rank], cuts)

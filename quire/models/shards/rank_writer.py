@@ -13,6 +13,7 @@ import numpy as np
 
 from quire.core.errors import ConfigError
 from quire.kernels.host_tensor import HostTensor
+from quire.layers.expert_placement import ExpertDivision
 from quire.models.arranged_tensors import arrange
 from quire.models.loader import open_checkpoint
 from quire.models.opened_checkpoint import OpenedCheckpoint
@@ -32,7 +33,11 @@ FILE_DTYPES = {ours: theirs for theirs, ours in DTYPES.items()}
 
 
 def write_ranks(
-    source: Path, out: Path, size: int, on_progress: Callable[[int, int], None]
+    source: Path,
+    out: Path,
+    size: int,
+    whole_experts: bool,
+    on_progress: Callable[[int, int], None],
 ) -> list[int]:
     """Write a file for each rank, and the index last.
 
@@ -42,6 +47,7 @@ def write_ranks(
         source: A folder of safetensors.
         out: A folder that is there.
         size: Ranks.
+        whole_experts: A rank has some experts, not a part of each.
         on_progress: Called with tensors written and tensors in all.
 
     Returns:
@@ -56,7 +62,8 @@ def write_ranks(
     _check(opened)
     plan = QuantizationPlan()
     cuts = find_cuts(opened.tensors, opened.weights, plan, size, exact=True)
-    shares = find_shares(opened.config, size, cuts.unit)
+    division = ExpertDivision(whole_experts)
+    shares = find_shares(opened.config, size, cuts.unit, division)
     parts = [ShareWeights(opened.weights, share, cuts) for share in shares]
     totals, done = [sorted(weights.shapes()) for weights in parts], 0
     nbytes: list[int] = []
@@ -69,7 +76,7 @@ def write_ranks(
         done += len(names)
         on_progress(done, sum(map(len, totals)))
         nbytes.append(path.stat().st_size)
-    (out / INDEX).write_text(json.dumps(_index(opened, size, sizes)) + "\n", "utf-8")
+    (out / INDEX).write_text(json.dumps(_index(opened, size, whole_experts, sizes)) + "\n", "utf-8")
     return nbytes
 
 
@@ -118,7 +125,9 @@ def _file_tensors(
     return found | {DESCRIPTION: tensor_data(np.frombuffer(text, np.uint8))}
 
 
-def _index(opened: OpenedCheckpoint, size: int, sizes: dict[str, int]) -> dict[str, Any]:
+def _index(
+    opened: OpenedCheckpoint, size: int, whole_experts: bool, sizes: dict[str, int]
+) -> dict[str, Any]:
     forms: list[Any] = []
     entries: dict[str, Any] = {}
     for name, shape in opened.weights.shapes().items():
@@ -132,6 +141,8 @@ def _index(opened: OpenedCheckpoint, size: int, sizes: dict[str, int]) -> dict[s
     return {
         "version": VERSION,
         "tensor_parallel_size": size,
+        "has_experts": opened.config.moe is not None,
+        "splits_experts": not whole_experts,
         "names": msgspec.to_builtins(opened.weights.names),
         "forms": forms,
         "tensors": entries,

@@ -56,8 +56,14 @@ class ShareWeights(WeightMap):
         return [*own, *([] if mlp is None else [mlp])]
 
     def experts(self, layer: int) -> list[MLPWeights]:
-        """All, by their numbers."""
-        return self.whole.experts(layer)
+        """All whole, by their numbers; or of each some of the middle, and some of D."""
+        whole, outputs = self.whole.experts(layer), (len(self.share.outputs),)
+        if not self.share.expert_width:
+            return whole
+        return [
+            MLPWeights(own.gate_up, replace(mlp.down, rows=outputs))
+            for own, mlp in zip(super().experts(layer), whole, strict=True)
+        ]
 
     def _vocabulary(self, module: str) -> LinearWeights:
         return LinearWeights((module,), (len(self.share.tokens),), self.config.hidden_size)
@@ -89,17 +95,13 @@ def own_parts(weights: ShareWeights, cuts: Cuts) -> OwnParts:
     """Return what a rank takes of tensors."""
     found = OwnParts()
     picks = found.picks
-    for linear, parts in _linears(weights):
-        starts = np.cumsum((0, *linear.rows[:-1]))
-        found.linears[linear.modules] = np.concatenate(
-            [start + part for start, part in zip(starts, parts, strict=True)]
-        )
-        if linear.modules in cuts.whole | cuts.summed:
-            continue
-        for module, part in zip(linear.modules, parts, strict=True):
-            (picks.outputs if linear.transposed else picks.rows)[f"{module}.weight"] = part
-            if linear.bias:
-                picks.rows[f"{module}.bias"] = part
+    for alike, parts in _linears(weights):
+        starts = np.cumsum((0, *alike[0].rows[:-1]))
+        rows = np.concatenate([start + part for start, part in zip(starts, parts, strict=True)])
+        for linear in alike:
+            found.linears[linear.modules] = rows
+            if linear.modules not in cuts.whole | cuts.summed:
+                _add_rows(linear, parts, picks)
     _add_columns(weights, cuts, picks)
     share, whole = weights.share, weights.whole
     heads = np.array(share.heads), np.array(share.kv_heads)
@@ -110,6 +112,13 @@ def own_parts(weights: ShareWeights, cuts: Cuts) -> OwnParts:
             for norm, rows in zip(whole.qk_norm(layer), heads, strict=True):
                 picks.rows[f"{norm.module}.weight"] = rows
     return found
+
+
+def _add_rows(linear: LinearWeights, parts: list[Rows], picks: Picks) -> None:
+    for module, part in zip(linear.modules, parts, strict=True):
+        (picks.outputs if linear.transposed else picks.rows)[f"{module}.weight"] = part
+        if linear.bias:
+            picks.rows[f"{module}.bias"] = part
 
 
 def _add_columns(weights: ShareWeights, cuts: Cuts, picks: Picks) -> None:
@@ -128,21 +137,29 @@ def _add_columns(weights: ShareWeights, cuts: Cuts, picks: Picks) -> None:
                 (picks.inputs if linear.transposed else picks.columns)[name] = columns
 
 
-def _linears(weights: ShareWeights) -> Iterator[tuple[LinearWeights, list[Rows]]]:
-    """Yield the linears of the model that are divided, with a rank's rows of each matrix."""
+def _linears(weights: ShareWeights) -> Iterator[tuple[list[LinearWeights], list[Rows]]]:
+    """Yield linears of the model that are divided alike, with a rank's rows of each matrix."""
     whole, share = weights.whole, weights.share
     tokens, outputs = np.array(share.tokens), np.array(share.outputs)
     for linear in (whole.embedding(), whole.head()):
-        yield linear, [tokens]
+        yield [linear], [tokens]
     for layer in range(whole.config.num_layers):
-        yield from _attention(whole, share, layer)
-        yield whole.attention_output(layer), [outputs]
+        for linear, parts in _attention(whole, share, layer):
+            yield [linear], parts
+        yield [whole.attention_output(layer)], [outputs]
+        experts = whole.experts(layer) if share.expert_width else []
+        if experts:
+            first, inner = experts[0], np.array(share.expert_width)
+            up = _stacked(first.gate_up, inner, True, first.down)
+            yield [mlp.gate_up for mlp in experts], up
+            yield [mlp.down for mlp in experts], [outputs]
         mlp = whole.mlp(layer)
         if mlp is not None:
             is_dense = whole.config.layer_moe(layer) is None
             middle = np.array(share.width if is_dense else share.shared)
-            yield mlp.gate_up, _stacked(mlp.gate_up, middle, whole.config.gated_mlp, mlp.down)
-            yield mlp.down, [outputs]
+            gated = whole.config.gated_mlp
+            yield [mlp.gate_up], _stacked(mlp.gate_up, middle, gated, mlp.down)
+            yield [mlp.down], [outputs]
 
 
 def _stacked(gate_up: LinearWeights, middle: Rows, gated: bool, down: LinearWeights) -> list[Rows]:

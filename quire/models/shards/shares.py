@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from quire.core.errors import ConfigError
 from quire.core.model_config import ModelConfig
 from quire.core.parallel_layout import split
-from quire.layers.expert_placement import first_placement
+from quire.layers.expert_placement import ExpertDivision, first_placement
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +26,7 @@ class Share:
         outputs: Of D, what linears give that end a part of a layer.
         tokens: Of V.
         experts: Those it starts with; a mixture of experts alone has any.
+        expert_width: Of the middle of every expert; empty where ranks have whole ones.
     """
 
     heads: range
@@ -35,12 +36,14 @@ class Share:
     outputs: range
     tokens: range
     experts: Sequence[int] = ()
+    expert_width: range = range(0)
 
     def config(self, whole: ModelConfig) -> ModelConfig:
         """Return what a rank's layers look like; all that is not divided stays."""
         moe = whole.moe
         if moe is not None:
-            moe = replace(moe, shared_size=len(self.shared))
+            inner = len(self.expert_width) or moe.intermediate_size
+            moe = replace(moe, shared_size=len(self.shared), intermediate_size=inner)
         return replace(
             whole,
             num_heads=len(self.heads),
@@ -56,7 +59,7 @@ def has_whole_attention(config: ModelConfig, size: int) -> bool:
 
 
 def find_shares(
-    config: ModelConfig, size: int, unit: int = 1, redundant: int = 0
+    config: ModelConfig, size: int, unit: int = 1, experts: ExpertDivision | None = None
 ) -> Sequence[Share]:
     """Return the shares of some ranks.
 
@@ -64,16 +67,19 @@ def find_shares(
         config: The model.
         size: Ranks.
         unit: Shares of MLPs are multiples of it, if they may be.
-        redundant: Places of a rank for experts that others have, too.
+        experts: What ranks have of those.
 
     Raises:
         ConfigError: There are more ranks than rows of a matrix.
     """
+    experts = experts or ExpertDivision()
     limits = {"elements of a hidden state": config.hidden_size, "tokens": config.vocab_size}
     if config.num_dense_layers:
         limits["elements of the MLP"] = config.intermediate_size
     if config.moe is not None and config.moe.shared_size:
         limits["elements of the shared experts"] = config.moe.shared_size
+    if config.moe is not None and not experts.whole:
+        limits["elements of an expert"] = config.moe.intermediate_size
     kind = min(limits, key=lambda name: limits[name])
     if size > limits[kind]:
         raise ConfigError(
@@ -85,11 +91,16 @@ def find_shares(
     units = [unit if unit * size <= count else 1 for count in counts[:2]] + [1, 1]
     ranges = [split(count, size, own) for count, own in zip(counts, units, strict=True)]
     moe, found = config.moe, []
-    placement = first_placement(moe.num_experts, size, redundant) if moe else None
+    inner = split(moe.intermediate_size, size) if moe else []
+    placement = first_placement(moe.num_experts, size, experts.redundant) if moe else None
     for rank, heads in enumerate(find_heads(config, size)):
-        own = placement.of(rank) if placement else ()
         width, always, outputs, tokens = (parts[rank] for parts in ranges)
-        found.append(Share(*heads, width, always, outputs, tokens, own))
+        share = Share(*heads, width, always, outputs, tokens)
+        if placement and experts.whole:
+            share = replace(share, experts=placement.of(rank))
+        elif moe:
+            share = replace(share, experts=range(moe.num_experts), expert_width=inner[rank])
+        found.append(share)
     return found
 
 
