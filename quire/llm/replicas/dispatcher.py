@@ -6,7 +6,7 @@ here, whoever sends many: all that is decided is where they wait.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from quire.engine.least_first import LeastFirst
@@ -15,6 +15,9 @@ from quire.llm.replicas.prefix_index import PrefixIndex
 #: No engine gets a request that makes its load more than this many times the mean, as long as
 #: there is another one.
 MOST_LOAD = 1.5
+#: A token that has to be computed delays one request now and all that follow; one that waits there
+#: already would be computed in any case.
+WORK_WEIGHT = 4
 #: Of outputs whose length nobody has limited, until some have ended.
 FIRST_OUTPUT_TOKENS = 256
 #: Part of a new output's length in the mean of those before.
@@ -60,36 +63,37 @@ class Dispatcher:
     """Chooses an engine for each request, in a time that does not depend on how many there are.
 
     An engine's load is the tokens of its requests that are likely to be computed still. A request
-    goes where the tokens before its first one are least: those of its prompt that are not cached
-    there, the engine's load, and what does not fit in its KV cache and is computed again. Looked at
-    are the engines that hold most of the prompt, and the one with the least load.
+    goes where the sum of three is least: its own tokens to be computed, those that are cached left
+    out and each counted :data:`WORK_WEIGHT` times; the engine's load; and the tokens that do not
+    fit in its KV cache. Looked at are the engines that hold most of the prompt, and the one with
+    the least load.
 
     Args:
-        num_blocks: KV blocks of each engine.
+        num_blocks: KV blocks of each engine, by its number.
         block_size: Tokens a block.
         step_tokens: Of a step: this much more than the others an engine may always have.
     """
 
-    def __init__(self, num_blocks: Sequence[int], block_size: int, step_tokens: int) -> None:
+    def __init__(self, num_blocks: Mapping[int, int], block_size: int, step_tokens: int) -> None:
         self._block_size = block_size
-        self._capacity = [count * block_size for count in num_blocks]
+        self._capacity = {engine: count * block_size for engine, count in num_blocks.items()}
         self._step_tokens = step_tokens
         self._index = PrefixIndex(num_blocks)
-        self._load = [0] * len(num_blocks)
-        self._kv_tokens = [0] * len(num_blocks)
+        self._load = dict.fromkeys(num_blocks, 0)
+        self._kv_tokens = dict.fromkeys(num_blocks, 0)
         self._total_load = 0
-        self._serving = set(range(len(num_blocks)))
-        self._turns = [0] * len(num_blocks)  # of equal ones, the one whose turn is longest ago
+        self._serving = set(num_blocks)
+        self._turns = dict.fromkeys(num_blocks, 0)  # of equal ones the first
         self._num_turns = 0
         self._mean_output = float(FIRST_OUTPUT_TOKENS)
         self._least: LeastFirst[int] = LeastFirst(self._key)
-        for engine in self._serving:
+        for engine in num_blocks:
             self._least.push(engine)
 
     @property
-    def loads(self) -> list[int]:
+    def loads(self) -> Mapping[int, int]:
         """Tokens that each engine is likely to compute still."""
-        return list(self._load)
+        return self._load
 
     def choose(self, job: Job) -> Assignment | None:
         """Return where a request goes, which counts from now on; None when no engine serves."""
@@ -142,7 +146,7 @@ class Dispatcher:
 
     def forget_prefixes(self) -> None:
         """Take note that no engine holds anything that new requests could find."""
-        for engine in range(len(self._load)):
+        for engine in self._load:
             self._index.clear(engine)
 
     def _key(self, engine: int) -> tuple[int, int] | None:
@@ -167,10 +171,9 @@ class Dispatcher:
         return job.num_prompt_tokens - self._cached(engine, job) + self._output_tokens(job)
 
     def _cost(self, engine: int, job: Job) -> int:
-        """Return the tokens before a request's first one, and those that its memory costs."""
         work = self._work(engine, job)
         pressure = self._kv_tokens[engine] + work - self._capacity[engine]
-        return work + self._load[engine] + max(0, pressure)
+        return WORK_WEIGHT * work + self._load[engine] + max(0, pressure)
 
     def _most_load(self, job: Job) -> float:
         """Return what an engine's load may be with one more request."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from array import array
 from collections import OrderedDict
-from collections.abc import Container, Sequence
+from collections.abc import Container, Mapping, Sequence
 from itertools import islice
 
 from quire.core.request import RangeKey
@@ -54,12 +54,12 @@ class PrefixIndex:
     there are.
 
     Args:
-        num_blocks: Room of each engine.
+        num_blocks: Room of each engine, by its number.
     """
 
-    def __init__(self, num_blocks: Sequence[int]) -> None:
-        self._num_blocks = tuple(num_blocks)
-        self._held: list[OrderedDict[int, None]] = [OrderedDict() for _ in num_blocks]
+    def __init__(self, num_blocks: Mapping[int, int]) -> None:
+        self._num_blocks = num_blocks
+        self._held: dict[int, OrderedDict[int, None]] = {i: OrderedDict() for i in num_blocks}
         # By name, the engine that got it last at the end.
         self._holders: dict[int, dict[int, None]] = {}
 

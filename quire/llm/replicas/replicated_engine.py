@@ -55,7 +55,7 @@ class ReplicatedEngine:
         self.default_sampling_params: dict[str, Any] = first.default_sampling_params
         self._block_size = self.config.cache.block_size
         self._dispatcher = Dispatcher(
-            [_num_blocks(engine) for engine in engines],
+            {number: _num_blocks(engine) for number, engine in enumerate(engines)},
             self._block_size,
             self.config.scheduler.max_num_batched_tokens,
         )

@@ -1,0 +1,182 @@
+"""Two engine processes as one engine: equal tokens, and what happens when one is killed."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import time
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+import pytest_asyncio
+
+from quire import LLM, SamplingParams
+from quire.core.config import EngineConfig, ModelOptions
+from quire.core.errors import CapacityError, ConfigError, EngineDeadError, ModelLoadError
+from quire.core.loading import Loading
+from quire.core.machine import read_machine
+from quire.core.metrics import add_up
+from quire.llm.process.proxy import EngineProxy
+from quire.llm.replicas.loading import divide, load_replicas
+from quire.llm.replicas.replicated_engine import ReplicatedEngine
+from tests.llm.asking import ask
+
+GREEDY = SamplingParams(temperature=0.0, max_tokens=8, ignore_eos=True)
+LONG = SamplingParams(temperature=0.0, max_tokens=1900, ignore_eos=True)
+
+
+@pytest_asyncio.fixture
+async def create(
+    folder: Path, device: str, small: dict[str, Any]
+) -> AsyncIterator[Callable[..., ReplicatedEngine]]:
+    """Return a function that starts two engines, or more."""
+    made: list[ReplicatedEngine] = []
+
+    def start(count: int = 2, **settings: Any) -> ReplicatedEngine:
+        keywords = {"model": str(folder), "device": device, **small, **settings}
+        config = EngineConfig.from_keywords(**keywords, data_parallel_size=count)
+        made.append(
+            load_replicas(
+                config,
+                read_machine(),
+                Loading(),
+                lambda number, own, loading: EngineProxy(own, loading=loading),
+            )
+        )
+        return made[-1]
+
+    yield start
+    pids = [engine.pid for one in made for engine in one.engines]
+    for engine in made:
+        await engine.shutdown()
+    assert not any(pid is not None and psutil.pid_exists(pid) for pid in pids)
+
+
+async def answer(engine: ReplicatedEngine, text: str, params: SamplingParams, name: str) -> Any:
+    """Return the last output, or the name of the error that ended it."""
+    try:
+        (*_, output) = [o async for o in ask(engine, text, params, name)]
+    except (EngineDeadError, CapacityError) as error:
+        return type(error).__name__
+    return output
+
+
+async def test_tokens_are_those_of_one_engine_whoever_computes_them(
+    create: Callable[..., ReplicatedEngine], create_llm: Callable[..., LLM]
+) -> None:
+    engine, llm = create(), create_llm()
+    for params in (GREEDY, SamplingParams(max_tokens=8), SamplingParams(n=2, seed=3, max_tokens=8)):
+        for number in range(4):
+            expected = llm.generate(f"text {number}", params)[0]
+            output = await answer(engine, f"text {number}", params, f"r{number}")
+            assert output.outputs == expected.outputs
+    each = [add_up(one.stats(), "generation_tokens") for one in engine.engines]
+    assert min(each) >= sum(each) / 4, "both compute"
+    assert add_up(engine.stats(), "generation_tokens") == sum(each)
+    assert 'num_requests_running{engine="1"}' in engine.stats()
+    assert "engine 1" in await engine.describe_cache()
+    assert engine.progress().pending == 0
+
+
+async def test_prefixes_are_found_where_they_are(create: Callable[..., ReplicatedEngine]) -> None:
+    engine = create(num_gpu_blocks_override=200)
+    texts = [f"{number}" * 200 for number in range(8)]
+    for turn in range(4):
+        work = [answer(engine, text + str(turn), GREEDY, text) for text in texts]
+        for output in await asyncio.gather(*work):
+            assert output.num_cached_tokens >= (192 if turn else 0)
+    await engine.reset_prefix_cache()
+    output = await answer(engine, texts[0], GREEDY, "again")
+    assert output.num_cached_tokens == 0
+
+
+async def test_a_killed_engine_costs_no_request_that_had_no_output(
+    create: Callable[..., ReplicatedEngine],
+) -> None:
+    engine = create(max_num_seqs=2)
+    works = [asyncio.create_task(answer(engine, f"a{i}", LONG, f"r{i}")) for i in range(8)]
+    victim = engine.engines[0]
+    while not victim.progress().pending or add_up(victim.stats(), "generation_tokens") < 4:
+        await asyncio.sleep(0.01)
+    assert victim.pid is not None
+    os.kill(victim.pid, signal.SIGKILL)
+    short = await answer(engine, "abc", GREEDY, "short")
+    assert len(short.outputs[0].token_ids) == 8
+    engine.check_health()
+    ended = await asyncio.gather(*works)
+    lost = [output for output in ended if output == "EngineDeadError"]
+    whole = [output for output in ended if output != "EngineDeadError"]
+    assert 1 <= len(lost) <= 2 and all(len(o.outputs[0].token_ids) == 1900 for o in whole)
+    start = time.monotonic()
+    while victim.pid is None:
+        assert time.monotonic() - start < 20
+        await asyncio.sleep(0.05)
+    before = add_up(victim.stats(), "generation_tokens")
+    for number in range(4):
+        await answer(engine, f"new {number}", GREEDY, f"n{number}")
+    assert add_up(victim.stats(), "generation_tokens") > before, "it gets requests again"
+
+
+async def test_without_any_engine_requests_are_told_to_come_again(
+    create: Callable[..., ReplicatedEngine],
+) -> None:
+    engine = create()
+    for one in engine.engines:
+        assert one.pid is not None
+        os.kill(one.pid, signal.SIGKILL)
+    while any(one.pid is not None for one in engine.engines):
+        await asyncio.sleep(0.01)
+    with pytest.raises(CapacityError, match="being restarted"):
+        await anext(ask(engine, "abc", GREEDY, "1"))
+    with pytest.raises(EngineDeadError):
+        engine.check_health()
+    await engine.shutdown()
+    with pytest.raises(EngineDeadError, match="shut down"):
+        await anext(ask(engine, "abc", GREEDY, "2"))
+
+
+async def test_aborts_and_views_reach_the_engine(create: Callable[..., ReplicatedEngine]) -> None:
+    engine = create()
+    view = engine.view(ModelOptions(model=engine.config.model.model))
+    stream = ask(view, "abc", LONG, "r")
+    await anext(stream)
+    await view.abort("r")
+    (*_, output) = [o async for o in stream]
+    assert output.outputs[0].finish_reason == "abort"
+    assert add_up(view.stats(), "num_requests_running") == 0
+    await engine.abort("unknown")
+
+
+def test_engines_divide_memory_and_cores() -> None:
+    machine = read_machine()
+    config = EngineConfig.from_keywords(data_parallel_size=2, memory=1000)
+    own = divide(config, machine)
+    assert own.cache.memory == 500 and own.parallel.data_parallel_size == 1
+    assert own.parallel.threads == max(1, machine.num_cores // 2)
+    given = divide(EngineConfig.from_keywords(data_parallel_size=2, threads=3), machine)
+    assert given.parallel.threads == 3
+    assert given.cache.memory == int(0.9 * machine.free_bytes) // 2
+
+
+def test_one_that_cannot_be_loaded_ends_the_others(folder: Path, tmp_path: Path) -> None:
+    loaded: list[EngineProxy] = []
+
+    def load(number: int, config: EngineConfig, loading: Loading) -> EngineProxy:
+        if number:
+            raise ModelLoadError("[load] no.")
+        loaded.append(EngineProxy(config, loading=loading))
+        return loaded[0]
+
+    config = EngineConfig.from_keywords(model=str(folder), data_parallel_size=2, memory=2**29)
+    with pytest.raises(ModelLoadError, match="no"):
+        load_replicas(config, read_machine(), Loading(), load)
+    assert not loaded or loaded[0].pid is None
+
+
+def test_only_a_server_has_several(folder: Path) -> None:
+    with pytest.raises(ConfigError, match="--data-parallel-size must be 1 here"):
+        LLM(str(folder), data_parallel_size=2)
