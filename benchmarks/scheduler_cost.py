@@ -63,7 +63,7 @@ class DrawingExecutor:
     """Draws token 1 for every sequence; counts the CPU time that it takes itself."""
 
     kv_cache_spec = SPEC
-    adapters = pictures = tiers = failure = None
+    adapters = pictures = tiers = outgoing = failure = None
 
     def check(self) -> None:
         pass

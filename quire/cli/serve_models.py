@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from quire.core.child_process import ChildProcess
 from quire.core.config import CacheOptions, EngineConfig
 from quire.core.errors import ConfigError
+from quire.core.kv_transfer import KVTransfer
 from quire.core.loading import Loading
 from quire.core.machine import Machine, read_machine
 from quire.core.memory_budget import budget_from_total
@@ -73,10 +74,14 @@ def load_models(
                 "[config] --preload must come with --load-on-demand; got it without. All models "
                 "that are named are loaded at once."
             )
+    if options.disaggregate is not None:
+        _check_disaggregation(configs, options)
     shared = Shared(options, keys)
     waiting = [] if process is None else [process]
 
-    def load_one(number: int, config: EngineConfig, loading: Loading) -> EngineProxy:
+    def load_one(
+        number: int, config: EngineConfig, loading: Loading, transfer: KVTransfer | None = None
+    ) -> EngineProxy:
         return EngineProxy(
             config,
             watchdog_timeout=options.watchdog_timeout,
@@ -86,15 +91,18 @@ def load_models(
             loading=loading,
             process=waiting.pop() if waiting and number == 0 else None,
             meanwhile=_import_routes,
+            transfer=transfer,
         )
 
     def load(config: EngineConfig, loading: Loading) -> ServedEngine:
-        if config.parallel.data_parallel_size == 1:
+        if config.parallel.data_parallel_size == 1 and options.disaggregate is None:
             return load_one(0, config, loading)
         # Imported where it is needed: one engine starts without it.
-        from quire.llm.replicas.loading import load_replicas
+        from quire.llm.replicas.loading import Roles, load_replicas
 
-        return load_replicas(config, read_machine(), loading, load_one)
+        counts = options.num_engines
+        roles = None if counts is None else Roles(*counts, options.disaggregate_tokens)
+        return load_replicas(config, read_machine(), loading, load_one, roles)
 
     on_demand, alone = options.load_on_demand, _is_alone(configs, options, named)
     folders = _adapter_folders(configs[0], options, alone)
@@ -135,6 +143,30 @@ def load_models(
 def _is_alone(configs: Sequence[EngineConfig], options: ServerOptions, named: bool) -> bool:
     """Return whether one model is loaded at the start and no other one ever."""
     return named and len(configs) == 1 and not options.load_on_demand
+
+
+def _check_disaggregation(configs: Sequence[EngineConfig], options: ServerOptions) -> None:
+    """Refuse what cannot be with --disaggregate.
+
+    Raises:
+        ConfigError: There are several models, or the engines are counted twice.
+    """
+    if len(configs) > 1 or options.load_on_demand:
+        raise ConfigError(
+            "[config] --disaggregate must come with one MODEL that is loaded at the start; got "
+            "several, or --load-on-demand."
+        )
+    count = configs[0].parallel.data_parallel_size
+    if count > 1:
+        raise ConfigError(
+            "[config] --disaggregate says how many engines there are; got --data-parallel-size "
+            f"{count}, too. Leave one out."
+        )
+    if not configs[0].cache.enable_prefix_caching:
+        raise ConfigError(
+            "[config] --disaggregate must come with prefix caching, by which blocks are found; "
+            "got --no-enable-prefix-caching."
+        )
 
 
 def _adapter_folders(

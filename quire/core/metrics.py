@@ -121,6 +121,9 @@ METRICS: dict[str, Metric] = {
         "Prompt tokens by where their KV came from: local_compute, local_cache_hit, "
         "external_kv_transfer (tiers)."
     ),
+    "prefill_requests": _counter(
+        "Prompts of --disaggregate, by the place that computed them: apart, mixed (with outputs)."
+    ),
     "prompt_tokens_cached": _counter("Prompt tokens that needed no computation."),
     "prompt_tokens_cached_by_source": _counter("Of these, by the cache they came from."),
     "generation_tokens": _counter("Tokens generated."),

@@ -97,6 +97,7 @@ class EngineRequest:
         continuation: Whether it goes on from the blocks of another one, and others from its own.
         arrival_time: On the same clock; None means when the engine gets it.
         adapter: Added to the model for its tokens; its ``cache_keys`` are among ``extra_keys``.
+        push_to: Number of the engine that its full blocks are sent to, where engines have roles.
     """
 
     request_id: str
@@ -115,6 +116,7 @@ class EngineRequest:
     continuation: Continuation = NO_CONTINUATION
     arrival_time: float | None = None
     adapter: AdapterReference | None = None
+    push_to: int | None = None
 
     def with_adapter(self, adapter: AdapterReference) -> EngineRequest:
         """Return the request with an adapter, and cached blocks of that one's requests alone."""

@@ -28,8 +28,13 @@ class BlockMoves:
         """Have the next step fill blocks that were just given out."""
         self._loads.update(blocks)
 
+    def save(self, blocks: Iterable[tuple[int, bytes]]) -> None:
+        """Have blocks of the cache saved after the next step, if they are still there."""
+        self._filled.update(blocks)
+
     def given_out(self, block_id: int, content: bytes | None) -> None:
         """Have what the block holds stored, unless it was to be loaded and never was."""
+        self._filled.pop(block_id, None)
         if self._loads.pop(block_id, None) is None and content is not None:
             self._stores.append((block_id, content))
 

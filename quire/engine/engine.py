@@ -30,6 +30,7 @@ from quire.engine.kv_cache_manager import KVCacheManager
 from quire.engine.kv_layout import create_layout
 from quire.engine.lookahead import LookaheadPolicy
 from quire.engine.picture_gate import PictureGate
+from quire.engine.push_gate import PushGate
 from quire.engine.request import Request, derive_seed, sequence_seed
 from quire.engine.request_queue import arrival_order
 from quire.engine.scheduler import Scheduler
@@ -116,6 +117,9 @@ class Engine:
         self._picture_gate: PictureGate | None = None
         if self._tier_gate is not None:  # the first: of what is loaded no picture is encoded
             self.scheduler.gates.append(self._tier_gate)
+            tiers.skip(kv.pool.cached.__contains__)
+            if executor.outgoing is not None:
+                self.scheduler.gates.append(PushGate(executor.outgoing, self._moves))
         if executor.pictures is not None:
             self._picture_gate = PictureGate(executor.pictures, options.max_num_batched_tokens)
             self.scheduler.gates.append(self._picture_gate)

@@ -11,6 +11,7 @@ from quire.core.metrics import Samples
 from quire.core.step import SchedulerOutput, StepOutput
 from quire.engine.adapter_gate import Adapters
 from quire.engine.picture_gate import Pictures
+from quire.engine.push_gate import Outgoing
 from quire.engine.tier_gate import Tiers
 
 
@@ -65,6 +66,11 @@ class Executor(Protocol):
     @property
     def tiers(self) -> Tiers | None:
         """Blocks outside of the KV cache; None where there are none."""
+        ...
+
+    @property
+    def outgoing(self) -> Outgoing | None:
+        """Takes blocks to other engines; None where none gets any."""
         ...
 
     def submit(self, plan: SchedulerOutput, someone_came: Callable[[], bool]) -> StepHandle:

@@ -44,6 +44,10 @@ class Tiers(Protocol):
         """What it takes to copy a block from memory into the cache."""
         ...
 
+    def skip(self, is_cached: Callable[[bytes], bool]) -> None:
+        """Have no block sent here that the cache holds."""
+        ...
+
     def find(self, block_hashes: Sequence[bytes]) -> FoundBlocks | None:
         """Look up a chain; None when it takes a while: ask again with the same one."""
         ...

@@ -32,6 +32,10 @@ class BlockStore(Protocol):
         """Keep a block that stays in the cache, where that outlives the engine."""
         ...
 
+    def wants(self, block_hash: bytes) -> bool:
+        """Return whether :meth:`save` would keep a block."""
+        ...
+
     def get(self, block_hash: bytes) -> Bytes:
         """Return a block that was put, good until the next call."""
         ...
@@ -86,6 +90,7 @@ def save_blocks(
     errors = any(result.error is not None for result in output.results.values())
     if output.lost_ids or output.dropped_ids or errors:
         return
+    blocks = [(block_id, block_hash) for block_id, block_hash in blocks if store.wants(block_hash)]
     saved = kv_cache.read_blocks([block_id for block_id, _ in blocks])
     for (block_id, block_hash), data in zip(blocks, saved, strict=True):
         try:

@@ -12,6 +12,7 @@ from quire.core import machine_speed
 from quire.core.config import EngineConfig
 from quire.core.encoder_settings import fit_to_model
 from quire.core.forward_work import decoder_shape
+from quire.core.kv_transfer import KVTransfer
 from quire.core.log import get_logger
 from quire.core.machine import Machine, read_machine
 from quire.core.metrics import Samples
@@ -41,6 +42,7 @@ from quire.runner.parallel.placement import Placement, place
 from quire.runner.step_estimate import StepEstimate
 from quire.runner.step_parts import Ending
 from quire.runner.tiers.create import create_tiers
+from quire.runner.transfer.outbox import Outbox
 from quire.speculative.create import Maker, create_proposers
 from quire.speculative.vocabularies import VocabularyPair
 
@@ -102,6 +104,7 @@ class InProcessExecutor:
         self.adapters = runner.adapters
         self.pictures = model.pictures
         self.tiers = runner.tiers
+        self.outgoing = runner.tiers if isinstance(runner.tiers, Outbox) else None
         self._adapter_bytes = 0 if self.adapters is None else self.adapters.budget_bytes
         self.runner: ModelRunner | None = runner
 
@@ -182,6 +185,7 @@ def load_executor(
     create_grammars: Callable[[ModelConfig], GrammarSource] | None = None,
     meanwhile: Callable[[], object] = lambda: None,
     vocabularies: Mapping[MethodName, VocabularyPair] | None = None,
+    transfer: KVTransfer | None = None,
 ) -> InProcessExecutor:
     """Load a model and allocate its KV cache.
 
@@ -194,6 +198,7 @@ def load_executor(
         create_grammars: Given the model's shape, makes the source of structured outputs' grammars.
         meanwhile: As of :func:`~quire.models.loader.load_model`.
         vocabularies: Of methods whose drafts have other tokens than the model.
+        transfer: Its role, where prompts are computed apart.
 
     Raises:
         ConfigError: The settings do not fit the machine or the model.
@@ -205,7 +210,9 @@ def load_executor(
     config = fit_to_model(config, model_config)
     resolved = resolve(config, machine, model_config)
     placement = place(folder, config, model_config, resolved)
-    given = _Given(eos_token_ids, on_progress, create_grammars, meanwhile, vocabularies or {})
+    given = _Given(
+        eos_token_ids, on_progress, create_grammars, meanwhile, vocabularies or {}, transfer
+    )
     try:
         own = replace(resolve(placement.config, machine, model_config), choices=resolved.choices)
         return _load(folder, model_config, own, machine, placement, given)
@@ -223,6 +230,7 @@ class _Given:
     create_grammars: Callable[[ModelConfig], GrammarSource] | None
     meanwhile: Callable[[], object]
     vocabularies: Mapping[MethodName, VocabularyPair]
+    transfer: KVTransfer | None
 
 
 def _load(
@@ -278,7 +286,7 @@ def _load(
         RunnerOptions(options.max_num_seqs, memory.max_model_len, model.config.eos_token_ids),
         given.create_grammars and given.create_grammars(model.config),
         create_canary(kv_cache, config.cache.kv_canary),
-        create_tiers(folder, model.config, resolved, kv_cache, backend),
+        create_tiers(folder, model.config, resolved, kv_cache, backend, given.transfer),
         pictures=model.pictures,
     )
     if adapters is not None:

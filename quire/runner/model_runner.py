@@ -45,6 +45,7 @@ from quire.runner.state_reading import ComputedRows
 from quire.runner.step_parts import Ending, StepParts
 from quire.runner.tiers.block_tiers import BlockTiers
 from quire.runner.token_draws import LOGITS_CHUNK_ROWS, Draw, TokenDraws
+from quire.runner.transfer.outbox import Outbox
 
 #: Numbers of rows whose steps are measured at start; how often at least, and at most as long as all
 #: takes no more than some seconds: small models are quick, and need it for a steady minimum.
@@ -122,7 +123,7 @@ class ModelRunner:
         options: RunnerOptions,
         grammars: GrammarSource | None = None,
         canary: KVCanary | None = None,
-        tiers: BlockTiers | None = None,
+        tiers: BlockTiers | Outbox | None = None,
         pictures: PictureRows | None = None,
     ) -> None:
         self._model = model

@@ -26,7 +26,9 @@ _LEAST = {
     "write_timeout": 0,
     "keep_alive": -1,
     "load_wait": 0,
+    "disaggregate_tokens": 1,
 }
+_ROLES = re.compile(r"([1-9][0-9]?)p([1-9][0-9]?)d")
 _KEY = re.compile(r"[!-~]+")
 
 
@@ -83,6 +85,10 @@ class ServerOptions:
         300.0, "idle seconds till a model loaded on demand goes; -1: never", common=True
     )
     load_wait: float = option(60.0, "seconds that a request waits for its model to load")
+    disaggregate: str | None = option(
+        None, "engines for long prompts and for outputs: 1p1d", common=True
+    )
+    disaggregate_tokens: int = option(512, "least tokens of a prompt that is computed apart")
     core_weight: tuple[str, ...] = option(
         (), "NAME=WEIGHT: its part of the cores while other models compute; default 1", common=True
     )
@@ -133,6 +139,12 @@ class ServerOptions:
             if not holds:
                 raise ConfigError(f"[config] {flag} must {rule}; got {value}.")
 
+    @property
+    def num_engines(self) -> tuple[int, int] | None:
+        """Engines for prompts and for outputs, where they are apart."""
+        found = _ROLES.fullmatch(self.disaggregate or "")
+        return None if found is None else (int(found[1]), int(found[2]))
+
     def _checks(self) -> Iterator[tuple[str, object, str, object]]:
         """Yield flag, whether its rule holds, the rule and the value."""
         for name, least in _LEAST.items():
@@ -160,6 +172,12 @@ class ServerOptions:
                 all(_KEY.fullmatch(key) for key in self.api_key),
                 "be printable ASCII without spaces",
                 "something else",
+            ),
+            (
+                "--disaggregate",
+                self.disaggregate is None or _ROLES.fullmatch(self.disaggregate),
+                "be numbers of engines such as 1p1d",
+                self.disaggregate,
             ),
             ("--ready-timeout", self.ready_timeout > 0, "be above 0", self.ready_timeout),
             (

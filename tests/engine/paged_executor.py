@@ -118,6 +118,7 @@ class PagedExecutor:
         self.failure = None
         self.adapters: Adapters | None = None
         self.pictures: Pictures | None = None
+        self.outgoing = None
         self.tiers: Tiers | None = None
         self.layers: list[dict[int, int]] = [{}, {}]
         self.held: dict[str, Held] = {}

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Callable
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 from quire.core.config import EngineConfig
+from quire.core.kv_transfer import KVTransfer
 from quire.core.loading import Loading
 from quire.core.machine import Machine
 from quire.core.memory_budget import budget_from_total
@@ -15,15 +17,38 @@ from quire.llm.process.proxy import EngineProxy
 from quire.llm.replicas.replicated_engine import ReplicatedEngine
 
 #: Loads the engine of a number.
-LoadEngine: TypeAlias = Callable[[int, EngineConfig, Loading], EngineProxy]
+LoadEngine: TypeAlias = Callable[[int, EngineConfig, Loading, KVTransfer | None], EngineProxy]
+#: Of the memory of an engine that gets prompts from others, for their blocks on the way; and most.
+INBOX_PART, INBOX_BYTES = 1 / 8, 2**30
 
 
-def divide(config: EngineConfig, machine: Machine) -> EngineConfig:
-    """Return the settings of each engine: an equal part of the memory and of the cores.
+@dataclass(frozen=True, slots=True)
+class Roles:
+    """How many engines compute prompts for the others, and which prompts.
+
+    Attributes:
+        num_prefill, num_decode: Engines.
+        least_tokens: Of a prompt that is computed apart.
+    """
+
+    num_prefill: int
+    num_decode: int
+    least_tokens: int
+
+    def transfers(self) -> list[KVTransfer]:
+        """Return the role of each engine, those that get prompts first."""
+        name = f"quire-kv-{secrets.token_hex(16)}"
+        addresses = tuple(f"{name}-{number}" for number in range(self.num_decode))
+        decode = [KVTransfer("decode", (address,)) for address in addresses]
+        return [*decode, *[KVTransfer("prefill", addresses)] * self.num_prefill]
+
+
+def divide(config: EngineConfig, machine: Machine, count: int) -> EngineConfig:
+    """Return the settings of each of ``count`` engines: an equal part of the memory and the cores.
 
     What is given by flag for the KV cache or as threads is each engine's.
     """
-    count, cache, parallel = config.parallel.data_parallel_size, config.cache, config.parallel
+    cache, parallel = config.cache, config.parallel
     memory = cache.memory
     if memory is None and cache.free_gpu_memory_fraction is not None:
         memory = machine.free_bytes  # it is of the rest
@@ -40,7 +65,11 @@ def divide(config: EngineConfig, machine: Machine) -> EngineConfig:
 
 
 def load_replicas(
-    config: EngineConfig, machine: Machine, loading: Loading, load: LoadEngine
+    config: EngineConfig,
+    machine: Machine,
+    loading: Loading,
+    load: LoadEngine,
+    roles: Roles | None = None,
 ) -> ReplicatedEngine:
     """Load the engines of a model, all at once, in threads.
 
@@ -49,14 +78,21 @@ def load_replicas(
         machine: As it was before.
         loading: Told how far the first one is.
         load: Called for each.
+        roles: Of the engines, where prompts are computed apart.
 
     Raises:
         QuireError: One of them cannot be loaded; those that could are shut down.
     """
-    own = divide(config, machine)
-    loadings = [loading, *(Loading() for _ in range(config.parallel.data_parallel_size - 1))]
+    transfers: list[KVTransfer | None] = [None] * config.parallel.data_parallel_size
+    if roles is not None:
+        transfers = [*roles.transfers()]
+    own = divide(config, machine, len(transfers))
+    loadings = [loading, *(Loading() for _ in transfers[1:])]
     with ThreadPoolExecutor(len(loadings), thread_name_prefix="quire-load") as pool:
-        loads = [pool.submit(load, i, own, each) for i, each in enumerate(loadings)]
+        loads = [
+            pool.submit(load, number, _with_inbox(own, transfer), each, transfer)
+            for number, (each, transfer) in enumerate(zip(loadings, transfers, strict=True))
+        ]
         done, _ = wait(loads, return_when=FIRST_EXCEPTION)
         if any(one.exception() is not None for one in done):
             for each in loadings[1:]:
@@ -67,4 +103,15 @@ def load_replicas(
             if one.exception() is None:
                 one.result().close()
         raise failures[0]
-    return ReplicatedEngine([one.result() for one in loads])
+    engines = [one.result() for one in loads]
+    if roles is None:
+        return ReplicatedEngine(engines)
+    return ReplicatedEngine(engines, roles.num_prefill, roles.least_tokens)
+
+
+def _with_inbox(config: EngineConfig, transfer: KVTransfer | None) -> EngineConfig:
+    """Return an engine's settings with memory for blocks on their way, if it gets any."""
+    if transfer is None or transfer.role != "decode" or config.offload.ram_bytes:
+        return config
+    num_bytes = min(int((config.cache.memory or 0) * INBOX_PART), INBOX_BYTES)
+    return replace(config, offload=replace(config.offload, kv_offload_bytes=num_bytes))

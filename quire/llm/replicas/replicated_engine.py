@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import AsyncGenerator, Sequence
+import time
+from collections import Counter
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
@@ -26,6 +28,8 @@ from quire.llm.engine_client import EngineProgress
 from quire.llm.engine_views import EngineView, EngineViews
 from quire.llm.process.proxy import EngineProxy
 from quire.llm.replicas.dispatcher import Assignment, Dispatcher, Job
+from quire.llm.replicas.prefill_choice import PrefillChoice
+from quire.llm.replicas.prefill_workers import PrefillWorkers
 from quire.llm.replicas.prefix_index import block_names
 
 log = get_logger(__name__)
@@ -43,10 +47,15 @@ class ReplicatedEngine:
 
     Args:
         engines: Loaded, with the same settings; they are this one's, and end with it.
+        num_prefill: Of them, the last ones, which compute prompts for the others alone.
+        prefill_tokens: Least tokens of such a prompt.
     """
 
-    def __init__(self, engines: Sequence[EngineProxy]) -> None:
-        self._engines = list(engines)
+    def __init__(
+        self, engines: Sequence[EngineProxy], num_prefill: int = 0, prefill_tokens: int = 0
+    ) -> None:
+        self._all = list(engines)
+        self._engines = engines = self._all[: len(engines) - num_prefill]
         first = engines[0]
         self.config: EngineConfig = first.config
         self.model_config = first.model_config
@@ -54,11 +63,13 @@ class ReplicatedEngine:
         self.tokenizer = first.tokenizer
         self.default_sampling_params: dict[str, Any] = first.default_sampling_params
         self._block_size = self.config.cache.block_size
-        self._dispatcher = Dispatcher(
-            {number: _num_blocks(engine) for number, engine in enumerate(engines)},
-            self._block_size,
-            self.config.scheduler.max_num_batched_tokens,
-        )
+        self._dispatcher = self._create_dispatcher(dict(enumerate(engines)))
+        self._prefill: PrefillWorkers | None = None
+        if num_prefill:
+            workers = {number: self._all[number] for number in range(len(engines), len(self._all))}
+            choice = PrefillChoice(prefill_tokens)
+            self._prefill = PrefillWorkers(workers, self._create_dispatcher(workers), choice)
+        self._num_live: Counter[int] = Counter()
         self._views = EngineViews(self)
         self._lost: set[int] = set()
         # Of live requests, and of ended ones whose blocks are kept.
@@ -68,8 +79,8 @@ class ReplicatedEngine:
 
     @property
     def engines(self) -> Sequence[EngineProxy]:
-        """Each of them, by its number."""
-        return self._engines
+        """Each of them, by its number; those for prompts come last."""
+        return self._all
 
     def view(self, options: ModelOptions) -> EngineView:
         """See :class:`quire.llm.engine_views.SharedEngine`."""
@@ -86,7 +97,7 @@ class ReplicatedEngine:
             assignment = self._assign(request, job)
             is_answered = False
             try:
-                async for output in self._outputs(request, assignment):
+                async for output in self._outputs(request, job, assignment):
                     is_answered = True
                     yield output
                 return
@@ -115,7 +126,7 @@ class ReplicatedEngine:
 
     def progress(self) -> EngineProgress:
         """Return how the engines get on: as the one that is worst off."""
-        each = [engine.progress() for engine in self._engines]
+        each = [engine.progress() for engine in self._all]
         return EngineProgress(
             sum(one.pending for one in each),
             min(one.last_step_age for one in each),
@@ -126,16 +137,17 @@ class ReplicatedEngine:
 
     def stats(self) -> Samples:
         """Return the counters and gauges of each engine, labelled with its number."""
-        return {
+        own = {} if self._prefill is None else self._prefill.samples()
+        return own | {
             add_label(name, "engine", str(number)): value
-            for number, engine in enumerate(self._engines)
+            for number, engine in enumerate(self._all)
             for name, value in engine.stats().items()
         }
 
     async def describe_cache(self) -> str:
         """Return the KV pools and block tables of the engines that serve as text."""
         told = []
-        for number, engine in enumerate(self._engines):
+        for number, engine in enumerate(self._all):
             with suppress(CapacityError):
                 told.append(f"engine {number}\n{await engine.describe_cache()}")
         return "\n".join(told)
@@ -143,7 +155,9 @@ class ReplicatedEngine:
     async def reset_prefix_cache(self) -> None:
         """Have no later request find what was computed so far; those under way keep theirs."""
         self._dispatcher.forget_prefixes()
-        for engine in self._engines:
+        if self._prefill is not None:
+            self._prefill.forget_prefixes()
+        for engine in self._all:
             with suppress(CapacityError):  # one that is being restarted has computed nothing
                 await engine.reset_prefix_cache()
 
@@ -154,7 +168,15 @@ class ReplicatedEngine:
     async def shutdown(self) -> None:
         """Stop the engines; open requests end with ``abort``. A second call does nothing."""
         self._closed = True
-        await asyncio.gather(*(engine.shutdown() for engine in self._engines))
+        await asyncio.gather(*(engine.shutdown() for engine in self._all))
+
+    def _create_dispatcher(self, engines: Mapping[int, EngineProxy]) -> Dispatcher:
+        num_blocks = {
+            number: int(add_up(engine.stats(), "num_kv_blocks"))
+            for number, engine in engines.items()
+        }
+        options = self.config.scheduler
+        return Dispatcher(num_blocks, self._block_size, options.max_num_batched_tokens)
 
     def _job(self, request: EngineRequest) -> Job:
         prompt, params = request.prompt_token_ids, request.params
@@ -190,31 +212,48 @@ class ReplicatedEngine:
         return next((self._places[i] for i in of_blocks if i in self._places), None)
 
     async def _outputs(
-        self, request: EngineRequest, assignment: Assignment
+        self, request: EngineRequest, job: Job, assignment: Assignment
     ) -> AsyncGenerator[RequestOutput, None]:
         """Yield what an engine answers, and have the dispatcher know how far it is."""
         request_id, dispatcher = request.request_id, self._dispatcher
         is_delta = request.params.output_kind is RequestOutputKind.DELTA
         num_tokens, is_finished = 0, False
-        outputs = self._engines[assignment.engine].generate(request)
         is_new = request_id not in self._places
         if is_new:
             self._places[request_id] = assignment.engine
         for ended_id in request.continuation.releases:
             self._places.pop(ended_id, None)
+        self._num_live[assignment.engine] += 1
+        start, num_prompt_tokens = time.monotonic(), assignment.prompt_tokens
+        outputs: AsyncGenerator[RequestOutput, None] | None = None
         try:
+            is_apart = await self._compute_apart(request, job, assignment)
+            outputs = self._engines[assignment.engine].generate(request)
             async for output in outputs:
                 if assignment.prompt_tokens:
+                    if self._prefill is not None and not is_apart:
+                        seconds = time.monotonic() - start
+                        self._prefill.choice.computed(num_prompt_tokens, seconds, apart=False)
                     dispatcher.answered(assignment)
                 new = sum(len(one.token_ids) for one in output.outputs)
                 num_tokens = num_tokens + new if is_delta else new
                 is_finished = output.finished
                 yield output
         finally:
-            await outputs.aclose()
+            if outputs is not None:
+                await outputs.aclose()
+            self._num_live[assignment.engine] -= 1
             dispatcher.ended(assignment, num_tokens / request.params.n if is_finished else None)
             if is_new and not (request.continuation.keeps_blocks and is_finished):
                 del self._places[request_id]
+
+    async def _compute_apart(
+        self, request: EngineRequest, job: Job, assignment: Assignment
+    ) -> bool:
+        if self._prefill is None:
+            return False
+        others = self._num_live[assignment.engine] - 1
+        return await self._prefill.compute(request, job, assignment, others)
 
     def _serves(self, engine: int) -> bool:
         try:
@@ -226,7 +265,3 @@ class ReplicatedEngine:
     def _lose(self, engine: int) -> None:
         self._lost.add(engine)
         self._dispatcher.lost(engine)
-
-
-def _num_blocks(engine: EngineProxy) -> int:
-    return int(add_up(engine.stats(), "num_kv_blocks"))

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from quire.core.found_blocks import FoundBlocks
 from quire.core.metrics import Samples
@@ -19,6 +19,7 @@ from quire.runner.tiers.ram_tier import RamTier
 from quire.runner.tiers.sealed_block import Bytes
 from quire.runner.tiers.slow_tier import SlowTier
 from quire.runner.tiers.traffic import Traffic
+from quire.runner.transfer.inbox import Inbox
 
 #: Seconds that a byte takes from memory to the cache before that was measured.
 MOVE_BYTE_SECONDS = 1 / 4e9
@@ -40,7 +41,7 @@ class BlockTiers:
 
     def __init__(
         self,
-        ram: RamTier,
+        ram: RamTier | Inbox,
         slow: Sequence[SlowTier],
         block_bytes: int,
         num_staged: int,
@@ -72,6 +73,11 @@ class BlockTiers:
     def move_seconds(self) -> float:
         """What it takes to copy a block from memory into the cache, as measured lately."""
         return self._move_seconds
+
+    def skip(self, is_cached: Callable[[bytes], bool]) -> None:
+        """Have no block sent here that the cache holds."""
+        if isinstance(self._ram, Inbox):
+            self._ram.is_cached = is_cached
 
     def find(self, block_hashes: Sequence[bytes]) -> FoundBlocks | None:
         """Look up a chain; None while a slow tier does: ask again with the same one."""
@@ -157,6 +163,10 @@ class BlockTiers:
         for writer in self._writers.values():
             writer.offer(block_hash, data)
 
+    def wants(self, block_hash: bytes) -> bool:
+        """Return whether blocks are saved that stay in the cache."""
+        return self.outlive
+
     def get(self, block_hash: bytes) -> Bytes:
         """Return a block.
 
@@ -192,6 +202,7 @@ class BlockTiers:
             writer.close()
         for tier in self._slow:
             tier.close()
+        self._ram.close()
 
     def samples(self) -> Samples:
         """Return what was moved, and what is held, by metric stem."""

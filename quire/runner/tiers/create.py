@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from quire.core.kv_cache_spec import KVCacheSpec
+from quire.core.kv_transfer import KVTransfer
 from quire.core.log import get_logger
 from quire.core.memory_budget import KVPool
 from quire.core.model_config import ModelConfig
@@ -17,6 +18,8 @@ from quire.runner.tiers.fingerprint import local_fingerprint, settings_of, share
 from quire.runner.tiers.ram_tier import RamTier
 from quire.runner.tiers.shared_tier import SharedTier
 from quire.runner.tiers.slow_tier import SlowTier
+from quire.runner.transfer.inbox import Inbox
+from quire.runner.transfer.outbox import Outbox
 
 log = get_logger(__name__)
 
@@ -35,9 +38,14 @@ def tier_pools(options: OffloadOptions, spec: KVCacheSpec) -> tuple[KVPool, ...]
 
 
 def create_tiers(
-    path: Path, model: ModelConfig, resolved: ResolvedConfig, kv_cache: KVCache, backend: Backend
-) -> BlockTiers | None:
-    """Return the tiers that settings ask for; None for none.
+    path: Path,
+    model: ModelConfig,
+    resolved: ResolvedConfig,
+    kv_cache: KVCache,
+    backend: Backend,
+    transfer: KVTransfer | None = None,
+) -> BlockTiers | Outbox | None:
+    """Return the tiers that settings and the engine's role ask for; None for none.
 
     Args:
         path: The checkpoint.
@@ -45,11 +53,14 @@ def create_tiers(
         resolved: The settings.
         kv_cache: Of all ranks.
         backend: Computes what is in it.
+        transfer: The engine's role, where prompts are computed apart.
 
     Raises:
         ConfigError: The store's URL is none, or its package is not installed.
     """
     options, spec, block_bytes = resolved.config.offload, kv_cache.spec, kv_cache.block_bytes
+    if transfer is not None and transfer.role == "prefill":
+        return Outbox(transfer.addresses, block_bytes)
     num_blocks = options.ram_bytes // block_bytes
     if not num_blocks and not options.num_slow:
         return None
@@ -77,7 +88,9 @@ def create_tiers(
                 is_writable=writes,
             )
         )
-    ram = RamTier(num_blocks, block_bytes)
+    ram: RamTier | Inbox = RamTier(num_blocks, block_bytes)
+    if transfer is not None:
+        ram = Inbox(num_blocks, block_bytes, transfer.addresses[0])
     tiers = BlockTiers(ram, slow, block_bytes, _num_staged(block_bytes), _num_queued(block_bytes))
     log.info("KV tiers: %s", tiers.describe())
     return tiers

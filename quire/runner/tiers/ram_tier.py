@@ -62,6 +62,9 @@ class RamTier:
         found: Bytes = self._memory[self._rows[block_hash]]
         return found
 
+    def close(self) -> None:
+        """End what fills it besides: nothing does."""
+
     def clear(self) -> None:
         """Forget all blocks."""
         self._free += self._rows.values()

@@ -44,7 +44,9 @@ async def create(
                 config,
                 read_machine(),
                 Loading(),
-                lambda number, own, loading: EngineProxy(own, loading=loading),
+                lambda number, own, loading, transfer: EngineProxy(
+                    own, loading=loading, transfer=transfer
+                ),
             )
         )
         return made[-1]
@@ -154,10 +156,10 @@ async def test_aborts_and_views_reach_the_engine(create: Callable[..., Replicate
 def test_engines_divide_memory_and_cores() -> None:
     machine = read_machine()
     config = EngineConfig.from_keywords(data_parallel_size=2, memory=1000)
-    own = divide(config, machine)
+    own = divide(config, machine, 2)
     assert own.cache.memory == 500 and own.parallel.data_parallel_size == 1
     assert own.parallel.threads == max(1, machine.num_cores // 2)
-    given = divide(EngineConfig.from_keywords(data_parallel_size=2, threads=3), machine)
+    given = divide(EngineConfig.from_keywords(data_parallel_size=2, threads=3), machine, 2)
     assert given.parallel.threads == 3
     assert given.cache.memory == int(0.9 * machine.free_bytes) // 2
 
@@ -165,7 +167,7 @@ def test_engines_divide_memory_and_cores() -> None:
 def test_one_that_cannot_be_loaded_ends_the_others(folder: Path, tmp_path: Path) -> None:
     loaded: list[EngineProxy] = []
 
-    def load(number: int, config: EngineConfig, loading: Loading) -> EngineProxy:
+    def load(number: int, config: EngineConfig, loading: Loading, role: object) -> EngineProxy:
         if number:
             raise ModelLoadError("[load] no.")
         loaded.append(EngineProxy(config, loading=loading))

@@ -1,0 +1,130 @@
+"""Engines that compute long prompts for others, whose KV cache their blocks are sent to."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from contextlib import aclosing
+from dataclasses import replace
+
+from quire.core.errors import CapacityError, EngineDeadError, QuireError
+from quire.core.log import get_logger
+from quire.core.metrics import Samples
+from quire.core.request import NO_CONTINUATION, EngineRequest
+from quire.core.sampling_params import RequestOutputKind, SamplingParams
+from quire.llm.process.proxy import EngineProxy
+from quire.llm.replicas.dispatcher import Assignment, Dispatcher, Job
+from quire.llm.replicas.prefill_choice import PrefillChoice
+
+log = get_logger(__name__)
+
+#: One token is drawn, which nobody gets: the prompt's blocks are what is asked for.
+_PROMPT_ALONE = SamplingParams(
+    max_tokens=1,
+    temperature=0.0,
+    ignore_eos=True,
+    detokenize=False,
+    output_kind=RequestOutputKind.FINAL_ONLY,
+)
+
+
+class PrefillWorkers:
+    """Has prompts computed before the requests go where their outputs are.
+
+    Whatever fails here costs time alone: what has not come is computed there.
+
+    Args:
+        engines: By number.
+        dispatcher: Of these.
+        choice: Which prompts.
+    """
+
+    def __init__(
+        self, engines: Mapping[int, EngineProxy], dispatcher: Dispatcher, choice: PrefillChoice
+    ) -> None:
+        self._engines = engines
+        self._dispatcher = dispatcher
+        self.choice = choice
+        self._lost: set[int] = set()
+        self._num_prompts = {"apart": 0, "mixed": 0}
+
+    async def compute(
+        self, request: EngineRequest, job: Job, target: Assignment, num_others: int
+    ) -> bool:
+        """Compute a prompt for the engine it is assigned to if that pays; return whether it was.
+
+        Args:
+            request: The prompt's.
+            job: What the dispatchers need to know of it.
+            target: Where it goes then.
+            num_others: Requests that are there.
+        """
+        own = self._assign(request, job, target, num_others)
+        self._num_prompts["mixed" if own is None else "apart"] += 1
+        if own is None:
+            return False
+        num_tokens = own.prompt_tokens + self._dispatcher.loads[own.engine]
+        asked = replace(
+            request,
+            request_id=f"{request.request_id}:prompt",
+            params=replace(_PROMPT_ALONE, speculative=False),
+            prompt=None,
+            continuation=NO_CONTINUATION,
+            push_to=target.engine,
+        )
+        start = time.monotonic()
+        try:
+            async with aclosing(self._engines[own.engine].generate(asked)) as outputs:
+                async for _ in outputs:
+                    pass
+        except QuireError as error:
+            log.warning("%s The prompt of %s is computed elsewhere.", error, request.request_id)
+            return False
+        finally:
+            self._dispatcher.ended(own)
+        self.choice.computed(num_tokens, time.monotonic() - start, apart=True)
+        return True
+
+    def forget_prefixes(self) -> None:
+        """Take note that no engine holds anything that new requests could find."""
+        self._dispatcher.forget_prefixes()
+
+    def samples(self) -> Samples:
+        """Return how many prompts were computed where, by metric stem."""
+        return {
+            f'prefill_requests{{place="{place}"}}': count
+            for place, count in self._num_prompts.items()
+        }
+
+    def _assign(
+        self, request: EngineRequest, job: Job, target: Assignment, num_others: int
+    ) -> Assignment | None:
+        params = request.params
+        if params.prompt_logprobs is not None or params.pooling is not None:
+            return None  # it needs more of the prompt than its blocks
+        if not self.choice.is_long(target.prompt_tokens):
+            return None
+        for engine in [*self._lost]:
+            if self._serves(engine):
+                self._lost.remove(engine)
+                self._dispatcher.found(engine)
+        asked = replace(job, max_tokens=1, num_sequences=1)
+        while (own := self._dispatcher.choose(asked)) is not None:
+            if not self._serves(own.engine):
+                self._dispatcher.ended(own)
+                self._dispatcher.lost(own.engine)
+                self._lost.add(own.engine)
+                continue
+            queued = self._dispatcher.loads[own.engine] - own.prompt_tokens - own.output_tokens
+            if self.choice.is_apart(target.prompt_tokens, queued, num_others):
+                return own
+            self._dispatcher.ended(own)
+            return None
+        return None
+
+    def _serves(self, engine: int) -> bool:
+        try:
+            self._engines[engine].check_serving()
+        except (EngineDeadError, CapacityError):
+            return False
+        return True
