@@ -1,0 +1,190 @@
+"""Prompts computed by one engine for another one: equal tokens, and losses that cost time alone."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import signal
+import time
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+import pytest_asyncio
+
+from quire import LLM, SamplingParams
+from quire.core.config import EngineConfig
+from quire.core.errors import CapacityError, EngineDeadError
+from quire.core.kv_transfer import KVTransfer
+from quire.core.loading import Loading
+from quire.core.machine import read_machine
+from quire.core.metrics import add_up
+from quire.core.request import EngineRequest
+from quire.llm.process.proxy import EngineProxy
+from quire.llm.replicas.loading import Roles, load_replicas
+from quire.llm.replicas.prefill_choice import PrefillChoice
+from quire.llm.replicas.replicated_engine import ReplicatedEngine
+
+LONG_STREAM = SamplingParams(temperature=0.0, max_tokens=1500, ignore_eos=True)
+ASKED = SamplingParams(temperature=0.8, seed=3, max_tokens=12, logprobs=2, ignore_eos=True)
+
+
+def prompt(seed: int, num_tokens: int = 500) -> list[int]:
+    draw = random.Random(seed)
+    return [draw.randrange(250) for _ in range(num_tokens)]
+
+
+@pytest_asyncio.fixture
+async def create(
+    folder: Path, device: str, small: dict[str, Any]
+) -> AsyncIterator[Callable[..., ReplicatedEngine]]:
+    """Return a function that starts engines for outputs and for prompts."""
+    made: list[ReplicatedEngine] = []
+
+    def load(number: int, own: EngineConfig, loading: Loading, role: KVTransfer) -> EngineProxy:
+        return EngineProxy(own, loading=loading, transfer=role)
+
+    def start(num_prefill: int = 1, num_decode: int = 1, **settings: Any) -> ReplicatedEngine:
+        keywords = {"model": str(folder), "device": device, **small, **settings}
+        config = EngineConfig.from_keywords(**keywords)
+        roles = Roles(num_prefill, num_decode, 64)
+        made.append(load_replicas(config, read_machine(), Loading(), load, roles))
+        return made[-1]
+
+    yield start
+    pids = [engine.pid for one in made for engine in one.engines]
+    for engine in made:
+        await engine.shutdown()
+    assert not any(pid is not None and psutil.pid_exists(pid) for pid in pids)
+
+
+async def answer(
+    engine: ReplicatedEngine, name: str, tokens: list[int], params: SamplingParams = ASKED
+) -> Any:
+    """Return the last output, or the name of the error that ended it."""
+    try:
+        (*_, output) = [o async for o in engine.generate(EngineRequest(name, tokens, params))]
+    except (EngineDeadError, CapacityError) as error:
+        return type(error).__name__
+    return output
+
+
+async def start_streams(engine: ReplicatedEngine, count: int = 3) -> list[asyncio.Task[Any]]:
+    """Have others make tokens, so that prompts hold somebody up."""
+    streams = [
+        asyncio.create_task(answer(engine, f"stream {i}", prompt(90 + i, 20), LONG_STREAM))
+        for i in range(count)
+    ]
+    while add_up(engine.stats(), "generation_tokens") < count:
+        await asyncio.sleep(0.01)
+    return streams
+
+
+def apart(engine: ReplicatedEngine) -> float:
+    return add_up(engine.stats(), "prefill_requests", place="apart")
+
+
+@pytest.mark.parametrize("settings", [{}, {"kv_cache_dtype": "int8"}, {"num_decode": 2}])
+async def test_tokens_are_those_of_one_engine(
+    create: Callable[..., ReplicatedEngine], create_llm: Callable[..., LLM], settings: Any
+) -> None:
+    engine = create(**settings)
+    llm = create_llm(**{key: value for key, value in settings.items() if key != "num_decode"})
+    streams = await start_streams(engine, 6)
+    tokens = [prompt(seed) for seed in range(4)]
+    tokens[3] = tokens[2][:300] + prompt(9, 200)
+    for number, each in enumerate(tokens):
+        output = await answer(engine, f"r{number}", each)
+        expected = llm.generate({"prompt_token_ids": each}, ASKED)[0]
+        assert output.outputs == expected.outputs
+        assert output.num_cached_tokens == (len(each) - 1) // 16 * 16
+    assert apart(engine) == 4
+    for stream, output in zip(streams, await asyncio.gather(*streams), strict=True):
+        assert len(output.outputs[0].token_ids) == 1500, stream
+    sent = add_up(engine.stats(), "kv_offload_store_bytes", tier="transfer")
+    loaded = add_up(engine.stats(), "prompt_tokens_by_source", source="external_kv_transfer")
+    assert sent and loaded == 16 * (4 * 31 - 18), "all but a prefix that was there"
+
+
+async def test_blocks_that_the_other_side_has_are_not_sent(
+    create: Callable[..., ReplicatedEngine],
+) -> None:
+    engine = create()
+    streams = await start_streams(engine)
+    tokens = prompt(1)
+    await answer(engine, "mixed", tokens[:304], SamplingParams(max_tokens=1, prompt_logprobs=1))
+    assert apart(engine) == 0, "its prompt's logits are needed, too"
+    output = await answer(engine, "apart", tokens)
+    assert apart(engine) == 1 and output.num_cached_tokens == 496
+    # Computed once, sent from the cache when the other side has lost it.
+    await engine.engines[0].reset_prefix_cache()
+    engine._dispatcher.forget_prefixes()
+    before = add_up(engine.engines[1].stats(), "num_computed_tokens")
+    again = await answer(engine, "again", tokens)
+    assert apart(engine) == 2 and again.outputs == output.outputs
+    assert add_up(engine.engines[1].stats(), "num_computed_tokens") - before <= 16
+    await asyncio.gather(*streams)
+    loaded = add_up(engine.stats(), "prompt_tokens_by_source", source="external_kv_transfer")
+    assert loaded == 16 * (31 - 18 + 31), "of 31 blocks 18 were there, then none"
+
+
+async def test_a_prompt_that_holds_up_nobody_stays(create: Callable[..., ReplicatedEngine]) -> None:
+    engine = create()
+    await answer(engine, "alone", prompt(1))
+    assert apart(engine) == 0
+
+
+@pytest.mark.parametrize("victim", [0, 1])
+async def test_a_lost_engine_costs_no_answer(
+    create: Callable[..., ReplicatedEngine], create_llm: Callable[..., LLM], victim: int
+) -> None:
+    """Two for outputs, one for prompts: of the former one is killed, or the latter."""
+    engine, llm = create(1, 2, max_num_batched_tokens=64), create_llm()
+    streams = await start_streams(engine, 4)
+    works = {
+        seed: asyncio.create_task(answer(engine, f"r{seed}", prompt(seed))) for seed in range(6)
+    }
+    while not apart(engine):
+        await asyncio.sleep(0.001)
+    lost = engine.engines[0 if victim == 0 else 2]
+    assert lost.pid is not None
+    os.kill(lost.pid, signal.SIGKILL)
+    for seed, work in works.items():
+        output = await work
+        if output == "EngineDeadError":
+            assert victim == 0, "nothing of an answer is lost with a prompt"
+            continue
+        expected = llm.generate({"prompt_token_ids": prompt(seed)}, ASKED)[0]
+        assert output.outputs == expected.outputs
+    engine.check_health()
+    await asyncio.gather(*streams)
+    start = time.monotonic()
+    while lost.pid is None:
+        assert time.monotonic() - start < 20
+        await asyncio.sleep(0.05)
+    # It has its role again.
+    streams = await start_streams(engine, 4)
+    before = apart(engine)
+    for seed in range(20, 24):
+        output = await answer(engine, f"r{seed}", prompt(seed))
+        expected = llm.generate({"prompt_token_ids": prompt(seed)}, ASKED)[0]
+        assert output.outputs == expected.outputs
+    assert apart(engine) > before
+    await asyncio.gather(*streams)
+
+
+def test_what_delays_all_least_is_chosen() -> None:
+    choice = PrefillChoice(100)
+    assert not choice.is_long(99) and choice.is_long(100)
+    assert not choice.is_apart(1000, 0, 0), "nobody is held up"
+    assert choice.is_apart(1000, 0, 1)
+    assert not choice.is_apart(1000, 5000, 2), "others wait there"
+    choice.computed(1000, 1.0, apart=False)
+    choice.computed(1000, 4.0, apart=True)
+    assert not choice.is_apart(1000, 0, 2), "it is slower"
+    assert choice.is_apart(1000, 0, 4)
+    choice.computed(10, 100.0, apart=True)
+    assert choice.is_apart(1000, 0, 4)
