@@ -1,0 +1,217 @@
+"""``scripts/replica_kills``: engines killed one after the other while clients ask.
+
+Two servers in turn: one with two replicas, one with an engine for prompts and two for outputs. Of
+each kind of engine one is killed again and again with SIGKILL. Every request must end exactly once:
+with all its tokens, which are those that it gets alone, or with an error that says so; the server
+must answer again in time; and when it has ended no process is left.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import threading
+import time
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+import httpx2
+import psutil
+
+from benchmarks import results
+from tools.serve_process import ServeProcess
+
+MODEL = ("quire-tiny", "--threads", "1", "--memory", "700MiB", "--max-num-seqs", "16")
+SITES = {
+    "replicas": ("--data-parallel-size", "2"),
+    "roles": ("--disaggregate", "1p2d", "--disaggregate-tokens", "64"),
+}
+#: Kind of an engine, and the server that has it.
+KINDS = {"replica": "replicas", "prefill": "roles", "decode": "roles"}
+NUM_CLIENTS, NUM_TOKENS = 6, 48
+#: After a kill, until a request is answered again.
+MOST_SECONDS = 20.0
+PROMPT_TOKENS = (20, 800, 200, 1200)
+TIMEOUT = 60.0
+
+
+@dataclass
+class Seen:
+    """What the clients saw.
+
+    Attributes:
+        endings: Of requests: ``whole``, or the type of the error.
+        wrong: Each thing that must not be.
+    """
+
+    endings: Counter[str] = field(default_factory=Counter)
+    wrong: list[str] = field(default_factory=list)
+
+
+def body(seed: int) -> dict[str, Any]:
+    """Return a request; there are few different ones, so that their answers can be known."""
+    draw = random.Random(seed)
+    tokens = [draw.randrange(300, 2000) for _ in range(PROMPT_TOKENS[seed % len(PROMPT_TOKENS)])]
+    common = {"temperature": 0, "max_tokens": NUM_TOKENS, "ignore_eos": True}
+    return {"prompt": tokens, "stream": seed % 3 == 0, **common}
+
+
+def ask(client: httpx2.Client, seed: int) -> tuple[str, str]:
+    """Return how a request ended, and its text; an ending that is none raises."""
+    asked = body(seed)
+    if not asked["stream"]:
+        answer = client.post("/v1/completions", json=asked)
+        found = answer.json()
+        if answer.status_code != 200:
+            return found["error"]["type"], ""
+        assert found["choices"][0]["finish_reason"] == "length", found
+        return "whole", found["choices"][0]["text"]
+    text, endings = "", []
+    with client.stream("POST", "/v1/completions", json=asked) as answer:
+        if answer.status_code != 200:
+            return json.loads(answer.read())["error"]["type"], ""
+        for line in answer.iter_lines():
+            if not line.startswith("data: "):
+                continue
+            if line == "data: [DONE]":
+                endings.append("done")
+                continue
+            event = json.loads(line.removeprefix("data: "))
+            if "error" in event:
+                endings.append(event["error"]["type"])
+                continue
+            text += event["choices"][0]["text"]
+            if event["choices"][0]["finish_reason"]:
+                endings.append("whole")
+    given = [ending for ending in endings if ending != "done"]
+    assert len(given) == 1 and endings.count("done") <= 1, endings
+    return given[0], text
+
+
+def engines_of(server: ServeProcess, kind: str) -> list[psutil.Process]:
+    """Return the engines of a kind: those for outputs listen where blocks come in."""
+    found = []
+    for engine in server.engines():
+        with suppress(psutil.Error):
+            names = [str(one.laddr) for one in engine.net_connections(kind="unix")]
+            takes_blocks = any("quire-kv-" in name for name in names)
+            if kind == "replica" or takes_blocks == (kind == "decode"):
+                found.append(engine)
+    return found
+
+
+class Clients:
+    """Ask until they are told to end.
+
+    Args:
+        server: Whom.
+        texts: The answer to each request.
+    """
+
+    def __init__(self, server: ServeProcess, texts: dict[int, str]) -> None:
+        self.seen = Seen()
+        self._server, self._texts = server, texts
+        self._ended = threading.Event()
+        self._pool = ThreadPoolExecutor(NUM_CLIENTS)
+        self._clients = [self._pool.submit(self._run, number) for number in range(NUM_CLIENTS)]
+
+    def end(self) -> None:
+        """Have each end its request."""
+        self._ended.set()
+        for client in self._clients:
+            client.result()
+        self._pool.shutdown()
+
+    def _run(self, number: int) -> None:
+        draw = random.Random(number)
+        with httpx2.Client(base_url=self._server.address, timeout=TIMEOUT) as client:
+            while not self._ended.is_set():
+                seed = draw.choice(list(self._texts))
+                try:
+                    ending, text = ask(client, seed)
+                except Exception as error:
+                    self.seen.wrong.append(f"request {seed}: {error!r}")
+                    continue
+                self.seen.endings[ending] += 1
+                if ending == "whole" and text != self._texts[seed]:
+                    self.seen.wrong.append(f"request {seed}: another text")
+
+
+def run(kind: str, num_kills: int, flags: tuple[str, ...] = ()) -> dict[str, Any]:
+    """Kill engines of a kind under load; return what was seen; ``wrong`` must be empty."""
+    recovered: list[float] = []
+    with ServeProcess([*MODEL, *SITES[KINDS[kind]], *flags]) as server:
+        server.wait_ready()
+        children = psutil.Process(server.popen.pid).children(recursive=True)
+        with httpx2.Client(base_url=server.address, timeout=TIMEOUT) as client:
+            texts = {seed: ask(client, seed)[1] for seed in range(12)}
+            clients = Clients(server, texts)
+            try:
+                for number in range(num_kills):
+                    time.sleep(0.5 + 0.1 * (number % 5))
+                    recovered.append(kill(server, client, kind, number))
+                wait_for_all(server, len(children))
+            finally:
+                clients.end()
+            seen = clients.seen
+            children += psutil.Process(server.popen.pid).children(recursive=True)
+            for seed, text in texts.items():
+                if ask(client, seed) != ("whole", text):
+                    seen.wrong.append(f"request {seed} after all kills")
+        code = server.end()
+        seen.wrong += [f"left: {child}" for child in children if child.is_running()]
+        if code or "Traceback" in server.stderr:
+            seen.wrong.append(f"exit code {code}: {server.stderr[-2000:]}")
+    if max(recovered, default=0.0) > MOST_SECONDS:
+        seen.wrong.append(f"healthy after {max(recovered):.1f} s")
+    return {
+        "kills": len(recovered),
+        "endings": dict(seen.endings),
+        "healthy_again_seconds": results.summary(recovered) if recovered else {},
+        "wrong": seen.wrong,
+    }
+
+
+def kill(server: ServeProcess, client: httpx2.Client, kind: str, number: int) -> float:
+    """Kill one engine of a kind, once there is one; return the seconds until an answer."""
+    end = time.monotonic() + TIMEOUT
+    while not (engines := engines_of(server, kind)):
+        assert time.monotonic() < end, "it is started again"
+        time.sleep(0.05)
+    engines[number % len(engines)].kill()
+    start = time.monotonic()
+    while client.get("/health").status_code != 200 or ask(client, 0)[0] != "whole":
+        assert time.monotonic() - start < TIMEOUT, "it answers again"
+        time.sleep(0.05)
+    return time.monotonic() - start
+
+
+def wait_for_all(server: ServeProcess, count: int) -> None:
+    """Wait until as many engines run as at the start."""
+    end = time.monotonic() + TIMEOUT
+    engines = sum("engine_loop" in " ".join(e.cmdline()) for e in server.engines())
+    while engines < min(count, 2) and time.monotonic() < end:
+        time.sleep(0.1)
+        engines = len(server.engines())
+
+
+def main() -> None:
+    """Kill all kinds, show and write the result."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
+    parser.add_argument("--kills", type=int, default=50, help="of each kind")
+    parser.add_argument("--kinds", nargs="+", choices=list(KINDS), default=list(KINDS))
+    parser.add_argument("--name", default="replica_kills")
+    arguments = parser.parse_args()
+    found = {kind: run(kind, arguments.kills) for kind in arguments.kinds}
+    for kind, outcome in found.items():
+        print(kind, json.dumps(outcome))
+    print(f"written: {results.write(arguments.name, found).name}")
+    raise SystemExit(any(outcome["wrong"] for outcome in found.values()))
+
+
+if __name__ == "__main__":
+    main()
