@@ -33,7 +33,8 @@ from quire.core.metrics import add_up
 from quire.core.request import EngineRequest
 from quire.llm.engine_client import EngineClient
 from quire.llm.process.proxy import EngineProxy
-from quire.llm.replicas.loading import Roles, load_replicas
+from quire.llm.replicas.loading import load_replicas
+from quire.llm.replicas.roles import Roles
 from tools.random_checkpoint import PRESETS, random_checkpoint
 
 NUM_STREAMS, NUM_PROMPTS, NUM_TOKENS = 8, 3, 4096
@@ -64,7 +65,7 @@ def load(case: str, folder: Path) -> EngineClient:
     def load_one(number: int, own: EngineConfig, loading: Loading, role: Any) -> EngineProxy:
         return EngineProxy(own, loading=loading, transfer=role)
 
-    return load_replicas(config, read_machine(), Loading(), load_one, Roles(1, 1, 512))
+    return load_replicas(config, read_machine(), Loading(), load_one, Roles(1, 512))
 
 
 def ask(engine: EngineClient, name: str, prompt: list[int], num_tokens: int) -> Any:
@@ -148,7 +149,9 @@ async def measure(case: str, folder: Path, rounds: int) -> tuple[dict[str, Any],
     found: dict[str, list[float]] = {}
     answers = []
     try:
-        await Load(engine).run(-1)  # what is measured of prompts decides where they are computed
+        await Load(engine).run(
+            rounds
+        )  # what is measured of prompts decides where they are computed
         for number in range(rounds):
             one = Load(engine)
             await one.run(number)

@@ -27,6 +27,7 @@ from rich.table import Table
 
 from benchmarks import results
 from quire.llm.replicas.dispatcher import Assignment, Dispatcher, Job
+from quire.llm.replicas.pools import PromptPools
 from quire.llm.replicas.prefix_index import block_names
 
 BLOCK_SIZE, STEP_TOKENS = 16, 512
@@ -146,7 +147,7 @@ def simulate(
     requests: Sequence[Request],
     engines: Sequence[VirtualEngine],
     choose: Callable[[Request], Assignment | int | None],
-    dispatcher: Dispatcher | None = None,
+    dispatcher: Dispatcher | PromptPools | None = None,
 ) -> Outcome:
     """Serve a load in virtual time.
 

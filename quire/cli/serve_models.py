@@ -76,6 +76,13 @@ def load_models(
             )
     if options.disaggregate is not None:
         _check_disaggregation(configs, options)
+    _, num_engines = options.num_engines or (0, configs[0].parallel.data_parallel_size)
+    if options.long_prompt_replicas >= num_engines and options.long_prompt_replicas:
+        raise ConfigError(
+            "[config] --long-prompt-replicas must be less than the engines that there are "
+            f"({num_engines}, by --data-parallel-size or --disaggregate); got "
+            f"{options.long_prompt_replicas}."
+        )
     shared = Shared(options, keys)
     waiting = [] if process is None else [process]
 
@@ -95,13 +102,21 @@ def load_models(
         )
 
     def load(config: EngineConfig, loading: Loading) -> ServedEngine:
-        if config.parallel.data_parallel_size == 1 and options.disaggregate is None:
+        counts, parallel = options.num_engines, config.parallel
+        if parallel.data_parallel_size == 1 and counts is None:
             return load_one(0, config, loading)
         # Imported where it is needed: one engine starts without it.
-        from quire.llm.replicas.loading import Roles, load_replicas
+        from quire.llm.replicas.loading import load_replicas
+        from quire.llm.replicas.roles import Roles
 
-        counts = options.num_engines
-        roles = None if counts is None else Roles(*counts, options.disaggregate_tokens)
+        num_prefill, num_engines = counts or (0, parallel.data_parallel_size)
+        config = replace(config, parallel=replace(parallel, data_parallel_size=num_engines))
+        roles = Roles(
+            num_prefill,
+            options.disaggregate_tokens,
+            options.long_prompt_replicas,
+            options.long_prompt_tokens,
+        )
         return load_replicas(config, read_machine(), loading, load_one, roles)
 
     on_demand, alone = options.load_on_demand, _is_alone(configs, options, named)

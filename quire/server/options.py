@@ -27,6 +27,8 @@ _LEAST = {
     "keep_alive": -1,
     "load_wait": 0,
     "disaggregate_tokens": 1,
+    "long_prompt_replicas": 0,
+    "long_prompt_tokens": 1,
 }
 _ROLES = re.compile(r"([1-9][0-9]?)p([1-9][0-9]?)d")
 _KEY = re.compile(r"[!-~]+")
@@ -89,6 +91,10 @@ class ServerOptions:
         None, "engines for long prompts and for outputs: 1p1d", common=True
     )
     disaggregate_tokens: int = option(512, "least tokens of a prompt that is computed apart")
+    long_prompt_replicas: int = option(
+        0, "of the engines of a model, those that take long prompts alone"
+    )
+    long_prompt_tokens: int = option(4096, "least tokens of a long prompt")
     core_weight: tuple[str, ...] = option(
         (), "NAME=WEIGHT: its part of the cores while other models compute; default 1", common=True
     )

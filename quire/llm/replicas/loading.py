@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Callable
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TypeAlias
 
 from quire.core.config import EngineConfig
@@ -15,32 +14,12 @@ from quire.core.machine import Machine
 from quire.core.memory_budget import budget_from_total
 from quire.llm.process.proxy import EngineProxy
 from quire.llm.replicas.replicated_engine import ReplicatedEngine
+from quire.llm.replicas.roles import NO_ROLES, Roles
 
 #: Loads the engine of a number.
 LoadEngine: TypeAlias = Callable[[int, EngineConfig, Loading, KVTransfer | None], EngineProxy]
 #: Of the memory of an engine that gets prompts from others, for their blocks on the way; and most.
 INBOX_PART, INBOX_BYTES = 1 / 8, 2**30
-
-
-@dataclass(frozen=True, slots=True)
-class Roles:
-    """How many engines compute prompts for the others, and which prompts.
-
-    Attributes:
-        num_prefill, num_decode: Engines.
-        least_tokens: Of a prompt that is computed apart.
-    """
-
-    num_prefill: int
-    num_decode: int
-    least_tokens: int
-
-    def transfers(self) -> list[KVTransfer]:
-        """Return the role of each engine, those that get prompts first."""
-        name = f"quire-kv-{secrets.token_hex(16)}"
-        addresses = tuple(f"{name}-{number}" for number in range(self.num_decode))
-        decode = [KVTransfer("decode", (address,)) for address in addresses]
-        return [*decode, *[KVTransfer("prefill", addresses)] * self.num_prefill]
 
 
 def divide(config: EngineConfig, machine: Machine, count: int) -> EngineConfig:
@@ -69,7 +48,7 @@ def load_replicas(
     machine: Machine,
     loading: Loading,
     load: LoadEngine,
-    roles: Roles | None = None,
+    roles: Roles = NO_ROLES,
 ) -> ReplicatedEngine:
     """Load the engines of a model, all at once, in threads.
 
@@ -78,14 +57,12 @@ def load_replicas(
         machine: As it was before.
         loading: Told how far the first one is.
         load: Called for each.
-        roles: Of the engines, where prompts are computed apart.
+        roles: Of the engines.
 
     Raises:
         QuireError: One of them cannot be loaded; those that could are shut down.
     """
-    transfers: list[KVTransfer | None] = [None] * config.parallel.data_parallel_size
-    if roles is not None:
-        transfers = [*roles.transfers()]
+    transfers = roles.transfers(config.parallel.data_parallel_size)
     own = divide(config, machine, len(transfers))
     loadings = [loading, *(Loading() for _ in transfers[1:])]
     with ThreadPoolExecutor(len(loadings), thread_name_prefix="quire-load") as pool:
@@ -103,10 +80,7 @@ def load_replicas(
             if one.exception() is None:
                 one.result().close()
         raise failures[0]
-    engines = [one.result() for one in loads]
-    if roles is None:
-        return ReplicatedEngine(engines)
-    return ReplicatedEngine(engines, roles.num_prefill, roles.least_tokens)
+    return ReplicatedEngine([one.result() for one in loads], roles)
 
 
 def _with_inbox(config: EngineConfig, transfer: KVTransfer | None) -> EngineConfig:

@@ -10,7 +10,7 @@ import asyncio
 import itertools
 import time
 from collections import Counter
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
@@ -28,9 +28,11 @@ from quire.llm.engine_client import EngineProgress
 from quire.llm.engine_views import EngineView, EngineViews
 from quire.llm.process.proxy import EngineProxy
 from quire.llm.replicas.dispatcher import Assignment, Dispatcher, Job
+from quire.llm.replicas.pools import PromptPools
 from quire.llm.replicas.prefill_choice import PrefillChoice
 from quire.llm.replicas.prefill_workers import PrefillWorkers
 from quire.llm.replicas.prefix_index import block_names
+from quire.llm.replicas.roles import NO_ROLES, Roles
 
 log = get_logger(__name__)
 
@@ -47,15 +49,12 @@ class ReplicatedEngine:
 
     Args:
         engines: Loaded, with the same settings; they are this one's, and end with it.
-        num_prefill: Of them, the last ones, which compute prompts for the others alone.
-        prefill_tokens: Least tokens of such a prompt.
+        roles: Of the last ones; without any, requests go to all alike.
     """
 
-    def __init__(
-        self, engines: Sequence[EngineProxy], num_prefill: int = 0, prefill_tokens: int = 0
-    ) -> None:
+    def __init__(self, engines: Sequence[EngineProxy], roles: Roles = NO_ROLES) -> None:
         self._all = list(engines)
-        self._engines = engines = self._all[: len(engines) - num_prefill]
+        self._engines = engines = self._all[: len(engines) - roles.num_prefill]
         first = engines[0]
         self.config: EngineConfig = first.config
         self.model_config = first.model_config
@@ -63,12 +62,16 @@ class ReplicatedEngine:
         self.tokenizer = first.tokenizer
         self.default_sampling_params: dict[str, Any] = first.default_sampling_params
         self._block_size = self.config.cache.block_size
-        self._dispatcher = self._create_dispatcher(dict(enumerate(engines)))
+        num_short = len(engines) - roles.num_long
+        self._dispatcher: Dispatcher | PromptPools = self._create_dispatcher(0, num_short)
+        if roles.num_long:
+            of_long = self._create_dispatcher(num_short, len(engines))
+            self._dispatcher = PromptPools(self._dispatcher, of_long, roles.long_tokens)
         self._prefill: PrefillWorkers | None = None
-        if num_prefill:
+        if roles.num_prefill:
             workers = {number: self._all[number] for number in range(len(engines), len(self._all))}
-            choice = PrefillChoice(prefill_tokens)
-            self._prefill = PrefillWorkers(workers, self._create_dispatcher(workers), choice)
+            own = self._create_dispatcher(len(engines), len(self._all))
+            self._prefill = PrefillWorkers(workers, own, PrefillChoice(roles.prefill_tokens))
         self._num_live: Counter[int] = Counter()
         self._views = EngineViews(self)
         self._lost: set[int] = set()
@@ -170,10 +173,10 @@ class ReplicatedEngine:
         self._closed = True
         await asyncio.gather(*(engine.shutdown() for engine in self._all))
 
-    def _create_dispatcher(self, engines: Mapping[int, EngineProxy]) -> Dispatcher:
+    def _create_dispatcher(self, start: int, stop: int) -> Dispatcher:
         num_blocks = {
-            number: int(add_up(engine.stats(), "num_kv_blocks"))
-            for number, engine in engines.items()
+            number: int(add_up(self._all[number].stats(), "num_kv_blocks"))
+            for number in range(start, stop)
         }
         options = self.config.scheduler
         return Dispatcher(num_blocks, self._block_size, options.max_num_batched_tokens)

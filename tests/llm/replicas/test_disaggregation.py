@@ -24,9 +24,10 @@ from quire.core.machine import read_machine
 from quire.core.metrics import add_up
 from quire.core.request import EngineRequest
 from quire.llm.process.proxy import EngineProxy
-from quire.llm.replicas.loading import Roles, load_replicas
+from quire.llm.replicas.loading import load_replicas
 from quire.llm.replicas.prefill_choice import PrefillChoice
 from quire.llm.replicas.replicated_engine import ReplicatedEngine
+from quire.llm.replicas.roles import Roles
 
 LONG_STREAM = SamplingParams(temperature=0.0, max_tokens=1500, ignore_eos=True)
 ASKED = SamplingParams(temperature=0.8, seed=3, max_tokens=12, logprobs=2, ignore_eos=True)
@@ -58,8 +59,8 @@ async def create(
         num_prefill: int = 1, num_decode: int = 1, always: bool = True, **settings: Any
     ) -> ReplicatedEngine:
         keywords = {"model": str(folder), "device": device, **small, **settings}
-        config = EngineConfig.from_keywords(**keywords)
-        roles = Roles(num_prefill, num_decode, 64)
+        config = EngineConfig.from_keywords(**keywords, data_parallel_size=num_decode)
+        roles = Roles(num_prefill, 64)
         made.append(load_replicas(config, read_machine(), Loading(), load, roles))
         prefill = made[-1]._prefill
         assert prefill is not None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from typing import Any
 
 import pytest
 
@@ -16,6 +17,7 @@ from benchmarks.dispatch import (
     simulate,
 )
 from quire.llm.replicas.dispatcher import MOST_LOAD, Dispatcher, Job
+from quire.llm.replicas.pools import PromptPools
 from quire.llm.replicas.prefix_index import block_names
 
 BLOCK, STEP = 16, 512
@@ -145,6 +147,43 @@ def test_two_engines_serve_twice_the_requests() -> None:
         )  # fmt: skip
         seconds[count] = outcome.seconds
     assert seconds[2] < 1.05 * seconds[1] and seconds[4] < 1.05 * seconds[1]
+
+
+@pytest.mark.parametrize("is_lost", [False, True])
+def test_short_prompts_do_not_wait_for_long_ones_that_have_engines_of_their_own(
+    is_lost: bool,
+) -> None:
+    def load() -> list[Request]:
+        draw, now, made = random.Random(2), 0.0, []
+        for number in range(800):
+            now += draw.expovariate(60)
+            length = 8000 if number % 20 == 0 else 100
+            made.append(Request(now, [draw.randrange(9999) for _ in range(length)], 16))
+            made[-1].names = block_names(made[-1].prompt, BLOCK)
+        return made
+
+    def create_pools() -> PromptPools:
+        short, long = (Dispatcher(dict.fromkeys(own, 4000), BLOCK, STEP) for own in ((0, 1), (2,)))
+        return PromptPools(short, long, 1000)
+
+    seconds, homes = {}, set()
+    for name, dispatcher in (("apart", create_pools()), ("together", create(3, 4000))):
+        if is_lost:
+            dispatcher.lost(2)
+
+        def choose(r: Request, dispatcher: Any = dispatcher, name: str = name) -> Any:
+            found = dispatcher.choose(Job(r.names, len(r.prompt), 16))
+            if name == "apart":
+                homes.add((len(r.prompt) > 1000, found.engine))
+            return found
+
+        engines = [VirtualEngine(4000) for _ in range(3)]
+        seconds[name] = simulate(load(), engines, choose, dispatcher).percentile(0.99, 1000)
+    if is_lost:
+        assert homes <= {(False, 0), (False, 1), (True, 0), (True, 1)}
+    else:
+        assert homes == {(False, 0), (False, 1), (True, 2)}
+        assert seconds["apart"] < seconds["together"] / 3
 
 
 def test_a_request_costs_the_same_among_a_thousand_engines() -> None:

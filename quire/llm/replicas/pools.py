@@ -1,0 +1,57 @@
+"""Engines apart for long prompts, so that short ones never wait for them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from quire.llm.replicas.dispatcher import Assignment, Dispatcher, Job
+
+
+class PromptPools:
+    """Two dispatchers as one; where no engine of a pool serves, the other one's take its requests.
+
+    Args:
+        short, long: Of the engines for short prompts, and of those for long ones.
+        long_tokens: Least tokens of a long prompt.
+    """
+
+    def __init__(self, short: Dispatcher, long: Dispatcher, long_tokens: int) -> None:
+        self._pools = (short, long)
+        self._of_engine = {engine: pool for pool in self._pools for engine in pool.loads}
+        self._long_tokens = long_tokens
+
+    @property
+    def loads(self) -> Mapping[int, int]:
+        """Tokens that each engine is likely to compute still."""
+        return {**self._pools[0].loads, **self._pools[1].loads}
+
+    def choose(self, job: Job) -> Assignment | None:
+        """Return where a request goes, which counts from now on; None when no engine serves."""
+        is_long = job.num_prompt_tokens >= self._long_tokens
+        own, other = self._pools[is_long], self._pools[not is_long]
+        return own.choose(job) or other.choose(job)
+
+    def assign(self, engine: int, job: Job) -> Assignment:
+        """Have a request go to a certain engine."""
+        return self._of_engine[engine].assign(engine, job)
+
+    def answered(self, assignment: Assignment) -> None:
+        """Take note of a request's first output: its prompt is computed."""
+        self._of_engine[assignment.engine].answered(assignment)
+
+    def ended(self, assignment: Assignment, num_output_tokens: float | None = None) -> None:
+        """Take note of a request's end, and of how long its outputs became if they were not cut."""
+        self._of_engine[assignment.engine].ended(assignment, num_output_tokens)
+
+    def lost(self, engine: int) -> None:
+        """Take note that an engine takes nothing, and that what it held is gone."""
+        self._of_engine[engine].lost(engine)
+
+    def found(self, engine: int) -> None:
+        """Take note that an engine takes requests again."""
+        self._of_engine[engine].found(engine)
+
+    def forget_prefixes(self) -> None:
+        """Take note that no engine holds anything that new requests could find."""
+        for pool in self._pools:
+            pool.forget_prefixes()
