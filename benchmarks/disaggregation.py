@@ -86,12 +86,14 @@ class Load:
     def __init__(self, engine: EngineClient) -> None:
         self._engine = engine
         self._counts_gaps = False
+        self._round = 0
         self.gaps: list[float] = []
         self.first_tokens: list[float] = []
         self.answers: dict[str, list[int]] = {}
 
     async def run(self, round_number: int) -> None:
         """Serve it once."""
+        self._round = round_number
         draw = random.Random(round_number)
         prompts = [[draw.randrange(250) for _ in range(NUM_TOKENS)] for _ in range(NUM_PROMPTS)]
         begun = [asyncio.Event() for _ in range(NUM_STREAMS)]
@@ -104,7 +106,7 @@ class Load:
         self._counts_gaps = True
         for number, prompt in enumerate(prompts):
             start, name = time.monotonic(), f"prompt {number}"
-            async with ask(self._engine, name, prompt, 8) as outputs:
+            async with ask(self._engine, f"{self._round} {name}", prompt, 8) as outputs:
                 seen = False
                 async for output in outputs:
                     if not seen:
@@ -117,7 +119,7 @@ class Load:
         await asyncio.gather(*streams, return_exceptions=True)
 
     async def _stream(self, name: str, prompt: list[int], begun: asyncio.Event) -> None:
-        async with ask(self._engine, name, prompt, 8000) as outputs:
+        async with ask(self._engine, f"{self._round} {name}", prompt, 8000) as outputs:
             last, count = time.monotonic(), 0
             async for output in outputs:
                 self.answers[name] = list(output.outputs[0].token_ids[:32])
