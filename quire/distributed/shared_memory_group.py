@@ -128,9 +128,10 @@ class SharedMemory:
         groups: Sequence[Sequence[int]] = (),
         sizes: SegmentSizes | None = None,
         *,
+        rank: int = 0,
         silence: float = SILENCE_SECONDS,
     ) -> SharedMemory:
-        """Make the memory; this process is rank 0, and may use the cores of all ranks.
+        """Make the memory; this process is ``rank``, and may use the cores of all.
 
         Raises:
             ConfigError: The system has no such memory, or there are too many ranks.
@@ -145,7 +146,8 @@ class SharedMemory:
                 f"[shared segment] ranks of one machine must be <= {native.max_ranks}; got {size}."
             )
         # One that spins where ranks outnumber cores keeps the one it waits for from running.
-        spin = SPIN_SECONDS if size <= len(os.sched_getaffinity(0)) else 0.0
+        ranks = {one for group in groups for one in group} or set(range(size))
+        spin = SPIN_SECONDS if len(ranks) <= len(os.sched_getaffinity(0)) else 0.0
         layout = SegmentLayout(size, groups, sizes, spin)
         descriptor = os.memfd_create("quire", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         os.ftruncate(descriptor, layout.num_bytes)
@@ -153,7 +155,7 @@ class SharedMemory:
         seals = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
         fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, seals)
         os.pwrite(descriptor, layout.encode(), native.shared_segment_header_bytes)
-        return cls(descriptor, 0, layout, silence)
+        return cls(descriptor, rank, layout, silence)
 
     @classmethod
     def attach(cls, descriptor: int, rank: int, silence: float = SILENCE_SECONDS) -> SharedMemory:

@@ -94,6 +94,25 @@ class TorchWorld:
         if self._dist.is_initialized():
             self._dist.destroy_process_group()
 
+    def tell(self, key: str, text: str) -> None:
+        """Let all ranks know something."""
+        try:
+            self._store.set(key, text)
+        except RuntimeError as error:
+            self._lose(0, error)
+
+    def ask(self, key: str) -> str:
+        """Return what a rank tells, once it does."""
+        try:
+            return str(self._store.get(key).decode())
+        except RuntimeError as error:
+            self._lose(0, error)
+
+    def exchange(self, key: str, text: str, ranks: Sequence[int]) -> list[str]:
+        """Tell something and return what each of ``ranks`` tells, this one among them."""
+        self.tell(f"{key}/{self.rank}", text)
+        return [self.ask(f"{key}/{rank}") for rank in ranks]
+
     def tensor(self, x: Array) -> Any:
         """Return an array as a tensor, of the same memory unless that is read-only."""
         if not isinstance(x, np.ndarray):

@@ -32,6 +32,7 @@ class World:
     group: Group
     commands: CommandChannel
     memory: SharedMemory | None = None
+    torch: Any = None
 
 
 @contextmanager
@@ -118,7 +119,7 @@ def main() -> None:
     from quire.distributed.torch_group import TorchWorld
 
     world = TorchWorld("127.0.0.1", int(place), int(rank), int(size), silence=float(silence))
-    call(World(world.group(), world.commands()), *words)
+    call(World(world.group(), world.commands(), torch=world), *words)
     world.close()
 
 

@@ -8,10 +8,11 @@ import os
 import msgspec
 
 from quire.core.errors import ModelLoadError
+from quire.distributed.mixed_world import MixedWorld
 from quire.distributed.shared_memory_group import SharedMemory
 from quire.distributed.torch_group import TorchWorld
 from quire.runner.parallel.handshake import receive
-from quire.runner.parallel.meeting import MEETING_SECONDS, Address, hello, join
+from quire.runner.parallel.meeting import MEETING_SECONDS, Address, hello, join, machine_id
 from quire.runner.parallel.rank_process import serve
 from quire.runner.parallel.ranks import World
 from quire.runner.parallel.remote_ranks import Welcome
@@ -54,5 +55,7 @@ def serve_driver(
             os.close(descriptor)
         else:
             assert welcome.store is not None
-            world = TorchWorld(*welcome.store, rank, start.config.parallel.layout.size)
+            layout = start.config.parallel.layout
+            torch_world = TorchWorld(*welcome.store, rank, layout.size)
+            world = MixedWorld(torch_world, layout.groups, machine_id())
         serve(connection, start, world)

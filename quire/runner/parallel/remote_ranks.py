@@ -11,6 +11,7 @@ import msgspec
 
 from quire.core.config import EngineConfig
 from quire.core.log import get_logger
+from quire.distributed.mixed_world import MixedWorld
 from quire.distributed.shared_memory_group import SharedMemory
 from quire.distributed.torch_group import TorchWorld
 from quire.runner.parallel.handshake import StartRank, send
@@ -121,7 +122,7 @@ def _join(links: list[RankLink], folder: Path, config: EngineConfig) -> World:
     if memory is not None:
         return memory
     assert store is not None
-    return TorchWorld(*store, 0, size)
+    return MixedWorld(TorchWorld(*store, 0, size), layout.groups, machine)
 
 
 def _free_port() -> int:
