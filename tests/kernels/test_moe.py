@@ -302,3 +302,25 @@ def test_other_shapes_are_refused() -> None:
         CPU.route(x, ExpertRouting(top_k=2), x[0, :4])
     with pytest.raises(UnsupportedInputError, match=r"factor of each row \(T, 1\)"):
         CPU.add_gated_rows(x, x, x)
+
+
+def test_a_product_of_each_expert_multiplies_its_rows() -> None:
+    """Bit for bit what a linear of that expert alone gives; the reference within rounding."""
+    rng = np.random.default_rng(5)
+    matrices = [
+        HostTensor("w", "float32", rng.standard_normal((37, WIDTH), dtype=np.float32))
+        for _ in range(3)
+    ]
+    x, starts = rng.standard_normal((11, WIDTH), dtype=np.float32), [0, 4, 4, 11]
+    ours, reference = (
+        backend.grouped_linear([[matrix] for matrix in matrices], dtype="float32")
+        for backend in (CPU, REFERENCE)
+    )
+    got = ours(x, starts, np.empty((11, 37), np.float32))
+    for matrix, rows in ((matrices[0], slice(0, 4)), (matrices[2], slice(4, 11))):
+        alone = CPU.linear([matrix], dtype="float32")
+        np.testing.assert_array_equal(got[rows], alone(x[rows]))
+    want = reference(torch.from_numpy(x), starts, torch.empty(11, 37)).numpy()
+    np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5)
+    with pytest.raises(ValueError, match="starts must go up"):
+        ours(x, [0, 5, 4, 11], got)
