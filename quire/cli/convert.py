@@ -46,15 +46,7 @@ TYPES = (
 )  # fmt: skip
 @click.option("--force", is_flag=True, help="Replace OUT when it is there.")
 def convert(
-    model: str,
-    out: Path,
-    type_name: str,
-    pure: bool,
-    imatrix: Path | None,
-    threads: int | None,
-    ranks: int | None,
-    whole_experts: bool,
-    force: bool,
+    model: str, out: Path, ranks: int | None, whole_experts: bool, force: bool, **of_files: Any
 ) -> None:
     """Write MODEL (folder, hub id or quire-tiny) to the GGUF file OUT.
 
@@ -77,15 +69,15 @@ def convert(
     from quire.models.importance_matrix import read_importance_matrix
     from quire.text.gguf_vocabulary import gguf_vocabulary
 
-    folder = resolve_model(model)
+    folder, imatrix = resolve_model(model), of_files["imatrix"]
     if folder.is_file():
         raise ConfigError(f"[convert] MODEL must be a folder of safetensors; got file {folder}.")
     export = GgufExport(
         folder,
-        type_name.upper(),
-        pure=pure,
+        of_files["type_name"].upper(),
+        pure=of_files["pure"],
         importance=None if imatrix is None else read_importance_matrix(imatrix),
-        threads=threads or read_machine().num_cores,
+        threads=of_files["threads"] or read_machine().num_cores,
     )
     vocabulary = gguf_vocabulary(folder, export.config.vocab_size)
     generation = _generation_metadata(folder, export.config, vocabulary)
