@@ -1,7 +1,8 @@
-"""Which memory node's cores a rank computes on, where a machine has several.
+"""Which cores a rank computes on: those of a memory node, or of its own.
 
 Memory lies on the node of the thread that first writes to it, so a rank whose threads stay on one
-node has its weights and its cache there.
+node has its weights and its cache there. Ranks that fill the cores have theirs each: the system may
+wake a rank on the core of one that is waited for while another core has nothing to do.
 """
 
 from __future__ import annotations
@@ -45,11 +46,25 @@ def nodes_of_rank(nodes: Sequence[MemoryNode], rank: int, size: int) -> Sequence
     return [nodes[rank * len(nodes) // size]]
 
 
-def bind_rank(rank: int, size: int, root: Path = Path("/")) -> str:
+def cores_of_rank(
+    nodes: Sequence[MemoryNode], rank: int, size: int, threads: int
+) -> frozenset[int]:
+    """Return the processors of a rank's nodes; where ranks fill them, those of this rank alone."""
+    own = nodes_of_rank(nodes, rank, size)
+    processors = sorted(frozenset[int]().union(*(node.processors for node in own)))
+    neighbours = [other for other in range(size) if nodes_of_rank(nodes, other, size) == own]
+    if len(neighbours) * threads == len(processors):
+        first = neighbours.index(rank) * threads
+        processors = processors[first : first + threads]
+    return frozenset(processors)
+
+
+def bind_rank(rank: int, size: int, threads: int, root: Path = Path("/")) -> str:
     """Keep this thread, and those that it will start, on the rank's share of the machine.
 
     Args:
         rank, size: Of this process among those of the machine.
+        threads: That each of them computes with.
         root: Of the system's files.
 
     Returns:
@@ -57,16 +72,18 @@ def bind_rank(rank: int, size: int, root: Path = Path("/")) -> str:
     """
     if size == 1 or not hasattr(os, "sched_setaffinity"):
         return f"rank {rank} may use all cores"
-    nodes = read_nodes(root, os.sched_getaffinity(0))
-    if len(nodes) < 2:
-        return f"rank {rank} may use all cores: the machine has one memory node"
-    own = nodes_of_rank(nodes, rank, size)
-    processors = frozenset[int]().union(*(node.processors for node in own))
+    allowed = os.sched_getaffinity(0)
+    nodes = read_nodes(root, allowed) or [MemoryNode(0, frozenset(allowed))]
+    processors = cores_of_rank(nodes, rank, size, threads)
+    if processors == allowed:
+        return f"rank {rank} may use all cores: there is one memory node, and others share it"
     try:
         os.sched_setaffinity(0, processors)
     except OSError as error:
         return f"rank {rank} may use all cores: the system refuses to bind it ({error})"
-    native.use_memory_nodes([node.number for node in own])
+    own = nodes_of_rank(nodes, rank, size)
+    if len(nodes) > 1:
+        native.use_memory_nodes([node.number for node in own])
     names = ", ".join(str(node.number) for node in own)
     return f"rank {rank} is bound to memory node {names}, {len(processors)} processors"
 

@@ -115,11 +115,12 @@ class Engine:
         )
         self._adapter_gate: AdapterGate | None = None
         self._picture_gate: PictureGate | None = None
-        if self._tier_gate is not None:  # the first: of what is loaded no picture is encoded
+        if tiers is not None and self._tier_gate is not None:
+            # The first: of what is loaded no picture is encoded.
             self.scheduler.gates.append(self._tier_gate)
             tiers.skip(kv.pool.cached.__contains__)
             if executor.outgoing is not None:
-                self.scheduler.gates.append(PushGate(executor.outgoing, self._moves))
+                self.scheduler.gates.append(PushGate(executor.outgoing, self._tier_gate.moves))
         if executor.pictures is not None:
             self._picture_gate = PictureGate(executor.pictures, options.max_num_batched_tokens)
             self.scheduler.gates.append(self._picture_gate)

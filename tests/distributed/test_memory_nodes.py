@@ -13,6 +13,7 @@ from quire.distributed.memory_nodes import (
     allow,
     allowed_processors,
     bind_rank,
+    cores_of_rank,
     nodes_of_rank,
     read_nodes,
 )
@@ -60,7 +61,7 @@ def test_a_rank_stays_on_its_node(tmp_path: Path) -> None:
     root = machine(tmp_path, str(first), ",".join(map(str, others)))
 
     def bind(rank: int, size: int) -> tuple[str, set[int]]:
-        return bind_rank(rank, size, root), os.sched_getaffinity(0)
+        return bind_rank(rank, size, 1, root), os.sched_getaffinity(0)
 
     with ThreadPoolExecutor(1) as pool:
         assert pool.submit(bind, 0, 1).result() == ("rank 0 may use all cores", {first, *others})
@@ -73,8 +74,31 @@ def test_a_rank_stays_on_its_node(tmp_path: Path) -> None:
     assert os.sched_getaffinity(0) == {first, *others}
 
 
-def test_one_node_binds_nobody(tmp_path: Path) -> None:
+def test_one_node_that_ranks_share_with_others_binds_nobody(tmp_path: Path) -> None:
     processors = os.sched_getaffinity(0)
     root = machine(tmp_path, f"{min(processors)}-{max(processors)}")
-    assert bind_rank(1, 2, root) == "rank 1 may use all cores: the machine has one memory node"
+    told = bind_rank(1, 2, len(processors), root)
+    assert told == "rank 1 may use all cores: there is one memory node, and others share it"
     assert os.sched_getaffinity(0) == processors
+
+
+@pytest.mark.parametrize(
+    ("size", "threads", "shares"),
+    [
+        (2, 2, [{0, 1}, {2, 3}]),
+        (4, 1, [{0}, {1}, {2}, {3}]),
+        (2, 1, [{0, 1, 2, 3}] * 2),  # others compute there, too
+        (8, 1, [{0, 1, 2, 3}] * 8),
+    ],
+)
+def test_ranks_that_fill_a_node_have_cores_each(
+    size: int, threads: int, shares: list[set[int]]
+) -> None:
+    nodes = [MemoryNode(0, frozenset(range(4)))]
+    assert [cores_of_rank(nodes, rank, size, threads) for rank in range(size)] == shares
+
+
+def test_cores_of_two_nodes() -> None:
+    nodes = [MemoryNode(0, frozenset({0, 1})), MemoryNode(1, frozenset({2, 3}))]
+    assert [cores_of_rank(nodes, rank, 4, 1) for rank in range(4)] == [{0}, {1}, {2}, {3}]
+    assert [cores_of_rank(nodes, rank, 2, 2) for rank in range(2)] == [{0, 1}, {2, 3}]

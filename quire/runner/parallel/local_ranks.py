@@ -45,7 +45,7 @@ def start_local_ranks(folder: Path, config: EngineConfig) -> Ranks:
             socket.send_fds(child.socket, [b"\0"], [world.descriptor])
             send(child.socket, StartRank(rank, str(folder), config.of_rank(rank)))
         # After the others were started, which would inherit it.
-        log.info("[parallel] %s", bind_rank(0, layout.size))
+        log.info("[parallel] %s", bind_rank(0, layout.size, config.parallel.threads or 1))
     except BaseException:
         end()
         world.close()

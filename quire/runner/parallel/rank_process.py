@@ -33,7 +33,9 @@ def run(connection: socket.socket) -> None:
         start = receive(connection, StartRank)
     except (EOFError, OSError, ValueError):
         return
-    log.debug("[parallel] %s", bind_rank(start.rank, start.config.parallel.layout.size))
+    options = start.config.parallel
+    bound = bind_rank(start.rank, options.layout.size, options.threads or 1)
+    log.debug("[parallel] %s", bound)
     world = SharedMemory.attach(descriptor, start.rank)
     os.close(descriptor)
     serve(connection, start, world)
