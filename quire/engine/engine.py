@@ -118,7 +118,7 @@ class Engine:
         if tiers is not None and self._tier_gate is not None:
             # The first: of what is loaded no picture is encoded.
             self.scheduler.gates.append(self._tier_gate)
-            tiers.skip(kv.pool.cached.__contains__)
+            self._tier_gate.tiers.skip(kv.pool.cached.__contains__)
             if executor.outgoing is not None:
                 self.scheduler.gates.append(PushGate(executor.outgoing, self._tier_gate.moves))
         if executor.pictures is not None:
