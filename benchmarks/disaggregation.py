@@ -62,8 +62,8 @@ def load(case: str, folder: Path) -> EngineClient:
     if case != "apart":
         return EngineProxy(config)
 
-    def load_one(number: int, own: EngineConfig, loading: Loading, role: Any) -> EngineProxy:
-        return EngineProxy(own, loading=loading, transfer=role)
+    def load_one(number: int, own: EngineConfig, loading: Loading) -> EngineProxy:
+        return EngineProxy(own, loading=loading)
 
     return load_replicas(config, read_machine(), Loading(), load_one, Roles(1, 512))
 

@@ -140,7 +140,7 @@ def config_fields() -> dict[str, tuple[Field[Any], Any]]:
     for owner in (*PARTS.values(), EngineConfig):
         hints = get_type_hints(owner)
         for field in fields(owner):
-            if owner is not EngineConfig or field.name not in PARTS:
+            if "help" in field.metadata:
                 found[field.name] = (field, hints[field.name])
     return found
 

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, TypeAlias
 from quire.core.child_process import ChildProcess
 from quire.core.config import CacheOptions, EngineConfig
 from quire.core.errors import ConfigError
-from quire.core.kv_transfer import KVTransfer
 from quire.core.loading import Loading
 from quire.core.machine import Machine, read_machine
 from quire.core.memory_budget import budget_from_total
@@ -38,6 +37,57 @@ if TYPE_CHECKING:
 
 #: Of a model: one engine or several.
 ServedEngine: TypeAlias = "EngineProxy | ReplicatedEngine"
+
+
+@dataclass(frozen=True, slots=True)
+class EngineLoader:
+    """Loads the engines of models.
+
+    Attributes:
+        options: Of the server.
+        weights: By which models divide the cores.
+        waiting: Processes that wait to load an engine.
+    """
+
+    options: ServerOptions
+    weights: CoreWeights
+    waiting: list[ChildProcess]
+
+    def load(self, config: EngineConfig, loading: Loading) -> ServedEngine:
+        """Load a model's engine, or engines.
+
+        Raises:
+            QuireError: One cannot be loaded.
+        """
+        options, parallel = self.options, config.parallel
+        if parallel.data_parallel_size == 1 and options.num_engines is None:
+            return self._load_one(0, config, loading)
+        # Imported where it is needed: one engine starts without it.
+        from quire.llm.replicas.loading import load_replicas
+        from quire.llm.replicas.roles import Roles
+
+        num_prefill, num_engines = options.num_engines or (0, parallel.data_parallel_size)
+        config = replace(config, parallel=replace(parallel, data_parallel_size=num_engines))
+        roles = Roles(
+            num_prefill,
+            options.disaggregate_tokens,
+            options.long_prompt_replicas,
+            options.long_prompt_tokens,
+        )
+        return load_replicas(config, read_machine(), loading, self._load_one, roles)
+
+    def _load_one(self, number: int, config: EngineConfig, loading: Loading) -> EngineProxy:
+        options = self.options
+        return EngineProxy(
+            config,
+            watchdog_timeout=options.watchdog_timeout,
+            log_format=options.log_format,
+            grammar_timeout=options.grammar_compilation_timeout,
+            niceness=self.weights.niceness(model_names(config.model)[0]),
+            loading=loading,
+            process=self.waiting.pop() if self.waiting and number == 0 else None,
+            meanwhile=_import_routes,
+        )
 
 
 def load_models(
@@ -74,51 +124,11 @@ def load_models(
                 "[config] --preload must come with --load-on-demand; got it without. All models "
                 "that are named are loaded at once."
             )
-    if options.disaggregate is not None:
-        _check_disaggregation(configs, options)
-    _, num_engines = options.num_engines or (0, configs[0].parallel.data_parallel_size)
-    if options.long_prompt_replicas >= num_engines and options.long_prompt_replicas:
-        raise ConfigError(
-            "[config] --long-prompt-replicas must be less than the engines that there are "
-            f"({num_engines}, by --data-parallel-size or --disaggregate); got "
-            f"{options.long_prompt_replicas}."
-        )
+    _check_roles(configs, options)
     shared = Shared(options, keys)
     waiting = [] if process is None else [process]
 
-    def load_one(
-        number: int, config: EngineConfig, loading: Loading, transfer: KVTransfer | None = None
-    ) -> EngineProxy:
-        return EngineProxy(
-            config,
-            watchdog_timeout=options.watchdog_timeout,
-            log_format=options.log_format,
-            grammar_timeout=options.grammar_compilation_timeout,
-            niceness=weights.niceness(model_names(config.model)[0]),
-            loading=loading,
-            process=waiting.pop() if waiting and number == 0 else None,
-            meanwhile=_import_routes,
-            transfer=transfer,
-        )
-
-    def load(config: EngineConfig, loading: Loading) -> ServedEngine:
-        counts, parallel = options.num_engines, config.parallel
-        if parallel.data_parallel_size == 1 and counts is None:
-            return load_one(0, config, loading)
-        # Imported where it is needed: one engine starts without it.
-        from quire.llm.replicas.loading import load_replicas
-        from quire.llm.replicas.roles import Roles
-
-        num_prefill, num_engines = counts or (0, parallel.data_parallel_size)
-        config = replace(config, parallel=replace(parallel, data_parallel_size=num_engines))
-        roles = Roles(
-            num_prefill,
-            options.disaggregate_tokens,
-            options.long_prompt_replicas,
-            options.long_prompt_tokens,
-        )
-        return load_replicas(config, read_machine(), loading, load_one, roles)
-
+    load = EngineLoader(options, weights, waiting).load
     on_demand, alone = options.load_on_demand, _is_alone(configs, options, named)
     folders = _adapter_folders(configs[0], options, alone)
     if alone:
@@ -160,12 +170,21 @@ def _is_alone(configs: Sequence[EngineConfig], options: ServerOptions, named: bo
     return named and len(configs) == 1 and not options.load_on_demand
 
 
-def _check_disaggregation(configs: Sequence[EngineConfig], options: ServerOptions) -> None:
-    """Refuse what cannot be with --disaggregate.
+def _check_roles(configs: Sequence[EngineConfig], options: ServerOptions) -> None:
+    """Refuse roles of engines that cannot be.
 
     Raises:
-        ConfigError: There are several models, or the engines are counted twice.
+        ConfigError: There are several models, or the engines are counted twice, or too few.
     """
+    _, num_engines = options.num_engines or (0, configs[0].parallel.data_parallel_size)
+    if options.long_prompt_replicas >= num_engines and options.long_prompt_replicas:
+        raise ConfigError(
+            "[config] --long-prompt-replicas must be less than the engines that there are "
+            f"({num_engines}, by --data-parallel-size or --disaggregate); got "
+            f"{options.long_prompt_replicas}."
+        )
+    if options.disaggregate is None:
+        return
     if len(configs) > 1 or options.load_on_demand:
         raise ConfigError(
             "[config] --disaggregate must come with one MODEL that is loaded at the start; got "

@@ -16,6 +16,7 @@ from quire.core.adapter_options import AdapterOptions
 from quire.core.counts import parse_count
 from quire.core.errors import ConfigError
 from quire.core.known_settings import QUANTIZATIONS as KNOWN_QUANTIZATIONS
+from quire.core.kv_transfer import KVTransfer
 from quire.core.offload_options import OffloadOptions
 from quire.core.option import option as option
 from quire.core.parallel_options import ParallelOptions
@@ -281,6 +282,8 @@ class EngineConfig:
 
     Args:
         seed: Base of the random draws of requests that bring no seed of their own.
+        transfer: The engine's role, where prompts are computed apart; no setting, whoever starts
+            the engines says it.
     """
 
     model: ModelOptions = field(default_factory=ModelOptions)
@@ -291,6 +294,7 @@ class EngineConfig:
     adapters: AdapterOptions = field(default_factory=AdapterOptions)
     parallel: ParallelOptions = field(default_factory=ParallelOptions)
     seed: int = option(0, "base seed of requests that bring none")
+    transfer: KVTransfer | None = None
 
     @classmethod
     def from_keywords(cls, **keywords: Any) -> EngineConfig:
@@ -475,5 +479,5 @@ SETTINGS: dict[str, Any] = {
     setting.name: setting
     for part in (*PARTS.values(), EngineConfig)
     for setting in fields(part)
-    if part is not EngineConfig or setting.name not in PARTS
+    if "help" in setting.metadata
 }

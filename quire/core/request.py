@@ -123,6 +123,17 @@ class EngineRequest:
         keys = (*self.extra_keys, *adapter.cache_keys)
         return replace(self, adapter=adapter, extra_keys=keys)
 
+    def for_prompt_alone(self, params: SamplingParams, push_to: int) -> EngineRequest:
+        """Return the request of another engine that computes the prompt and sends its blocks."""
+        return replace(
+            self,
+            request_id=f"{self.request_id}:prompt",
+            params=params,
+            prompt=None,
+            continuation=NO_CONTINUATION,
+            push_to=push_to,
+        )
+
     @property
     def all_keys(self) -> tuple[str, ...]:
         """Only requests with the same ones may learn from each other's tokens."""

@@ -12,7 +12,6 @@ from quire.core import machine_speed
 from quire.core.config import EngineConfig
 from quire.core.encoder_settings import fit_to_model
 from quire.core.forward_work import decoder_shape
-from quire.core.kv_transfer import KVTransfer
 from quire.core.log import get_logger
 from quire.core.machine import Machine, read_machine
 from quire.core.metrics import Samples
@@ -185,7 +184,6 @@ def load_executor(
     create_grammars: Callable[[ModelConfig], GrammarSource] | None = None,
     meanwhile: Callable[[], object] = lambda: None,
     vocabularies: Mapping[MethodName, VocabularyPair] | None = None,
-    transfer: KVTransfer | None = None,
 ) -> InProcessExecutor:
     """Load a model and allocate its KV cache.
 
@@ -198,7 +196,6 @@ def load_executor(
         create_grammars: Given the model's shape, makes the source of structured outputs' grammars.
         meanwhile: As of :func:`~quire.models.loader.load_model`.
         vocabularies: Of methods whose drafts have other tokens than the model.
-        transfer: Its role, where prompts are computed apart.
 
     Raises:
         ConfigError: The settings do not fit the machine or the model.
@@ -210,9 +207,7 @@ def load_executor(
     config = fit_to_model(config, model_config)
     resolved = resolve(config, machine, model_config)
     placement = place(folder, config, model_config, resolved)
-    given = _Given(
-        eos_token_ids, on_progress, create_grammars, meanwhile, vocabularies or {}, transfer
-    )
+    given = _Given(eos_token_ids, on_progress, create_grammars, meanwhile, vocabularies or {})
     try:
         own = replace(resolve(placement.config, machine, model_config), choices=resolved.choices)
         return _load(folder, model_config, own, machine, placement, given)
@@ -230,7 +225,6 @@ class _Given:
     create_grammars: Callable[[ModelConfig], GrammarSource] | None
     meanwhile: Callable[[], object]
     vocabularies: Mapping[MethodName, VocabularyPair]
-    transfer: KVTransfer | None
 
 
 def _load(
@@ -286,7 +280,7 @@ def _load(
         RunnerOptions(options.max_num_seqs, memory.max_model_len, model.config.eos_token_ids),
         given.create_grammars and given.create_grammars(model.config),
         create_canary(kv_cache, config.cache.kv_canary),
-        create_tiers(folder, model.config, resolved, kv_cache, backend, given.transfer),
+        create_tiers(folder, model.config, resolved, kv_cache, backend),
         pictures=model.pictures,
     )
     if adapters is not None:

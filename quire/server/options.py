@@ -158,6 +158,13 @@ class ServerOptions:
             flag = f"--{name.replace('_', '-')}"
             fits = value is None or least <= value < math.inf
             yield flag, fits, f"be a number of at least {least}", value
+        roles = self.disaggregate
+        fits = roles is None or _ROLES.fullmatch(roles) is not None
+        yield "--disaggregate", fits, "be numbers of engines such as 1p1d", roles
+        yield from self._further_checks()
+
+    def _further_checks(self) -> Iterator[tuple[str, object, str, object]]:
+        """Yield the same of settings with rules of their own."""
         yield from (
             ("--port", 0 <= self.port <= 65535, "be in 0..65535", self.port),
             ("--uds", self.uds != "", "be a path", "nothing"),
@@ -178,12 +185,6 @@ class ServerOptions:
                 all(_KEY.fullmatch(key) for key in self.api_key),
                 "be printable ASCII without spaces",
                 "something else",
-            ),
-            (
-                "--disaggregate",
-                self.disaggregate is None or _ROLES.fullmatch(self.disaggregate),
-                "be numbers of engines such as 1p1d",
-                self.disaggregate,
             ),
             ("--ready-timeout", self.ready_timeout > 0, "be above 0", self.ready_timeout),
             (

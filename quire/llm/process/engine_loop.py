@@ -99,7 +99,6 @@ def _load(link: MessageSocket) -> EngineLoop | None:
                 on_progress=_reporting(link, on_progress),
                 create_grammars=create_grammars,
                 vocabularies=vocabularies,
-                transfer=start.transfer,
             )
         length = executor.memory.max_model_len
         model = replace(start.config.model, max_model_len=length)

@@ -10,7 +10,6 @@ from typing import TypeAlias
 import msgspec
 
 from quire.core.config import EngineConfig
-from quire.core.kv_transfer import KVTransfer
 from quire.core.log import LogFormat
 from quire.core.metrics import Samples
 from quire.core.model_config import ModelConfig
@@ -27,7 +26,6 @@ class Start(msgspec.Struct, tag=True):
     tokenizer_folder: str
     log_format: LogFormat = "human"
     niceness: int = 0
-    transfer: KVTransfer | None = None
 
 
 class Add(msgspec.Struct, tag=True):

@@ -20,7 +20,6 @@ from quire.core.adapters import AdapterReference
 from quire.core.child_process import ChildProcess
 from quire.core.config import EngineConfig, ModelOptions
 from quire.core.errors import CapacityError, EngineDeadError, QuireError
-from quire.core.kv_transfer import KVTransfer
 from quire.core.loading import Loading
 from quire.core.log import LogFormat
 from quire.core.metrics import Samples, add_counters
@@ -75,7 +74,6 @@ class EngineProxy:
         loading: Told how far the process is while it loads.
         process: That is to load it first, where one was started before.
         meanwhile: Called while it loads, in this thread.
-        transfer: The engine's role, where prompts are computed apart.
 
     Raises:
         ConfigError, ModelLoadError, NoKernelError: It cannot be loaded; the message says why.
@@ -93,7 +91,6 @@ class EngineProxy:
         loading: Loading | None = None,
         process: ChildProcess | None = None,
         meanwhile: Callable[[], None] = lambda: None,
-        transfer: KVTransfer | None = None,
     ) -> None:
         # Its process imports the engine while the model's texts are read here.
         self._supervisor = supervisor = Supervisor(self, watchdog_timeout, loading, process)
@@ -121,7 +118,6 @@ class EngineProxy:
         self._grammars: GrammarChecker | None = None
         folders = str(reader.folder), str(reader.tokenizer_folder)
         start = Start(folders[0], config, reader.eos_token_ids, folders[1], log_format, niceness)
-        start.transfer = transfer
         supervisor.load(start, meanwhile)
 
     @property

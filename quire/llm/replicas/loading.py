@@ -17,7 +17,7 @@ from quire.llm.replicas.replicated_engine import ReplicatedEngine
 from quire.llm.replicas.roles import NO_ROLES, Roles
 
 #: Loads the engine of a number.
-LoadEngine: TypeAlias = Callable[[int, EngineConfig, Loading, KVTransfer | None], EngineProxy]
+LoadEngine: TypeAlias = Callable[[int, EngineConfig, Loading], EngineProxy]
 #: Of the memory of an engine that gets prompts from others, for their blocks on the way; and most.
 INBOX_PART, INBOX_BYTES = 1 / 8, 2**30
 
@@ -67,7 +67,7 @@ def load_replicas(
     loadings = [loading, *(Loading() for _ in transfers[1:])]
     with ThreadPoolExecutor(len(loadings), thread_name_prefix="quire-load") as pool:
         loads = [
-            pool.submit(load, number, _with_inbox(own, transfer), each, transfer)
+            pool.submit(load, number, _with_role(own, transfer), each)
             for number, (each, transfer) in enumerate(zip(loadings, transfers, strict=True))
         ]
         done, _ = wait(loads, return_when=FIRST_EXCEPTION)
@@ -83,8 +83,9 @@ def load_replicas(
     return ReplicatedEngine([one.result() for one in loads], roles)
 
 
-def _with_inbox(config: EngineConfig, transfer: KVTransfer | None) -> EngineConfig:
-    """Return an engine's settings with memory for blocks on their way, if it gets any."""
+def _with_role(config: EngineConfig, transfer: KVTransfer | None) -> EngineConfig:
+    """Return an engine's settings with its role, and memory for blocks that are on their way."""
+    config = replace(config, transfer=transfer)
     if transfer is None or transfer.role != "decode" or config.offload.ram_bytes:
         return config
     num_bytes = min(int((config.cache.memory or 0) * INBOX_PART), INBOX_BYTES)

@@ -10,7 +10,7 @@ from dataclasses import replace
 from quire.core.errors import CapacityError, EngineDeadError, QuireError
 from quire.core.log import get_logger
 from quire.core.metrics import Samples
-from quire.core.request import NO_CONTINUATION, EngineRequest
+from quire.core.request import EngineRequest
 from quire.core.sampling_params import RequestOutputKind, SamplingParams
 from quire.llm.process.proxy import EngineProxy
 from quire.llm.replicas.dispatcher import Assignment, Dispatcher, Job
@@ -64,14 +64,8 @@ class PrefillWorkers:
         if own is None:
             return False
         num_tokens = own.prompt_tokens + self._dispatcher.loads[own.engine]
-        asked = replace(
-            request,
-            request_id=f"{request.request_id}:prompt",
-            params=replace(_PROMPT_ALONE, speculative=False),
-            prompt=None,
-            continuation=NO_CONTINUATION,
-            push_to=target.engine,
-        )
+        params = replace(_PROMPT_ALONE, speculative=False)
+        asked = request.for_prompt_alone(params, target.engine)
         start = time.monotonic()
         try:
             async with aclosing(self._engines[own.engine].generate(asked)) as outputs:

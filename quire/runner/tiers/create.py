@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 from quire.core.kv_cache_spec import KVCacheSpec
-from quire.core.kv_transfer import KVTransfer
 from quire.core.log import get_logger
 from quire.core.memory_budget import KVPool
 from quire.core.model_config import ModelConfig
@@ -43,7 +42,6 @@ def create_tiers(
     resolved: ResolvedConfig,
     kv_cache: KVCache,
     backend: Backend,
-    transfer: KVTransfer | None = None,
 ) -> BlockTiers | Outbox | None:
     """Return the tiers that settings and the engine's role ask for; None for none.
 
@@ -53,12 +51,12 @@ def create_tiers(
         resolved: The settings.
         kv_cache: Of all ranks.
         backend: Computes what is in it.
-        transfer: The engine's role, where prompts are computed apart.
 
     Raises:
         ConfigError: The store's URL is none, or its package is not installed.
     """
     options, spec, block_bytes = resolved.config.offload, kv_cache.spec, kv_cache.block_bytes
+    transfer = resolved.config.transfer
     if transfer is not None and transfer.role == "prefill":
         return Outbox(transfer.addresses, block_bytes)
     num_blocks = options.ram_bytes // block_bytes

@@ -18,7 +18,6 @@ import pytest_asyncio
 from quire import LLM, SamplingParams
 from quire.core.config import EngineConfig
 from quire.core.errors import CapacityError, EngineDeadError
-from quire.core.kv_transfer import KVTransfer
 from quire.core.loading import Loading
 from quire.core.machine import read_machine
 from quire.core.metrics import add_up
@@ -52,8 +51,8 @@ async def create(
     """Return a function that starts engines for outputs and for prompts."""
     made: list[ReplicatedEngine] = []
 
-    def load(number: int, own: EngineConfig, loading: Loading, role: KVTransfer) -> EngineProxy:
-        return EngineProxy(own, loading=loading, transfer=role)
+    def load(number: int, own: EngineConfig, loading: Loading) -> EngineProxy:
+        return EngineProxy(own, loading=loading)
 
     def start(
         num_prefill: int = 1, num_decode: int = 1, always: bool = True, **settings: Any

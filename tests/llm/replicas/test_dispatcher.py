@@ -157,7 +157,7 @@ def test_short_prompts_do_not_wait_for_long_ones_that_have_engines_of_their_own(
         draw, now, made = random.Random(2), 0.0, []
         for number in range(800):
             now += draw.expovariate(60)
-            length = 8000 if number % 20 == 0 else 100
+            length = 8000 if number % 60 < 3 else 100  # one for each engine
             made.append(Request(now, [draw.randrange(9999) for _ in range(length)], 16))
             made[-1].names = block_names(made[-1].prompt, BLOCK)
         return made

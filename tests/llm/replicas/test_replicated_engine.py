@@ -44,9 +44,7 @@ async def create(
                 config,
                 read_machine(),
                 Loading(),
-                lambda number, own, loading, transfer: EngineProxy(
-                    own, loading=loading, transfer=transfer
-                ),
+                lambda number, own, loading: EngineProxy(own, loading=loading),
             )
         )
         return made[-1]
@@ -167,7 +165,7 @@ def test_engines_divide_memory_and_cores() -> None:
 def test_one_that_cannot_be_loaded_ends_the_others(folder: Path, tmp_path: Path) -> None:
     loaded: list[EngineProxy] = []
 
-    def load(number: int, config: EngineConfig, loading: Loading, role: object) -> EngineProxy:
+    def load(number: int, config: EngineConfig, loading: Loading) -> EngineProxy:
         if number:
             raise ModelLoadError("[load] no.")
         loaded.append(EngineProxy(config, loading=loading))
