@@ -66,18 +66,17 @@ def group_rows(rows: BatchRows, to_numpy: Callable[[Array], Any]) -> RowGroups:
         to_numpy: Of the backend.
     """
     if rows.adapter_groups is None:
-        rows.adapter_groups = _group(rows, to_numpy)
+        rows.adapter_groups = group_by(row_adapters(rows, to_numpy))
     found: RowGroups = rows.adapter_groups
     return found
 
 
-def _group(rows: BatchRows, to_numpy: Callable[[Array], Any]) -> RowGroups:
+def row_adapters(rows: BatchRows, to_numpy: Callable[[Array], Any]) -> npt.NDArray[np.int32]:
+    """Return the slot of each row's adapter, of a step with ``adapters``."""
     batch = rows.batch
     lengths = np.diff(to_numpy(batch.query_start_loc))
-    slots = to_numpy(batch.adapters).repeat(lengths)
-    if rows.indices is not None:
-        slots = slots[to_numpy(rows.indices)]
-    return group_by(slots)
+    slots: npt.NDArray[np.int32] = to_numpy(batch.adapters).repeat(lengths)
+    return slots if rows.indices is None else slots[to_numpy(rows.indices)]
 
 
 def group_by(keys: npt.NDArray[Any]) -> RowGroups:

@@ -73,6 +73,20 @@ def single_batch(
     )
 
 
+def rows_without_memory(num_rows: int) -> ForwardBatch:
+    """Return a step of sequences of one token, all the same, that writes nothing; on the host."""
+    zeros, numbers = np.zeros(num_rows, np.int32), np.arange(num_rows + 1, dtype=np.int32)
+    return ForwardBatch(
+        input_ids=zeros,
+        positions=zeros,
+        slot_mapping=np.full(num_rows, -1, np.int64),
+        block_tables=np.zeros((num_rows, 1), np.int32),
+        query_start_loc=numbers,
+        seq_lens=np.ones(num_rows, np.int32),
+        logits_indices=numbers[:-1],
+    )
+
+
 def _slots(
     table: TokenTable, block_size: int, rows: IntArray, positions: IntArray
 ) -> npt.NDArray[np.int64]:

@@ -149,20 +149,6 @@ class InputBatch:
             step.embeddings = np.concatenate([part.embeddings for part in given])
         return self._backend.upload(step)
 
-    def rows_without_memory(self, num_rows: int) -> ForwardBatch:
-        """Return a step of sequences of one token, all the same, that writes nothing."""
-        zeros = np.zeros(num_rows, np.int32)
-        step = ForwardBatch(
-            input_ids=zeros,
-            positions=zeros,
-            slot_mapping=np.full(num_rows, -1, np.int64),
-            block_tables=np.zeros((num_rows, 1), np.int32),
-            query_start_loc=np.arange(num_rows + 1, dtype=np.int32),
-            seq_lens=np.ones(num_rows, np.int32),
-            logits_indices=np.arange(num_rows, dtype=np.int32),
-        )
-        return self._backend.upload(step)
-
 
 def _last_rows(ends: IntArray, counts: IntArray) -> IntArray:
     """Return, for each of ``ends`` (B,), the last ``counts`` (B,) rows up to it, in order."""

@@ -28,6 +28,7 @@ from quire.core.step import (
 )
 from quire.core.structured_outputs import GrammarSource
 from quire.kernels.backend import Backend, KVCache
+from quire.kernels.ragged_batch import rows_without_memory
 from quire.kernels.token_table import IntArray
 from quire.kernels.tree_batch import num_masked_pairs
 from quire.layers.sampler import Sampler
@@ -335,7 +336,8 @@ class ModelRunner:
 
     def measure_rows(self) -> dict[int, float]:
         """Return the seconds of a step by the number of its rows, each a sequence of one token."""
-        batches = {count: self._input.rows_without_memory(count) for count in MEASURED_ROWS}
+        upload = self._backend.upload
+        batches = {count: upload(rows_without_memory(count)) for count in MEASURED_ROWS}
         seconds = dict.fromkeys(MEASURED_ROWS, math.inf)
         begin = time.perf_counter()
         for number in range(MOST_MEASURED_TIMES):

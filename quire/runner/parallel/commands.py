@@ -57,9 +57,15 @@ class Logits(msgspec.Struct, frozen=True, tag=True):
 
 
 class Multiply(msgspec.Struct, frozen=True, tag=True):
-    """Multiply states (L, D) float32 with the head."""
+    """Multiply states (L, D) float32 with the head.
+
+    Attributes:
+        states: What is multiplied.
+        adapters: (L,) int32, the slot of each one's adapter; None where they have none.
+    """
 
     states: Numbers
+    adapters: Numbers | None = None
 
 
 class Lookup(msgspec.Struct, frozen=True, tag=True):

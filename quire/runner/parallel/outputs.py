@@ -10,8 +10,11 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from typing import Protocol
 
+import numpy as np
+
 from quire.kernels.backend import Array, Linear
 from quire.kernels.forward_batch import BatchRows, ForwardBatch
+from quire.kernels.low_rank import row_adapters
 from quire.kernels.packed_weights import PackedWeights
 from quire.layers.residual_capture import ResidualCapture
 from quire.models.decoder import Capture, Decoder, HiddenStates
@@ -212,11 +215,14 @@ class SentOutputs:
             return step.result().logits
         if step is not None:
             self._steps[id(batch)] = step
-        return self.multiply(hidden.states)
+        return self.multiply(hidden.states, hidden.rows)
 
-    def multiply(self, states: Array) -> Array:
-        """Have the last stage multiply states (L, D) with the head; (L, V)."""
-        self._announce(Multiply(self._backend.to_numpy(states)))
+    def multiply(self, states: Array, rows: BatchRows | None) -> Array:
+        """Have the last stage multiply states (L, D), those of some rows, with the head; (L, V)."""
+        to_numpy, adapters = self._backend.to_numpy, None
+        if rows is not None and rows.batch.adapters is not None:
+            adapters = np.ascontiguousarray(row_adapters(rows, to_numpy))
+        self._announce(Multiply(to_numpy(states), adapters))
         shape = (states.shape[0], self._config.vocab_size)
         return self._thread.submit(partial(self._take, shape, dtype="float32")).result()
 
@@ -238,7 +244,7 @@ class SentLinear:
 
     def __call__(self, x: Array, out: Array | None = None, rows: BatchRows | None = None) -> Array:
         """Multiply (T, D) to (T, V)."""
-        made = self._outputs.multiply(x)
+        made = self._outputs.multiply(x, rows)
         if out is None:
             return made
         out[...] = made

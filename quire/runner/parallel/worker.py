@@ -12,7 +12,8 @@ from quire.core.kv_cache_spec import KVCacheSpec
 from quire.core.step import StepInterrupted
 from quire.distributed.command_ring import CommandChannel
 from quire.kernels.backend import Array, KVCache
-from quire.kernels.forward_batch import ForwardBatch
+from quire.kernels.forward_batch import BatchRows, ForwardBatch
+from quire.kernels.ragged_batch import rows_without_memory
 from quire.models.decoder import Decoder, HiddenStates
 from quire.models.stage import SentCapture
 from quire.runner.adapter_placing import AdapterReader
@@ -95,7 +96,13 @@ class Worker:
 
     def _multiply(self, told: commands.Multiply) -> None:
         if self._part.is_last:
-            self._hand_over(self._decoder.head(self._backend.from_numpy(told.states)))
+            rows = None
+            if told.adapters is not None:
+                batch = rows_without_memory(len(told.adapters))
+                batch.adapters = told.adapters
+                rows = BatchRows(self._backend.upload(batch))
+            states = self._backend.from_numpy(told.states)
+            self._hand_over(self._decoder.head(states, None, rows))
 
     def _hand_over(self, rows: Array) -> None:
         """Give the driver what the last stage made, where the driver is not of that stage."""
