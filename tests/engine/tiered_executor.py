@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from quire.core.found_blocks import FoundBlocks
 from quire.core.step import SchedulerOutput, StepOutput
@@ -38,6 +38,9 @@ class SlowTiers:
         self.loses = 0.0
         self.block_seconds = 0.0
         self.num_loaded = self.num_lost = 0
+
+    def skip(self, is_cached: Callable[[bytes], bool]) -> None:
+        pass
 
     def find(self, block_hashes: Sequence[bytes]) -> FoundBlocks | None:
         calls = self.asked.setdefault(block_hashes[0], self.random.randrange(self.patience + 1))
