@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import time
@@ -9,12 +10,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import psutil
 import pytest
+from safetensors.numpy import save_file
 
 from benchmarks.equality import Condition, check_lattice, few_conditions
-from quire import LLM, SamplingParams
+from quire import LLM, LoRARequest, SamplingParams
 from quire.core.errors import EngineDeadError
+from quire.models.config_reader import read_model_config
 from quire.models.hub import ASSETS, resolve_model
 from tests.integration.conftest import FAMILIES
 
@@ -102,6 +106,33 @@ def test_sums_of_ranks_give_the_same_tokens() -> None:
     (ids, values), (others, sums) = found
     assert ids == others
     assert sums == pytest.approx(values, rel=1e-5, abs=1e-5)
+
+
+@pytest.mark.parametrize("sizes", [(2, 1), (1, 2)], ids=str)
+def test_an_adapter_of_the_head(tmp_path: Path, sizes: tuple[int, int]) -> None:
+    """Of prompts' log-probabilities too, which the last stage is asked for when it has gone on."""
+    config = read_model_config(resolve_model("quire-tiny"))
+    rng, name = np.random.default_rng(3), "base_model.model.lm_head.lora_"
+    shapes = {"A": (2, config.hidden_size), "B": (config.vocab_size, 2)}
+    tensors = {f"{name}{k}.weight": rng.normal(0, 0.3, shape) for k, shape in shapes.items()}
+    save_file({k: v.astype(np.float32) for k, v in tensors.items()},
+              tmp_path / "adapter_model.safetensors")  # fmt: skip
+    settings = {"peft_type": "LORA", "r": 2, "lora_alpha": 2, "target_modules": ["lm_head"]}
+    (tmp_path / "adapter_config.json").write_text(json.dumps(settings))
+    adapters = [LoRARequest("head", 1, str(tmp_path)), None]
+    params, found = SamplingParams(temperature=0, max_tokens=6, prompt_logprobs=1), []
+    for tensor, pipeline in ((1, 1), sizes):
+        with LLM(
+            threads=1,
+            enable_lora=True,
+            tensor_parallel_size=tensor,
+            pipeline_parallel_size=pipeline,
+        ) as llm:
+            prompts = ["Hello, who are you?"] * 2
+            answers = llm.generate(prompts, params, False, adapters)
+        found.append([(a.outputs[0].token_ids, a.prompt_logprobs) for a in answers])
+    assert found[0] == found[1]
+    assert found[0][0][1] != found[0][1][1]
 
 
 @pytest.mark.parametrize("sizes", [(2, 1), (1, 2)], ids=str)
