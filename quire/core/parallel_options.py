@@ -23,7 +23,7 @@ class ParallelOptions:
         common=True,
     )
     tensor_parallel_size: int = option(
-        1, "ranks (processes) that share each layer", common=True, aliases=("-tp",)
+        1, "ranks (processes) that share each layer", aliases=("-tp",)
     )
     pipeline_parallel_size: int = option(
         1, "stages of consecutive layers, each on ranks of its own", aliases=("-pp",)

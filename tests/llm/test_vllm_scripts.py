@@ -56,10 +56,10 @@ def test_notices_are_logged_and_tokens_stay(
     params = SamplingParams(temperature=0, max_tokens=8)
     with LLM(str(folder), device=device, **small) as llm:
         expected = llm.generate("abc", params)[0].outputs[0].token_ids
-    with LLM(str(folder), device=device, tensor_parallel_size=2, swap_space=4, **small) as llm:
+    with LLM(str(folder), device=device, preemption_mode="swap", swap_space=4, **small) as llm:
         assert llm.generate("abc", params)[0].outputs[0].token_ids == expected
     said = [r.getMessage() for r in quire_log if r.levelno == logging.WARNING]
-    assert [line.split()[0] for line in said] == ["tensor_parallel_size=2", "swap_space=4"]
+    assert [line.split()[0] for line in said] == ["preemption_mode='swap'", "swap_space=4"]
 
 
 async def test_the_async_engine_of_scripts(
