@@ -54,6 +54,6 @@ def poisoned(errors):
 
 
 poisoned({300: RuntimeError, 301: MemoryError})
-faulty(ModelRunner, "execute", {"kernel": RuntimeError, "kernel-memory": MemoryError})
+faulty(ModelRunner, "begin", {"kernel": RuntimeError, "kernel-memory": MemoryError})
 faulty(Tokenizer, "encode", {"tokenizer": RuntimeError, "tokenizer-panic": PanicException})
 faulty(Detokenizer, "add", {"detokenizer": RuntimeError})
