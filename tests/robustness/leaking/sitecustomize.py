@@ -8,7 +8,7 @@ from quire.text.tokenizer import Tokenizer
 
 kept, steps = [], []
 malloc = ctypes.CDLL(None).malloc
-healthy_encode, healthy_execute = Tokenizer.encode, ModelRunner.execute
+healthy_encode, healthy_begin = Tokenizer.encode, ModelRunner.begin
 
 
 def encode(self, text, *arguments, **keywords):
@@ -16,10 +16,10 @@ def encode(self, text, *arguments, **keywords):
     return healthy_encode(self, text, *arguments, **keywords)
 
 
-def execute(self, *arguments, **keywords):
+def begin(self, *arguments, **keywords):
     steps.append(malloc(1024))
-    return healthy_execute(self, *arguments, **keywords)
+    return healthy_begin(self, *arguments, **keywords)
 
 
-Tokenizer.encode, ModelRunner.execute = encode, execute
+Tokenizer.encode, ModelRunner.begin = encode, begin
 growth_probe.start()
