@@ -132,6 +132,11 @@ class ParallelOptions:
             raise ConfigError(
                 f"[config] --master-port must be in 1..65535; got {self.master_port}."
             )
+        if self.distributed_executor_backend == "uni" and self.layout.size > 1:
+            raise ConfigError(
+                "[config] --distributed-executor-backend uni is one process; got "
+                f"{self.layout.size} ranks. Leave it out."
+            )
         if self.nnodes == 1:
             return
         if self.distributed_executor_backend in ("uni", "ray"):

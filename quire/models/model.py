@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Protocol
 
 from quire.core.model_config import ModelConfig
 from quire.kernels.backend import Array, Backend, KVCache, Linear
 from quire.kernels.forward_batch import ForwardBatch
-from quire.layers.adapter_slots import AdapterSlots
 from quire.layers.residual_capture import ResidualCapture
 from quire.layers.state_head import StateHead
 from quire.models.decoder import HiddenStates
@@ -32,12 +31,6 @@ class Model(Protocol):
 
     @property
     def state_head(self) -> StateHead: ...
-
-    @property
-    def adapted(self) -> Sequence[AdapterSlots]: ...
-
-    @property
-    def pass_bytes(self) -> int: ...
 
     def reserve(self, max_tokens: int, max_logits_rows: int = 0) -> None: ...
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from quire.core.log import get_logger
 from quire.core.memory_budget import MemoryDemand
 from quire.core.model_config import ModelConfig
+from quire.core.parallel_costs import SplitShape, buffer_bytes
 from quire.core.resolve import ResolvedConfig
 from quire.kernels.backend import Backend
 from quire.models.decoder import Decoder
@@ -99,7 +100,11 @@ def load(
     encoder = load_encoder(folder, config, backend, config.dtype) if is_first else None
     weight_bytes = decoder.weight_bytes + (0 if encoder is None else encoder.nbytes)
     demand = model_demand(decoder.rank_config, resolved, weight_bytes, backend.activation_dtype)
-    demand = replace(demand, spec=decoder.stage.kv_cache_spec(demand.spec))
+    if part is not None:
+        max_tokens = resolved.config.scheduler.max_num_batched_tokens
+        exchanged = buffer_bytes(SplitShape.of_config(config), part.layout, max_tokens)
+        spec = decoder.stage.kv_cache_spec(demand.spec)
+        demand = replace(demand, spec=spec, scratch_bytes=demand.scratch_bytes + exchanged)
     pictures = None
     if encoder is not None:
         kept = kept_bytes(config, resolved, weight_bytes)

@@ -25,6 +25,7 @@ class ModelPart:
         group_of: How it reaches others.
 
     Attributes:
+        rank, layout: Which it is, of which.
         world: All ranks.
         shard: Of its layers; None for all of them.
         output_rank: Who has the logits of a step.
@@ -32,7 +33,7 @@ class ModelPart:
 
     def __init__(self, rank: int, options: ParallelOptions, group_of: GroupOf) -> None:
         layout = options.layout
-        self.rank, self._layout = rank, layout
+        self.rank, self.layout = rank, layout
         self.world = group_of(None)
         self._stage, _ = layout.place(rank)
         self.output_rank = layout.stage_ranks(layout.pipeline - 1)[0]
@@ -61,16 +62,16 @@ class ModelPart:
     @property
     def is_last(self) -> bool:
         """Whether it has the output head."""
-        return self._stage == self._layout.pipeline - 1
+        return self._stage == self.layout.pipeline - 1
 
     @property
     def sends(self) -> bool:
         """Whether it hands the driver what its stage makes: one of the stage's shards does."""
-        return self._stage > 0 and self.rank == self._layout.stage_ranks(self._stage)[0]
+        return self._stage > 0 and self.rank == self.layout.stage_ranks(self._stage)[0]
 
     def open(self, opened: OpenedCheckpoint, backend: Backend) -> OpenedCheckpoint:
         """Return what this rank takes of a checkpoint."""
-        layout = self._layout
+        layout = self.layout
         if layout.pipeline == 1:
             return opened
         before = (
@@ -82,7 +83,7 @@ class ModelPart:
 
     def sender_of(self, layer: int, num_layers: int) -> int:
         """Return the rank that hands the driver what enters a layer."""
-        for stage, layers in enumerate(self._layout.stage_layers(num_layers)):
+        for stage, layers in enumerate(self.layout.stage_layers(num_layers)):
             if layer in layers:
-                return self._layout.stage_ranks(stage)[0]
+                return self.layout.stage_ranks(stage)[0]
         raise ValueError(f"no stage has layer {layer}")

@@ -39,7 +39,7 @@ class Forward(msgspec.Struct, frozen=True, tag=True):
         arrays: Of its :class:`~quire.kernels.forward_batch.ForwardBatch`, but those that are None.
         may_end: Ranks ask each other between layers whether the step is to end there.
         captured: Layers whose residual stream the driver reads where it enters them.
-        num_drawn: The last stage multiplies that many of the step's states, the first ones, with
+        num_drawn: As of the batch: a last stage of several multiplies that many of its states with
             the head, without being told further.
     """
 

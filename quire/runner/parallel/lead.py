@@ -6,7 +6,6 @@ L rows whose logits are wanted, D model dim, V vocabulary.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import numpy as np
 
@@ -14,9 +13,7 @@ from quire.core.errors import RankDeadError
 from quire.core.step import StepInterrupted
 from quire.distributed.group import Group
 from quire.kernels.backend import Array, KVCache, Linear
-from quire.kernels.forward_batch import BatchRows, ForwardBatch
-from quire.kernels.packed_weights import PackedWeights
-from quire.layers.adapter_slots import AdapterSlots
+from quire.kernels.forward_batch import ForwardBatch
 from quire.layers.residual_capture import ResidualCapture
 from quire.layers.state_head import StateHead
 from quire.models.decoder import Decoder, HiddenStates
@@ -28,14 +25,12 @@ from quire.runner.parallel.commands import (
     CopyBlocks,
     CopySlots,
     Forward,
-    Lookup,
-    Multiply,
     ReadBlocks,
     SumBlocks,
     WriteBlocks,
     batch_arrays,
 )
-from quire.runner.parallel.outputs import Outputs, SentOutputs, StageOutputs
+from quire.runner.parallel.outputs import LeadLinear, Outputs, SentOutputs, StageOutputs
 
 
 class LeadDecoder:
@@ -59,9 +54,6 @@ class LeadDecoder:
         self.max_model_len, self.weight_bytes = decoder.max_model_len, decoder.weight_bytes
         self.held = HeldWeights()  # shares of one rank serve no other decoder
         self._embedding = LeadLinear(decoder.embedding, decoder.backend, announce)
-        self._head: Linear = self._outputs.head
-        if part.is_last:
-            self._head = LeadLinear(self._head, decoder.backend, announce)
 
     @property
     def embedding(self) -> Linear:
@@ -71,22 +63,12 @@ class LeadDecoder:
     @property
     def head(self) -> Linear:
         """What :meth:`logits` multiplies with."""
-        return self._head
+        return self._outputs.head
 
     @property
     def state_head(self) -> StateHead:
         """What pooled states go through."""
         return self._decoder.state_head
-
-    @property
-    def adapted(self) -> Sequence[AdapterSlots]:
-        """This shard's parts that adapters may be added to."""
-        return self._decoder.adapted
-
-    @property
-    def pass_bytes(self) -> int:
-        """Weights of this shard that a step reads."""
-        return self._decoder.pass_bytes
 
     def reserve(self, max_tokens: int, max_logits_rows: int = 0) -> None:
         """Allocate activations of this shard; the others did when they got their caches."""
@@ -108,13 +90,13 @@ class LeadDecoder:
         if not self._part.is_last:
             between_layers = None  # ranks of several stages are not between the same layers
         captured = [] if capture is None else list(capture.layers)
-        arrays, drawn = batch_arrays(batch, self.backend), self._outputs.num_drawn(batch)
-        self._announce(Forward(arrays, between_layers is not None, captured, drawn))
+        arrays = batch_arrays(batch, self.backend)
+        self._announce(Forward(arrays, between_layers is not None, captured, batch.num_drawn))
         try:
             look = None if between_layers is None else together(self._group, between_layers)
-            kept = self._outputs.capture(capture)
+            kept = None if capture is None else self._outputs.capture(capture)
             own = self._decoder.forward(batch, kv_cache.own, look, kept)
-            return self._outputs.hidden(own, batch, capture, kept)
+            return self._outputs.hidden(own, batch, kept)
         except (StepInterrupted, RankDeadError):
             raise
         except BaseException as error:
@@ -144,26 +126,6 @@ def together(group: Group, between_layers: Callable[[], None]) -> Callable[[], N
             raise StepInterrupted
 
     return look
-
-
-class LeadLinear:
-    """Embedding or head, of which each rank has a part; for what is computed outside of steps."""
-
-    def __init__(self, linear: Linear, backend: Any, announce: Announce) -> None:
-        self._linear, self._backend, self._announce = linear, backend, announce
-        self.in_features, self.out_features = linear.in_features, linear.out_features
-        self.nbytes = linear.nbytes
-        self.packed: Sequence[PackedWeights] = ()  # of one rank they are not the whole
-
-    def __call__(self, x: Array, out: Array | None = None, rows: BatchRows | None = None) -> Array:
-        """Multiply (L, D) to (L, V)."""
-        self._announce(Multiply(self._backend.to_numpy(x)))
-        return self._linear(x, out, rows)
-
-    def lookup(self, ids: Array, out: Array | None = None, rows: BatchRows | None = None) -> Array:
-        """Return rows of the embedding."""
-        self._announce(Lookup(self._backend.to_numpy(ids)))
-        return self._linear.lookup(ids, out, rows)
 
 
 class LeadKVCache:

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from functools import partial
+from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
 
-from quire.kernels.backend import Array, Linear
+from quire.kernels.backend import Array, Backend, Linear
 from quire.kernels.forward_batch import BatchRows, ForwardBatch
 from quire.kernels.low_rank import row_adapters
 from quire.kernels.packed_weights import PackedWeights
@@ -20,7 +20,7 @@ from quire.layers.residual_capture import ResidualCapture
 from quire.models.decoder import Capture, Decoder, HiddenStates
 from quire.models.stage import receive
 from quire.runner.model_part import ModelPart
-from quire.runner.parallel.commands import Announce, Logits, Multiply
+from quire.runner.parallel.commands import Announce, Logits, Lookup, Multiply
 
 
 class Outputs(Protocol):
@@ -28,23 +28,15 @@ class Outputs(Protocol):
 
     @property
     def head(self) -> Linear:
-        """Multiplies states that the last stage was told of."""
+        """Multiplies states outside of steps."""
         ...
 
-    def num_drawn(self, batch: ForwardBatch) -> int:
-        """Return how many rows of logits come with the step, without being asked for."""
-        ...
-
-    def capture(self, wanted: ResidualCapture | None) -> Capture | None:
+    def capture(self, wanted: ResidualCapture) -> Capture:
         """Return what keeps what enters the driver's own layers."""
         ...
 
     def hidden(
-        self,
-        own: HiddenStates,
-        batch: ForwardBatch,
-        wanted: ResidualCapture | None,
-        kept: Capture | None,
+        self, own: HiddenStates, batch: ForwardBatch, capture: Capture | None
     ) -> HiddenStates:
         """Return the states of a step whose part here is done; they may come later."""
         ...
@@ -63,26 +55,14 @@ class StageOutputs:
 
     def __init__(self, decoder: Decoder, announce: Announce) -> None:
         self._decoder, self._announce = decoder, announce
+        self.head: Linear = LeadLinear(decoder.head, decoder.backend, announce)
 
-    @property
-    def head(self) -> Linear:
-        """This rank's part."""
-        return self._decoder.head
-
-    def num_drawn(self, batch: ForwardBatch) -> int:
-        """None: all are asked for."""
-        return 0
-
-    def capture(self, wanted: ResidualCapture | None) -> Capture | None:
+    def capture(self, wanted: ResidualCapture) -> Capture:
         """Return itself."""
         return wanted
 
     def hidden(
-        self,
-        own: HiddenStates,
-        batch: ForwardBatch,
-        wanted: ResidualCapture | None,
-        kept: Capture | None,
+        self, own: HiddenStates, batch: ForwardBatch, capture: Capture | None
     ) -> HiddenStates:
         """Return its own."""
         return own
@@ -96,56 +76,100 @@ class StageOutputs:
         """There is nothing."""
 
 
-class OwnCapture:
-    """Copies of what enters the driver's layers: the next step may begin before they are read."""
+class LeadLinear:
+    """Embedding or head, of which each rank has a part; for what is computed outside of steps."""
 
-    def __init__(self, layers: Sequence[int]) -> None:
-        self._layers = layers
+    def __init__(self, linear: Linear, backend: Backend, announce: Announce) -> None:
+        self._linear, self._backend, self._announce = linear, backend, announce
+        self.in_features, self.out_features = linear.in_features, linear.out_features
+        self.nbytes = linear.nbytes
+        self.packed: Sequence[PackedWeights] = ()  # of one rank they are not the whole
+
+    def __call__(self, x: Array, out: Array | None = None, rows: BatchRows | None = None) -> Array:
+        """Multiply (L, D) to (L, V)."""
+        self._announce(multiply_command(self._backend, x, rows))
+        return self._linear(x, out, rows)
+
+    def lookup(self, ids: Array, out: Array | None = None, rows: BatchRows | None = None) -> Array:
+        """Return rows of the embedding."""
+        self._announce(Lookup(self._backend.to_numpy(ids)))
+        return self._linear.lookup(ids, out, rows)
+
+
+def multiply_command(backend: Backend, states: Array, rows: BatchRows | None) -> Multiply:
+    """Return what tells ranks to multiply states (L, D), those of some rows, with the head."""
+    adapters = None
+    if rows is not None and rows.batch.adapters is not None:
+        adapters = np.ascontiguousarray(row_adapters(rows, backend.to_numpy))
+    return Multiply(backend.to_numpy(states), adapters)
+
+
+class OwnCapture:
+    """Copies of what enters the driver's layers: the next step may begin before they are read.
+
+    Args:
+        wanted: Gets all rows, when the other stages' are there.
+    """
+
+    def __init__(self, wanted: ResidualCapture) -> None:
+        self.wanted = wanted
         self.rows: dict[int, Array] = {}
 
     def keep(self, layer: int, residual: Array) -> None:
         """Keep a copy of (T, D), if the layer is one of those."""
-        if layer in self._layers:
+        if layer in self.wanted.layers:
             self.rows[layer] = residual.copy()
 
+    def settle(self) -> None:
+        """Hand all rows on; steps are read in their order."""
+        for layer in self.wanted.layers:
+            self.wanted.keep(layer, self.rows[layer])
 
+
+@dataclass(slots=True)
 class SentStep:
-    """What the last stage sends of one step, and what enters layers of others.
+    """What the last stage sends of one step.
 
     Attributes:
         states: (L, D).
-        logits: Of the rows that tokens are drawn from.
-        captured: (T, D) by layer.
+        logits: Of the first rows, those that tokens are drawn from.
+        capture: What entered layers, until it is handed on.
     """
 
-    def __init__(self, states: Array, logits: Array, captured: dict[int, Array]) -> None:
-        self.states, self.logits, self.captured = states, logits, captured
+    states: Array
+    logits: Array
+    capture: OwnCapture | None
+
+
+@dataclass(slots=True)
+class DrawnStates(HiddenStates):
+    """Hidden states whose logits came with them."""
+
+    logits: Array | None = None
 
 
 class AwaitedStates(HiddenStates):
-    """Hidden states that are waited for when they are read.
+    """Hidden states that are waited for when they are read."""
 
-    Args:
-        step: They come with.
-        batch: Whose rows they are.
-        wanted: Is given what was captured when they are there; steps are read in their order.
-    """
-
-    def __init__(
-        self, step: Future[SentStep], batch: ForwardBatch, wanted: ResidualCapture | None
-    ) -> None:
+    def __init__(self, step: Future[SentStep], batch: ForwardBatch) -> None:
         self.rows, self.first = BatchRows(batch, batch.logits_indices), 0
-        self._step, self._wanted = step, wanted
+        self._step = step
 
     @property
     def states(self) -> Array:
         """(L, D)."""
-        step, wanted = self._step.result(), self._wanted
-        if wanted is not None:
-            self._wanted = None
-            for layer in wanted.layers:
-                wanted.keep(layer, step.captured[layer])
+        step = self._step.result()
+        if step.capture is not None:
+            step.capture.settle()
+            step.capture = None
         return step.states
+
+    def __getitem__(self, part: slice) -> HiddenStates:
+        """Return some of the rows, as views."""
+        found, num_drawn = super().__getitem__(part), self.rows.batch.num_drawn
+        if found.first == 0 and len(found) == num_drawn:
+            return DrawnStates(found.states, found.rows, logits=self._step.result().logits)
+        return found
 
 
 class SentOutputs:
@@ -159,72 +183,51 @@ class SentOutputs:
         self._backend, self._part, self._announce = decoder.backend, part, announce
         self._layers, self._config = decoder.stage.layers, decoder.config
         self._thread = ThreadPoolExecutor(1, "quire-outputs")
-        self._steps: dict[int, Future[SentStep]] = {}  # by their batch, until logits are read
         self.head: Linear = SentLinear(decoder, self)
 
-    def num_drawn(self, batch: ForwardBatch) -> int:
-        """All that tokens are drawn from."""
-        return batch.num_drawn
-
-    def capture(self, wanted: ResidualCapture | None) -> Capture | None:
+    def capture(self, wanted: ResidualCapture) -> Capture:
         """Return what copies."""
-        return None if wanted is None else OwnCapture(wanted.layers)
+        return OwnCapture(wanted)
 
     def hidden(
-        self,
-        own: HiddenStates,
-        batch: ForwardBatch,
-        wanted: ResidualCapture | None,
-        kept: Capture | None,
+        self, own: HiddenStates, batch: ForwardBatch, capture: Capture | None
     ) -> HiddenStates:
         """Have the thread take them."""
-        captured = kept.rows if isinstance(kept, OwnCapture) else {}
-        layers = () if wanted is None else wanted.layers
-        step = self._thread.submit(self._take_step, batch, layers, captured)
-        if batch.num_drawn:
-            self._steps[id(batch)] = step
-        return AwaitedStates(step, batch, wanted)
+        assert capture is None or isinstance(capture, OwnCapture)
+        return AwaitedStates(self._thread.submit(self._take_step, batch, capture), batch)
 
-    def _take_step(
-        self, batch: ForwardBatch, layers: Sequence[int], captured: dict[int, Array]
-    ) -> SentStep:
+    def _take_step(self, batch: ForwardBatch, capture: OwnCapture | None) -> SentStep:
         """Take what was captured, in the order of layers, then states, then logits."""
-        num_rows, size = batch.input_ids.shape[0], self._config.hidden_size
-        for layer in layers:
+        size = self._config.hidden_size
+        for layer in () if capture is None else capture.wanted.layers:
             if layer not in self._layers:
                 sender = self._part.sender_of(layer, self._config.num_layers)
-                captured[layer] = self._take((num_rows, size), sender)
-        states = self._take((batch.logits_indices.shape[0], size))
-        logits = self._take((batch.num_drawn, self._config.vocab_size), dtype="float32")
-        return SentStep(states, logits, captured)
+                rows = self._backend.empty(
+                    (batch.input_ids.shape[0], size), self._backend.activation_dtype
+                )
+                assert capture is not None
+                capture.rows[layer] = receive(self._backend, self._part.world, sender, rows)
+        states = self._take(batch.logits_indices.shape[0], size, self._backend.activation_dtype)
+        logits = self._take(batch.num_drawn, self._config.vocab_size, "float32")
+        return SentStep(states, logits, capture)
 
-    def _take(
-        self, shape: tuple[int, int], sender: int | None = None, dtype: str | None = None
-    ) -> Array:
-        out = self._backend.empty(shape, dtype or self._backend.activation_dtype)
-        if not shape[0]:
+    def _take(self, num_rows: int, width: int, dtype: str) -> Array:
+        out = self._backend.empty((num_rows, width), dtype)
+        if not num_rows:
             return out
-        rank = self._part.output_rank if sender is None else sender
-        return receive(self._backend, self._part.world, rank, out)
+        return receive(self._backend, self._part.world, self._part.output_rank, out)
 
     def logits(self, hidden: HiddenStates) -> Array:
         """Return those that came with the step; others are asked for."""
-        batch = hidden.rows.batch
-        step = self._steps.pop(id(batch), None)
-        if step is not None and hidden.first == 0 and len(hidden) == batch.num_drawn:
-            return step.result().logits
-        if step is not None:
-            self._steps[id(batch)] = step
+        if isinstance(hidden, DrawnStates) and hidden.logits is not None:
+            return hidden.logits
         return self.multiply(hidden.states, hidden.rows)
 
     def multiply(self, states: Array, rows: BatchRows | None) -> Array:
         """Have the last stage multiply states (L, D), those of some rows, with the head; (L, V)."""
-        to_numpy, adapters = self._backend.to_numpy, None
-        if rows is not None and rows.batch.adapters is not None:
-            adapters = np.ascontiguousarray(row_adapters(rows, to_numpy))
-        self._announce(Multiply(to_numpy(states), adapters))
-        shape = (states.shape[0], self._config.vocab_size)
-        return self._thread.submit(partial(self._take, shape, dtype="float32")).result()
+        self._announce(multiply_command(self._backend, states, rows))
+        num_rows, width = states.shape[0], self._config.vocab_size
+        return self._thread.submit(self._take, num_rows, width, "float32").result()
 
     def close(self) -> None:
         """End the thread; what it waits for has failed by then."""

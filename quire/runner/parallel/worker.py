@@ -88,7 +88,7 @@ class Worker:
         with suppress(StepInterrupted):  # on all ranks
             self._hidden = self._decoder.forward(batch, self._cache, look, capture)
             self._hand_over(self._hidden.states)
-            if told.num_drawn and self._part.is_last:
+            if told.num_drawn and self._part.is_last and not self._part.is_first:
                 self._hand_over(self._decoder.logits(self._hidden[: told.num_drawn]))
 
     def _logits(self, told: commands.Logits) -> None:
