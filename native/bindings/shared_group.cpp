@@ -190,8 +190,7 @@ void bind_shared_group(nb::module_& m) {
            [](SharedSegment* self, int descriptor, int rank, double spin, double silence) {
              new (self) SharedSegment(descriptor, rank, wait_limits(spin, silence));
            })
-      .def("fail", &SharedSegment::fail)
-      .def("check", &SharedSegment::check);
+      .def("fail", &SharedSegment::fail);
   nb::class_<Group>(m, "SharedGroup")
       .def(nb::init<nb::object, size_t, size_t, std::vector<int>, int>())
       .def_static("num_bytes", &SharedGroup::bytes)

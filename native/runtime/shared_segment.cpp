@@ -13,6 +13,8 @@
 #include <climits>
 #include <cstring>
 
+#include "runtime/spin.h"
+
 namespace quire {
 namespace {
 
@@ -22,14 +24,6 @@ static_assert(sizeof(std::atomic<uint32_t>) == 4 && std::atomic<uint32_t>::is_al
 
 // How long a thread sleeps before it looks again whether everybody is alive.
 constexpr timespec look_again{0, 100'000'000};
-
-void pause() {
-#if defined(__x86_64__)
-  __builtin_ia32_pause();
-#elif defined(__aarch64__)
-  __asm__ volatile("isb");  // `yield` does nothing on most of these processors
-#endif
-}
 
 // A process of which only the exit status is left is dead, too: its parent may be one that waits.
 bool is_dead(pid_t process) {
@@ -92,14 +86,12 @@ void SharedSegment::publish(Counter& counter, uint32_t value) {
 }
 
 uint32_t SharedSegment::wait(Counter& counter, uint32_t least, int rank, Rest& rest, bool patient) {
-  uint32_t value = counter.value.load(std::memory_order_acquire);
-  if (has_reached(value, least)) return value;
-  for (const auto end = Clock::now() + limits_.spin; Clock::now() < end;)
-    for (int i = 0; i < 16; ++i) {
-      value = counter.value.load(std::memory_order_acquire);
-      if (has_reached(value, least)) return value;
-      pause();
-    }
+  uint32_t value = 0;
+  const auto has_come = [&] {
+    value = counter.value.load(std::memory_order_acquire);
+    return has_reached(value, least);
+  };
+  if (has_come() || spin_until(has_come, limits_.spin)) return value;
   struct Resting {
     Counter& counter;
     Seat& seat;

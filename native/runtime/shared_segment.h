@@ -49,7 +49,6 @@ class SharedSegment {
   SharedSegment(const SharedSegment&) = delete;
   SharedSegment& operator=(const SharedSegment&) = delete;
 
-  size_t bytes() const { return bytes_; }
   // Null where the range does not lie in the segment.
   char* at(size_t offset, size_t bytes) const;
 
@@ -58,8 +57,6 @@ class SharedSegment {
 
   // Every rank's waits end with RankLost from now on, which tells `reason`. The first one stands.
   void fail(int rank, const std::string& reason);
-  // Throws RankLost after `fail`.
-  void check() const;
 
   // Return counter.value once it is `least` or later, which `rank` brings about. Unless `patient`,
   // its silence has a limit. Throws RankLost.
@@ -81,6 +78,8 @@ class SharedSegment {
 
   Header& header() const { return *reinterpret_cast<Header*>(data_); }
   Seat& seat(int rank) const { return header().seats[rank]; }
+  // Throws RankLost after `fail`.
+  void check() const;
   uint32_t sleep(Counter& counter, uint32_t least, int rank, bool patient);
   int rank_at_fault(int rank) const;
 

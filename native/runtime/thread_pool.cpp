@@ -24,6 +24,7 @@
 #include <vector>
 
 #include "runtime/core_seat.h"
+#include "runtime/spin.h"
 
 namespace quire {
 namespace {
@@ -32,8 +33,6 @@ using Word = std::atomic<uint32_t>;
 static_assert(sizeof(Word) == 4 && Word::is_always_lock_free, "a futex is a plain 32-bit word");
 
 // Long enough to bridge the Python code between two kernels, short enough for a shared machine.
-// Without sched_yield(), which gives a busy neighbour a whole turn of milliseconds while one waits
-// for what may come in a microsecond.
 constexpr auto spin_time = std::chrono::microseconds(40);
 
 // How long a thread sleeps before it looks again whether one that it waits for has a core.
@@ -45,26 +44,6 @@ void futex_wait(Word& word, uint32_t seen, const timespec* limit = nullptr) {
 
 void futex_wake(Word& word, int count) {
   syscall(SYS_futex, &word, FUTEX_WAKE_PRIVATE, count, nullptr, nullptr, 0);
-}
-
-void pause() {
-#if defined(__x86_64__)
-  __builtin_ia32_pause();
-#elif defined(__aarch64__)
-  __asm__ volatile("isb");  // `yield` does nothing on most of these processors
-#endif
-}
-
-template <class Condition>
-bool spin_until(Condition condition) {
-  const auto begin = std::chrono::steady_clock::now();
-  for (auto now = begin; now - begin < spin_time; now = std::chrono::steady_clock::now()) {
-    for (int i = 0; i < 16; ++i) {
-      if (condition()) return true;
-      pause();
-    }
-  }
-  return false;
 }
 
 thread_local bool inside_chunk = false;
@@ -133,7 +112,7 @@ class ThreadPool {
 
   void wait_done(uint32_t num_chunks) {
     const auto finished = [&] { return done_.load(std::memory_order_acquire) == num_chunks; };
-    if (finished() || spin_until(finished)) return;
+    if (finished() || spin_until(finished, spin_time)) return;
     caller_sleeps_.store(true);
     for (uint32_t seen; (seen = done_.load()) != num_chunks;) {
       for (size_t i = 1; i < seats_.size(); ++i) seats_[i].help(false);
@@ -148,7 +127,7 @@ class ThreadPool {
       return static_cast<uint32_t>(ticket_.load(std::memory_order_acquire)) != 0 || stop_.load();
     };
     while (!stop_.load()) {
-      if (!spin_until(open)) {
+      if (!spin_until(open, spin_time)) {
         seats_[0].help(true);
         sleepers_.fetch_add(1);
         const uint32_t seen = wake_.load();

@@ -163,11 +163,6 @@ class SharedMemory:
         text = os.pread(descriptor, TEXT_BYTES, native.shared_segment_header_bytes)
         return cls(os.dup(descriptor), rank, SegmentLayout.decode(text), silence)
 
-    @property
-    def resident_bytes(self) -> int:
-        """Bytes of memory that the pages in use take, once for all ranks."""
-        return os.fstat(self.descriptor).st_blocks * 512
-
     def group(self, ranks: Sequence[int] | None = None) -> SharedMemoryGroup:
         """Return the group of all ranks, or the one of ``ranks`` that the layout has."""
         layout, sizes = self.layout, self.layout.sizes
@@ -193,10 +188,6 @@ class SharedMemory:
     def fail(self, rank: int, reason: str) -> None:
         """End all waits of all ranks with an error: ``rank`` is lost. From any thread."""
         self._native.fail(rank, reason)
-
-    def check(self) -> None:
-        """Raise :class:`~quire.core.errors.RankDeadError` where :meth:`fail` was called."""
-        self._native.check()
 
     def close(self) -> None:
         """Close the descriptor; groups and rings that are still used keep the memory."""
