@@ -5,15 +5,17 @@ from __future__ import annotations
 import secrets
 import socket
 import struct
+import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from quire.core.errors import RankDeadError
+from quire.distributed.connections import Door, framed, keep_alive
 
 _LENGTH, _RANK = struct.Struct("<Q"), struct.Struct("<I")
 _KEY = "commands"
-#: A machine that is gone sends nothing: it is asked after this time, that often, that many times.
-_IDLE_SECONDS, _ASK_SECONDS, _ASKS = 10, 3, 3
+#: How often a driver looks whether the time is over.
+_LOOK_SECONDS = 1.0
 
 
 class SocketCommands:
@@ -44,13 +46,8 @@ class SocketCommands:
         else:
             port, token = ask(_KEY).decode().split()
             connection = socket.create_connection((address, int(port)), silence)
-            connection.sendall(token.encode() + _RANK.pack(rank))
+            connection.sendall(framed(token.encode() + _RANK.pack(rank)))
             self._keep(0, connection, None)
-
-    @property
-    def descriptors(self) -> dict[int, int]:
-        """Return the ranks by descriptor: it becomes readable for the driver when one is gone."""
-        return {one.fileno(): rank for rank, one in self._connections.items()}
 
     def send(self, buffers: Sequence[bytes | memoryview]) -> None:
         length = sum(memoryview(buffer).nbytes for buffer in buffers)
@@ -90,30 +87,23 @@ class SocketCommands:
     ) -> None:
         """Let every rank connect; whoever else comes does not know the word."""
         token = secrets.token_hex(16)
-        with socket.create_server((address, 0), backlog=size) as server:
-            server.settimeout(silence)
-            tell(_KEY, f"{server.getsockname()[1]} {token}")
+        end = time.monotonic() + silence
+        with Door(socket.create_server((address, 0))) as door:
+            tell(_KEY, f"{door.address[1]} {token}")
             while len(self._connections) < size - 1:
-                connection, _ = server.accept()
-                connection.settimeout(silence)
-                greeting = connection.recv(len(token) + _RANK.size, socket.MSG_WAITALL)
-                if not secrets.compare_digest(greeting[: len(token)], token.encode()):
-                    connection.close()
-                    continue
-                (rank,) = _RANK.unpack(greeting[len(token) :])
-                self._keep(rank, connection, silence)
+                if time.monotonic() > end:
+                    raise TimeoutError("a rank did not connect")
+                for connection, said in door.greet(_LOOK_SECONDS):
+                    word, number = said[: len(token)], said[len(token) :]
+                    if not secrets.compare_digest(word, token.encode()):
+                        connection.close()
+                        continue
+                    (rank,) = _RANK.unpack(number)
+                    self._keep(rank, connection, silence)
 
     def _keep(self, rank: int, connection: socket.socket, limit: float | None) -> None:
         connection.settimeout(limit)
-        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        for name, value in (
-            ("TCP_KEEPIDLE", _IDLE_SECONDS),
-            ("TCP_KEEPINTVL", _ASK_SECONDS),
-            ("TCP_KEEPCNT", _ASKS),
-        ):
-            if hasattr(socket, name):
-                connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+        keep_alive(connection)
         self._connections[rank] = connection
 
 

@@ -7,10 +7,14 @@ from typing import TypeVar
 
 import msgspec
 
+from quire.core import errors
 from quire.core.config import EngineConfig
+from quire.core.errors import ModelLoadError, QuireError
+from quire.distributed.connections import LENGTH_BYTES, framed
 
 Message = TypeVar("Message")
-_LENGTH_BYTES = 4
+#: Far more than any message has: a length that somebody else sends would have memory taken.
+_MAX_BYTES = 1 << 20
 
 
 class StartRank(msgspec.Struct, frozen=True):
@@ -55,6 +59,12 @@ class RankFailed(msgspec.Struct, frozen=True, tag=True):
     kind: str
     text: str
 
+    def error(self) -> QuireError:
+        """Return the error that it tells of."""
+        kind = getattr(errors, self.kind, None)
+        is_ours = isinstance(kind, type) and issubclass(kind, QuireError)
+        return kind(self.text) if is_ours else ModelLoadError(self.text)
+
 
 def send(connection: socket.socket, message: object) -> None:
     """Send a message whole.
@@ -62,8 +72,7 @@ def send(connection: socket.socket, message: object) -> None:
     Raises:
         OSError: The other side is gone.
     """
-    data = msgspec.msgpack.encode(message)
-    connection.sendall(len(data).to_bytes(_LENGTH_BYTES, "little") + data)
+    connection.sendall(framed(msgspec.msgpack.encode(message)))
 
 
 def receive(connection: socket.socket, kind: type[Message]) -> Message:
@@ -71,16 +80,31 @@ def receive(connection: socket.socket, kind: type[Message]) -> Message:
 
     Raises:
         EOFError: The other side is gone.
+        OSError: Likewise, or what it says is no such message.
     """
-    size = int.from_bytes(_exactly(connection, _LENGTH_BYTES), "little")
-    return msgspec.msgpack.decode(_exactly(connection, size), type=kind)
+    size = int.from_bytes(_exactly(connection, LENGTH_BYTES), "little")
+    if size > _MAX_BYTES:
+        raise ConnectionError(f"a message must have <= {_MAX_BYTES} bytes; got {size}")
+    return decode(_exactly(connection, size), kind)
+
+
+def decode(data: bytes, kind: type[Message]) -> Message:
+    """Return the message that a side has sent.
+
+    Raises:
+        OSError: It is none.
+    """
+    try:
+        return msgspec.msgpack.decode(data, type=kind)
+    except msgspec.DecodeError as error:
+        raise ConnectionError(f"no {kind} was sent: {error}") from error
 
 
 def _exactly(connection: socket.socket, count: int) -> bytes:
-    data = b""
+    data = bytearray()
     while len(data) < count:
         part = connection.recv(count - len(data))
         if not part:
             raise EOFError("the other side is gone")
         data += part
-    return data
+    return bytes(data)

@@ -12,7 +12,6 @@ import select
 import socket
 import time
 from collections.abc import Callable, Collection
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,21 +19,18 @@ import msgspec
 
 from quire import __version__
 from quire.core import env
-from quire.core.errors import ConfigError, ModelLoadError, QuireError
+from quire.core.errors import ConfigError, ModelLoadError
 from quire.core.log import get_logger
-from quire.runner.parallel.handshake import receive, send
+from quire.distributed.connections import GONE_SECONDS, Door, keep_alive
+from quire.runner.parallel.handshake import decode, receive, send
 
 log = get_logger(__name__)
 
 Address = tuple[str, int]
 #: How long a rank waits for its driver, and a driver for its ranks.
 MEETING_SECONDS = 600.0
-#: How long one that connected may take to say who it is.
-_HELLO_SECONDS = 5.0
 _CONNECT_SECONDS = 5.0
 _RETRY_SECONDS = 0.25
-#: A side that answers nothing at all, not even by its kernel, is gone after about 15 s.
-_IDLE_SECONDS, _PROBE_SECONDS, _NUM_PROBES = 5, 2, 5
 
 
 class Hello(msgspec.Struct, frozen=True):
@@ -114,7 +110,7 @@ class Meeting:
     def __init__(self, address: Address, key: str) -> None:
         self._key = key
         try:
-            self._listener = socket.create_server(address)
+            self._door = Door(socket.create_server(address))
         except OSError as error:
             raise ConfigError(
                 f"[parallel] --master-addr and --master-port must be of this machine and free; got "
@@ -124,8 +120,7 @@ class Meeting:
     @property
     def address(self) -> Address:
         """Where ranks come."""
-        host, port = self._listener.getsockname()[:2]
-        return host, port
+        return self._door.address
 
     def gather(
         self,
@@ -155,8 +150,10 @@ class Meeting:
                         f"[parallel] all ranks must come within {seconds:g} s; got none for "
                         f"{missing}. See the log of the machines that they are to run on."
                     )
-                if select.select([self._listener], [], [], _RETRY_SECONDS)[0]:
-                    link = self._meet(ranks, found)
+                greetings = self._door.greet(_RETRY_SECONDS)
+                _forget_gone(found)
+                for connection, greeting in greetings:
+                    link = self._meet(connection, greeting, ranks, found)
                     if link is not None:
                         found[link.hello.rank] = link
                         log.info("[parallel] %s is here", link)
@@ -168,22 +165,27 @@ class Meeting:
             self.close()
         return [found[rank] for rank in sorted(found)]
 
-    def _meet(self, ranks: Collection[int], found: dict[int, RankLink]) -> RankLink | None:
-        """Hear who has connected; None where it is sent away."""
-        connection, (host, *_) = self._listener.accept()
+    def _meet(
+        self,
+        connection: socket.socket,
+        greeting: bytes,
+        ranks: Collection[int],
+        found: dict[int, RankLink],
+    ) -> RankLink | None:
+        """Answer who has connected and said something; None where it is sent away."""
         try:
-            connection.settimeout(_HELLO_SECONDS)
-            said = receive(connection, Hello)
+            connection.settimeout(_CONNECT_SECONDS)
+            host = connection.getpeername()[0]
+            said = decode(greeting, Hello)
             refusal = self._refusal(said, ranks, found)
             send(connection, Answer(refusal))
             if not refusal:
                 receive(connection, Answer)  # it may have given up meanwhile
-                keep_alive(connection)
-                connection.settimeout(None)
+                _keep_up(connection)
                 return RankLink(connection, said)
             log.warning("[parallel] %s was sent away: %s", host, refusal)
-        except (OSError, EOFError, msgspec.DecodeError):
-            log.warning("[parallel] %s connected and did not say which rank it is", host)
+        except (OSError, EOFError) as error:
+            log.warning("[parallel] one that connected is no rank: %s", error)
         connection.close()
         return None
 
@@ -203,7 +205,7 @@ class Meeting:
 
     def close(self) -> None:
         """Close the port."""
-        self._listener.close()
+        self._door.close()
 
 
 def join(address: Address, own: Hello, seconds: float = MEETING_SECONDS) -> socket.socket:
@@ -239,32 +241,25 @@ def join(address: Address, own: Hello, seconds: float = MEETING_SECONDS) -> sock
         if refusal:
             connection.close()
             raise ConfigError(refusal)
-        keep_alive(connection)
-        connection.settimeout(None)
+        _keep_up(connection)
         return connection
 
 
-def keep_alive(connection: socket.socket) -> None:
-    """Have the kernel find out when the other machine is gone, and send small messages at once."""
-    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    for name, value in (
-        ("TCP_KEEPIDLE", _IDLE_SECONDS),
-        ("TCP_KEEPINTVL", _PROBE_SECONDS),
-        ("TCP_KEEPCNT", _NUM_PROBES),
-        ("TCP_USER_TIMEOUT", 1000 * (_IDLE_SECONDS + _PROBE_SECONDS * _NUM_PROBES)),
-    ):
-        if hasattr(socket, name):
-            with suppress(OSError):
-                connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+def _keep_up(connection: socket.socket) -> None:
+    """Have an end of the other side found out, also while something is on its way there."""
+    keep_alive(connection)
+    if hasattr(socket, "TCP_USER_TIMEOUT"):
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 1000 * GONE_SECONDS)
+    connection.settimeout(None)
 
 
-def error_of(kind: str, text: str) -> QuireError:
-    """Return an error that a rank told of."""
-    from quire.core import errors
-
-    found: type[QuireError] = getattr(errors, kind, ModelLoadError)
-    return found(text)
+def _forget_gone(found: dict[int, RankLink]) -> None:
+    """Drop ranks that are gone again: others may come in their place."""
+    ranks = {link.connection: rank for rank, link in found.items()}
+    # They say nothing until they are told what they are to be.
+    for connection in select.select(ranks, [], [], 0)[0]:
+        log.warning("[parallel] %s is gone again", found.pop(ranks[connection]))
+        connection.close()
 
 
 def _span(ranks: Collection[int]) -> str:

@@ -10,8 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Protocol
 
-from quire.core import errors
-from quire.core.errors import ModelLoadError, QuireError, RankDeadError
+from quire.core.errors import ModelLoadError, RankDeadError
 from quire.core.log import get_logger
 from quire.distributed.command_ring import CommandChannel
 from quire.distributed.group import Group
@@ -105,8 +104,7 @@ class Ranks:
                     f"[rank {peer.rank}] it ended while it loaded: {why} ({peer.place})."
                 ) from None
             if not isinstance(message, RankLoaded):
-                kind: type[QuireError] = getattr(errors, message.kind, ModelLoadError)
-                raise kind(message.text)
+                raise message.error()
             found.append(message)
         self._watcher.start()
         return found

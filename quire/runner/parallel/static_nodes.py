@@ -176,15 +176,8 @@ def run_node(options: ParallelOptions, folder: Path, is_ending: Callable[[], boo
                     return
             failure = ranks.error_of(ended)
             if failure is not None:
-                raise _as_error(failure)
+                raise failure.error()
             why = ranks.why_gone(ended) or "no more is known"
             log.warning("[rank %d] it has ended (%s); all of this machine begin again", ended, why)
         finally:
             ranks.close()
-
-
-def _as_error(failure: RankFailed) -> QuireError:
-    from quire.core import errors
-
-    kind: type[QuireError] = getattr(errors, failure.kind, ModelLoadError)
-    return kind(failure.text)

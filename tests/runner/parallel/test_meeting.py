@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import socket
+import threading
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 
 import msgspec
 import pytest
 
 from quire.core.errors import ConfigError, ModelLoadError
-from quire.runner.parallel import meeting
 from quire.runner.parallel.meeting import Meeting, hello, join, machine_id
 
 LOOPBACK = ("127.0.0.1", 0)
@@ -79,17 +80,52 @@ def test_who_does_not_belong_is_told_why(threads, one):
     closed(first, second, *(link.connection for link in waiting.result()))
 
 
-def test_noise_does_not_hold_up_a_meeting(threads, monkeypatch):
-    monkeypatch.setattr(meeting, "_HELLO_SECONDS", 0.2)
+def test_noise_does_not_hold_up_a_meeting(threads):
+    """Strangers say nothing, half of something, or something else: each would cost seconds."""
     driver = Meeting(LOOPBACK, "")
     waiting = threads.submit(driver.gather, [1], seconds=20)
-    with socket.create_connection(driver.address) as silent:
-        with socket.create_connection(driver.address) as loud:
-            loud.sendall(b"GET / HTTP/1.1\r\n\r\n")
-            came = join(driver.address, hello(1, ""))
+    with ExitStack() as stack:
+        noises = [b"", b"\0", b"GET / HTTP/1.1\r\n\r\n", b"\x01\0\0\0\xc1"] * 10
+        strangers = []
+        for noise in noises:
+            strangers.append(stack.enter_context(socket.create_connection(driver.address)))
+            strangers[-1].sendall(noise)
+        came = join(driver.address, hello(1, ""))
         (link,) = waiting.result()
-        assert silent.recv(1) == b""
+        for stranger in strangers:
+            with suppress(ConnectionResetError):
+                assert stranger.recv(1) == b""
     closed(link.connection, came)
+
+
+def test_another_rank_may_come_in_the_place_of_one_that_is_gone(threads):
+    """A machine that began again while others were awaited was told to come only once."""
+    driver = Meeting(LOOPBACK, "")
+    waiting = threads.submit(driver.gather, [1, 2], seconds=20)
+    join(driver.address, hello(1, "")).close()
+    again = join(driver.address, hello(1, ""))
+    second = join(driver.address, hello(2, ""))
+    links = waiting.result()
+    assert links[0].connection.getpeername() == again.getsockname()
+    closed(again, second, *(link.connection for link in links))
+
+
+def test_a_driver_s_port_that_somebody_else_has_is_said():
+    def answer(server: socket.socket) -> None:
+        with suppress(OSError):
+            while True:
+                one, _ = server.accept()
+                with one:
+                    one.recv(1)
+                    one.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+
+    with socket.create_server(LOOPBACK) as server:
+        thread = threading.Thread(target=answer, args=[server])
+        thread.start()
+        with pytest.raises(ModelLoadError, match="rank 0 must listen at 127.0.0.1.*got a message"):
+            join(server.getsockname(), hello(1, ""), seconds=0.3)
+        server.shutdown(socket.SHUT_RDWR)
+        thread.join()
 
 
 def test_ranks_that_do_not_come_are_named():
