@@ -9,10 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.distributed.worlds import Ranks, free_port, shared_memory
+from tests.distributed.worlds import SILENCE_SECONDS, Ranks, free_port, shared_memory
 
 PROGRAMS = "tests.distributed.lost_rank_programs"
-SOON_SECONDS = 2.0
+#: Before silence alone would tell it.
+SOON_SECONDS = SILENCE_SECONDS / 2
 
 
 def segments_in_dev_shm() -> set[str]:
@@ -25,9 +26,7 @@ def test_a_rank_that_is_killed_in_a_collective_is_named(victim: int) -> None:
     with shared_memory(3) as memory, Ranks(f"{PROGRAMS}:compute", memory, 3) as ranks:
         assert ranks.lines() == ["computing"] * 3
         ranks.processes[victim].kill()
-        start = time.monotonic()
         ends = ranks.ends(SOON_SECONDS)
-        assert time.monotonic() - start < SOON_SECONDS
     error = f"[group] rank {victim} is lost: its process has ended."
     assert ends == [error if rank != victim else "killed" for rank in range(3)]
     assert segments_in_dev_shm() == before
@@ -49,11 +48,9 @@ def test_a_rank_without_a_sign_of_life_is_lost_in_time() -> None:
     program = f"{PROGRAMS}:wait_for_the_last"
     with shared_memory(3) as memory, Ranks(program, memory, 3, silence=0.5) as ranks:
         assert ranks.lines() == ["waiting"] * 3
-        start = time.monotonic()
         error = "[group] rank 2 is lost: it gave no sign of life for too long."
         for process in ranks.processes[:2]:
             assert process.communicate(timeout=SOON_SECONDS)[0].strip() == error
-        assert 0.3 < time.monotonic() - start < SOON_SECONDS
 
 
 def test_a_stopped_rank_is_lost_in_time() -> None:
@@ -99,7 +96,7 @@ def test_a_rank_that_does_not_come_to_torch_s_world() -> None:
 
 def test_ranks_that_make_different_calls_say_so() -> None:
     with shared_memory(2) as memory, Ranks(f"{PROGRAMS}:differ", memory, 2) as ranks:
-        first, second = ranks.ends()
+        first, second = ranks.lines()
         assert first == (
             "[group] all ranks must make the same call; rank 1 made broadcast of 8 bytes, "
             "rank 0 all_reduce of 16 bytes."

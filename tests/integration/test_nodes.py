@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import socket
-import time
-import urllib.error
-import urllib.request
 from collections.abc import Iterator
 
 import psutil
@@ -14,6 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 from quire.cli.serve import serve
+from tests.robustness.conftest import ask, is_ready, wait_for
 from tools.serve_process import ServeProcess
 
 PROMPTS = ["Hello", "The capital of France is", "Once upon a time"]
@@ -26,24 +23,9 @@ def free_port() -> int:
         return taken.getsockname()[1]
 
 
-def post(address: str, prompt: str, max_tokens: int = 12) -> str:
-    body = {"prompt": prompt, "max_tokens": max_tokens, "temperature": 0, "ignore_eos": True}
-    request = urllib.request.Request(
-        f"{address}/v1/completions",
-        json.dumps(body).encode(),
-        {"content-type": "application/json"},
-    )
-    with urllib.request.urlopen(request, timeout=60) as response:
-        return json.load(response)["choices"][0]["text"]
-
-
-def health(address: str) -> int:
-    try:
-        with urllib.request.urlopen(f"{address}/health", timeout=30) as response:
-            return response.status
-    except urllib.error.HTTPError as error:
-        with error:
-            return error.code
+def answers(address: str) -> list[str]:
+    body = {"max_tokens": 12, "temperature": 0, "ignore_eos": True}
+    return [ask(address, {**body, "prompt": prompt}).text for prompt in PROMPTS]
 
 
 @pytest.fixture(scope="module")
@@ -51,7 +33,7 @@ def alone() -> list[str]:
     """What one process answers."""
     process = ServeProcess(["quire-tiny", "--threads", "1", "--memory", "100MiB"])
     try:
-        return [post(process.wait_ready(), prompt) for prompt in PROMPTS]
+        return answers(process.wait_ready())
     finally:
         process.end()
 
@@ -79,25 +61,15 @@ def rank_of(node: ServeProcess) -> psutil.Process:
     return psutil.Process(node.popen.pid).children()[0]
 
 
-def wait_healthy(address: str) -> None:
-    end = time.monotonic() + HEALTHY_SECONDS
-    while health(address) != 200:
-        assert time.monotonic() < end, "not healthy again in time"
-        time.sleep(0.1)
-
-
 def test_tokens_are_those_of_one_process_and_a_killed_rank_is_survived(nodes, alone):
     first, second = nodes
-    assert [post(first.address, prompt) for prompt in PROMPTS] == alone
+    assert answers(first.address) == alone
     killed = rank_of(second)
     killed.kill()
-    end = time.monotonic() + 10
-    while health(first.address) == 200:
-        assert time.monotonic() < end, "the death was not noticed"
-        time.sleep(0.02)
-    wait_healthy(first.address)
+    wait_for(lambda: not is_ready(first.address), HEALTHY_SECONDS)
+    wait_for(lambda: is_ready(first.address), HEALTHY_SECONDS)
     assert f"its process has died (process {killed.pid} on " in first.stderr
-    assert [post(first.address, prompt) for prompt in PROMPTS] == alone
+    assert answers(first.address) == alone
 
 
 def test_a_node_without_a_server_waits_and_ends_by_a_signal():
@@ -109,8 +81,7 @@ def test_a_node_without_a_server_waits_and_ends_by_a_signal():
         ]
     )
     try:
-        time.sleep(2)
-        assert node.popen.poll() is None
+        wait_for(lambda: bool(psutil.Process(node.popen.pid).children()))
         child = rank_of(node)
     finally:
         assert node.end() == 0

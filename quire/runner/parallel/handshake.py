@@ -62,8 +62,9 @@ class RankFailed(msgspec.Struct, frozen=True, tag=True):
     def error(self) -> QuireError:
         """Return the error that it tells of."""
         kind = getattr(errors, self.kind, None)
-        is_ours = isinstance(kind, type) and issubclass(kind, QuireError)
-        return kind(self.text) if is_ours else ModelLoadError(self.text)
+        if isinstance(kind, type) and issubclass(kind, QuireError):
+            return kind(self.text)
+        return ModelLoadError(self.text)
 
 
 def send(connection: socket.socket, message: object) -> None:
