@@ -70,10 +70,8 @@ def _share(
             memory = SharedMemory.create(world.size, groups, rank=leader)
             world.tell(f"memory/{leader}", f"{os.getpid()} {memory.descriptor}")
         else:
-            process, number = world.ask(f"memory/{leader}").split()
-            descriptor = os.open(f"/proc/{process}/fd/{number}", os.O_RDWR)
-            memory = SharedMemory.attach(descriptor, world.rank)
-            os.close(descriptor)
+            process, descriptor = world.ask(f"memory/{leader}").split()
+            memory = SharedMemory.of_process(int(process), int(descriptor), world.rank)
     except (ConfigError, OSError) as error:
         log.warning("[parallel] rank %d shares no memory: %s", world.rank, error)
         if world.rank == leader:

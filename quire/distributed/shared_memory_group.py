@@ -163,6 +163,26 @@ class SharedMemory:
         text = os.pread(descriptor, TEXT_BYTES, native.shared_segment_header_bytes)
         return cls(os.dup(descriptor), rank, SegmentLayout.decode(text), silence)
 
+    @classmethod
+    def of_process(cls, process: int, descriptor: int, rank: int) -> SharedMemory:
+        """Return a rank's view of what another process of this machine has open.
+
+        Raises:
+            ConfigError: This one may not have it.
+        """
+        try:
+            own = os.open(f"/proc/{process}/fd/{descriptor}", os.O_RDWR)
+        except OSError as error:
+            raise ConfigError(
+                f"[shared segment] rank {rank} must be able to open memory of process {process}, "
+                f"as ranks of one user and one container are; got: {error.strerror}. Give ranks "
+                "that are apart a QUIRE_MACHINE_ID each."
+            ) from error
+        try:
+            return cls.attach(own, rank)
+        finally:
+            os.close(own)
+
     def group(self, ranks: Sequence[int] | None = None) -> SharedMemoryGroup:
         """Return the group of all ranks, or the one of ``ranks`` that the layout has."""
         layout, sizes = self.layout, self.layout.sizes

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from quire.core.errors import ConfigError
 from quire.distributed.shared_memory_group import SharedMemory
 from quire.kernels.cpu.native import native
 from tests.distributed.collective_cases import check_group
@@ -25,10 +26,15 @@ def memory() -> Iterator[SharedMemory]:
 
 
 def test_ranks_as_threads_with_a_view_each(memory: SharedMemory) -> None:
-    views = [memory, SharedMemory.attach(memory.descriptor, 1)]
+    views = [memory, SharedMemory.of_process(os.getpid(), memory.descriptor, 1)]
     with ThreadPoolExecutor(2) as pool:
         list(pool.map(lambda view: check_group(view.group(), 3), views))
     views[1].close()
+
+
+def test_memory_that_a_rank_may_not_have_is_said(memory: SharedMemory) -> None:
+    with pytest.raises(ConfigError, match=r"must be able to open memory of process \d+"):
+        SharedMemory.of_process(os.getpid(), 1 << 20, 1)
 
 
 def test_a_segment_must_be_one() -> None:

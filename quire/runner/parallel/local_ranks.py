@@ -58,4 +58,4 @@ def _peer(rank: int, child: ChildProcess) -> Peer:
         code = child.wait()
         return "" if code is None else f"its process has died, {ending_text(code)}"
 
-    return Peer(rank, child.socket, child.pid, f"process {child.pid}", why_gone)
+    return Peer(rank, child.socket, f"process {child.pid}", why_gone)

@@ -47,14 +47,12 @@ class Peer:
     Attributes:
         rank: Which.
         connection: Readable when it says something, or is gone.
-        pid: Of its process, where that runs.
         place: Where, for people: ``process 17`` or ``process 17 on node-b``.
         why_gone: Returns what is known of its end, empty for nothing; may wait a little.
     """
 
     rank: int
     connection: socket.socket
-    pid: int
     place: str
     why_gone: Callable[[], str]
 
@@ -82,11 +80,6 @@ class Ranks:
     def group(self, ranks: Sequence[int] | None = None) -> Group:
         """Return all ranks, or some, as rank 0."""
         return self._world.group(ranks)
-
-    @property
-    def pids(self) -> list[int]:
-        """Process ids, by rank from 1 on."""
-        return [peer.pid for peer in self._peers]
 
     def wait_until_loaded(self) -> list[RankLoaded]:
         """Return what each rank has loaded, when all have; they are watched from then on.

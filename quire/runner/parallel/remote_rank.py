@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import faulthandler
-import os
 
 import msgspec
 
@@ -49,10 +48,7 @@ def serve_driver(
             start = msgspec.structs.replace(start, folder=folder)
         world: World
         if welcome.memory is not None:
-            process, number = welcome.memory
-            descriptor = os.open(f"/proc/{process}/fd/{number}", os.O_RDWR)
-            world = SharedMemory.attach(descriptor, rank)
-            os.close(descriptor)
+            world = SharedMemory.of_process(*welcome.memory, rank)
         else:
             assert welcome.store is not None
             layout = start.config.parallel.layout

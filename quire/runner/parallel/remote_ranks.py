@@ -134,4 +134,4 @@ def _free_port() -> int:
 def _peer(link: RankLink, launcher: Launcher) -> Peer:
     said = link.hello
     place = f"process {said.pid} on {said.node}"
-    return Peer(said.rank, link.connection, said.pid, place, lambda: launcher.why_gone(said.rank))
+    return Peer(said.rank, link.connection, place, lambda: launcher.why_gone(said.rank))
