@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from quire.kernels.quantized_tensor import QuantizedTensor
 from quire.models.config_reader import read_model_config
 from quire.models.matrix_rows import Tensor, pick_columns, pick_inputs, pick_outputs, pick_rows
 from quire.models.tensor_source import open_tensors
@@ -49,7 +51,8 @@ def test_rows_of_a_checkpoint(name: str) -> None:
 @pytest.mark.parametrize("name", [name for name in FOLDERS if name not in ORDERED])
 def test_columns_of_a_checkpoint(name: str) -> None:
     matrix = matrix_of(FIXTURES / name, DOWN)
-    size: int = matrix.form.group_size  # type: ignore[union-attr]
+    assert isinstance(matrix, QuantizedTensor)
+    size = matrix.form.group_size
     check_columns(matrix, 32 if size >= matrix.shape[1] else size)
 
 
@@ -64,14 +67,15 @@ def test_rows_and_columns_of_a_gguf_file(name: str, tmp_path: Path) -> None:
 
 
 def test_runs_of_nested_scales_stay_where_rows_are_whole_runs() -> None:
-    matrix = matrix_of(FIXTURES / "bnb-nf4-nested", DOWN)
-    nested = matrix.nested  # type: ignore[union-attr]
-    assert nested is not None
-    rows = nested.run * matrix.form.group_size // matrix.shape[1]  # type: ignore[union-attr]
-    whole = pick_rows(matrix, np.arange(0, matrix.shape[0]))
-    assert whole.nested is not None  # type: ignore[union-attr]
-    within = pick_rows(matrix, np.arange(1, min(rows, matrix.shape[0])))
-    assert within.nested is None  # type: ignore[union-attr]
+    matrix = matrix_of(FIXTURES / "bnb-nf4-nested", DOWN.replace("down", "gate"))
+    assert isinstance(matrix, QuantizedTensor) and matrix.nested is not None
+    count, groups = matrix.scales.shape
+    rows = math.lcm(matrix.nested.run, groups) // groups
+    assert 1 < rows < count
+    for first, last, stays in ((0, rows, True), (rows, count, True), (1, rows, False)):
+        part = pick_rows(matrix, np.arange(first, last))
+        assert isinstance(part, QuantizedTensor)
+        assert (part.nested is not None) is stays
 
 
 def test_matrices_that_are_stored_transposed() -> None:

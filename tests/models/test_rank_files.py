@@ -7,9 +7,10 @@ import shutil
 
 import numpy as np
 import pytest
+from safetensors.numpy import load_file, save_file
 
 from quire.cli.main import run
-from quire.core.errors import ModelLoadError
+from quire.core.errors import ModelLoadError, WeightMismatchError
 from quire.kernels.registry import create_backend
 from quire.layers.expert_placement import ExpertDivision
 from quire.models.shards.rank_files import INDEX, rank_file
@@ -112,6 +113,8 @@ def test_another_number_of_ranks_is_refused(divided, cpu, create_driver):
         ({"version": 9}, "must be of version 1; got 9"),
         ({"tensors": {"a": 1}}, "must describe files of ranks"),
         ({"names": {}}, "must describe files of ranks"),
+        ({"tensors": {"a": [[1], "x", None]}}, "must describe files of ranks"),
+        ({"tensors": {"a": [[1], 4, 7]}}, "must describe files of ranks"),
     ],
 )
 def test_a_damaged_index_is_refused(damage, said, divided, cpu, create_driver, tmp_path):
@@ -129,6 +132,27 @@ def test_a_damaged_file_is_refused(divided, cpu, create_driver, tmp_path):
         on_ranks(
             2, lambda group: create_driver(tmp_path / "own", cpu, shard=Shard(group, True, WHOLE))
         )
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda array: array[:-1], r"norm.weight must be a matrix that was divided; .*, not \("),
+        (lambda array: array.astype(np.float16), "float16, not float32"),
+    ],
+)
+def test_a_part_of_another_shape_or_type_is_refused(
+    change, said, oracle, cpu, create_driver, tmp_path
+):
+    """Kernels trust both: they would read what comes after it."""
+    out = convert(oracle("llama")[1], tmp_path / "out", 2)
+    path = out / rank_file(1, 2)
+    tensors = load_file(path)
+    save_file(
+        tensors | {"model.norm.weight/array": change(tensors["model.norm.weight/array"])}, path
+    )
+    with pytest.raises(WeightMismatchError, match=said):
+        on_ranks(2, lambda group: create_driver(out, cpu, shard=Shard(group)))
 
 
 @pytest.mark.parametrize(

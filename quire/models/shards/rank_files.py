@@ -17,6 +17,7 @@ import numpy as np
 
 from quire.core.errors import ModelLoadError, WeightMismatchError
 from quire.core.model_config import ModelConfig
+from quire.kernels.host_tensor import NUMPY_DTYPES, HostTensor
 from quire.kernels.quantized_tensor import QuantizedForm
 from quire.models.config_fields import read_json
 from quire.models.matrix_rows import Tensor
@@ -51,46 +52,44 @@ class RankEntry:
     form: QuantizedForm | None
 
 
-class RankFolder:
-    """The tensors of all ranks; see :class:`quire.models.tensor_source.TensorSource`.
+@dataclass(frozen=True, slots=True)
+class RankIndex:
+    """What is said of all files of a folder.
 
-    Which are there is known of all, what they hold of one rank: see :meth:`of_rank`.
+    Attributes:
+        version: :data:`VERSION`.
+        tensor_parallel_size: Ranks.
+        has_experts: The model is a mixture of experts.
+        splits_experts: Ranks have a part of each expert; else whole ones.
+        names: What tensors are called.
+        forms: How quantized matrices are held, each form once.
+        tensors: By name: the whole's shape, bytes of all ranks, and which of the forms.
+    """
+
+    version: int
+    tensor_parallel_size: int
+    has_experts: bool
+    splits_experts: bool
+    names: WeightNames
+    forms: list[QuantizedForm]
+    tensors: dict[str, tuple[tuple[int, ...], int, int | None]]
+
+
+class _Divided:
+    """What is the same of all ranks' tensors and of one rank's.
 
     Args:
         folder: Holds the index and the files.
-
-    Raises:
-        ModelLoadError: The index is damaged or of another version.
+        index: As it was read.
     """
 
-    def __init__(self, folder: Path) -> None:
-        self.path = folder
-        index = read_json(folder / INDEX)
-        if index.get("version") != VERSION:
-            raise ModelLoadError(
-                f"[load] {folder / INDEX} must be of version {VERSION}; got "
-                f"{index.get('version')!r:.80}. Convert the checkpoint again."
-            )
-        try:
-            self.size = int(index["tensor_parallel_size"])
-            self.has_experts = bool(index["has_experts"])
-            self.splits_experts = bool(index["splits_experts"])
-            self._names = msgspec.convert(index["names"], WeightNames)
-            forms = msgspec.convert(index["forms"], list[QuantizedForm])
-            self._entries: Mapping[str, RankEntry] = {
-                name: RankEntry(tuple(shape), nbytes, None if form is None else forms[form])
-                for name, (shape, nbytes, form) in index["tensors"].items()
-            }
-        except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
-            raise ModelLoadError(
-                f"[load] {folder / INDEX} must describe files of ranks; got {error!r:.120}. "
-                "Convert the checkpoint again."
-            ) from None
+    def __init__(self, folder: Path, index: RankIndex) -> None:
+        self.path, self._index = folder, index
 
     @property
     def names(self) -> set[str]:
         """Names of all tensors."""
-        return set(self._entries)
+        return set(self._index.tensors)
 
     @property
     def is_arranged(self) -> bool:
@@ -104,15 +103,32 @@ class RankFolder:
 
     def weight_names(self, config: ModelConfig) -> WeightNames:
         """Return what the tensors are called."""
-        return self._names
+        return self._index.names
 
     def notices(self) -> list[str]:
         """Return how many ranks it is for."""
-        return [f"tensors are divided over {self.size} ranks"]
+        return [f"tensors are divided over {self._index.tensor_parallel_size} ranks"]
 
     def entry(self, name: str) -> RankEntry:
         """Return shape and size of a tensor as all ranks have it."""
-        return self._entries[name]
+        shape, nbytes, form = self._index.tensors[name]
+        return RankEntry(shape, nbytes, None if form is None else self._index.forms[form])
+
+
+class RankFolder(_Divided):
+    """The tensors of all ranks; see :class:`quire.models.tensor_source.TensorSource`.
+
+    Which are there is known of all, what they hold of one rank: see :meth:`of_rank`.
+
+    Args:
+        folder: Holds the index and the files.
+
+    Raises:
+        ModelLoadError: The index is damaged or of another version.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder, _read_index(folder / INDEX))
 
     def tensor(self, name: str) -> Tensor:
         """Refuse: a rank has a part."""
@@ -121,84 +137,61 @@ class RankFolder:
     def release(self, name: str) -> None:
         """Do nothing: nothing was read."""
 
-    def of_rank(self, rank: int, size: int, splits_experts: bool) -> RankTensors:
+    def of_rank(
+        self, rank: int, size: int, splits_experts: bool, shapes: Mapping[str, tuple[int, ...]]
+    ) -> RankTensors:
         """Return the tensors of a rank.
 
         Args:
             rank, size: Which, of how many.
             splits_experts: Whether ranks have a part of each expert, if there are any.
+            shapes: Of its parts; what is not here must be whole.
 
         Raises:
             ModelLoadError: The files are for other ranks, or one is missing or damaged.
         """
-        if size != self.size:
+        index = self._index
+        if size != index.tensor_parallel_size:
             raise self._refuse(size)
-        if self.has_experts and splits_experts != self.splits_experts:
-            has, asked = ("a part of each", "is") if self.splits_experts else ("whole", "is not")
+        if index.has_experts and splits_experts != index.splits_experts:
+            has, asked = ("a part of each", "is") if index.splits_experts else ("whole", "is not")
             raise ModelLoadError(
                 f"[load] {self.path} has experts divided so that a rank has {has} ones; got "
                 f"--enable-expert-parallel that {asked} set. Change it, or convert again."
             )
-        return RankTensors(self, rank)
+        return RankTensors(self.path, index, rank, shapes)
 
     def _refuse(self, size: int) -> ModelLoadError:
         return ModelLoadError(
-            f"[load] {self.path} is divided over {self.size} ranks, which --tensor-parallel-size "
-            f"must be; got {size}. Give that number, or the checkpoint it was made of."
+            f"[load] {self.path} is divided over {self._index.tensor_parallel_size} ranks, which "
+            f"--tensor-parallel-size must be; got {size}. Give that number, or the checkpoint it "
+            "was made of."
         )
 
 
-class RankTensors:
+class RankTensors(_Divided):
     """The tensors of one rank.
 
     Args:
-        whole: Of all ranks.
+        folder, index: As of all ranks.
         rank: Which.
+        shapes: As of :meth:`RankFolder.of_rank`.
     """
 
-    def __init__(self, whole: RankFolder, rank: int) -> None:
-        self._whole, self._rank = whole, rank
+    def __init__(
+        self, folder: Path, index: RankIndex, rank: int, shapes: Mapping[str, tuple[int, ...]]
+    ) -> None:
+        super().__init__(folder, index)
+        self._rank, self._shapes = rank, shapes
         self._files: dict[int, SafetensorsFile] = {}
         self._described: dict[int, dict[str, Any]] = {}
         self._open(rank)
-
-    @property
-    def path(self) -> Path:
-        """The folder."""
-        return self._whole.path
-
-    @property
-    def names(self) -> set[str]:
-        """Names of all tensors."""
-        return self._whole.names
-
-    @property
-    def is_arranged(self) -> bool:
-        """Yes."""
-        return True
-
-    @property
-    def mixes_types(self) -> bool:
-        """No."""
-        return False
-
-    def weight_names(self, config: ModelConfig) -> WeightNames:
-        """Return what the tensors are called."""
-        return self._whole.weight_names(config)
-
-    def notices(self) -> list[str]:
-        """Return what is said of all."""
-        return self._whole.notices()
-
-    def entry(self, name: str) -> RankEntry:
-        """Return shape and size of a tensor as all ranks have it."""
-        return self._whole.entry(name)
 
     def tensor(self, name: str) -> Tensor:
         """Return this rank's part, or a whole expert that another has.
 
         Raises:
-            WeightMismatchError: No rank has it.
+            WeightMismatchError: No rank has it, or it is of another shape or type.
         """
         rank = self._holder(name)
         file, described = self._files[rank], self._described[rank][name]
@@ -210,7 +203,8 @@ class RankTensors:
 
         try:
             made: Tensor = put_together(described, read)
-        except (KeyError, TypeError, ValueError) as error:
+            _check(made, self._shapes.get(name) or self.entry(name).shape)
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise WeightMismatchError(
                 f"[load] {file.path}: {name} must be a matrix that was divided; got {error!r:.120}."
                 " Convert the checkpoint again."
@@ -226,7 +220,7 @@ class RankTensors:
 
     def _holder(self, name: str) -> int:
         """Return a rank that has a tensor, this one first."""
-        others = (rank for rank in range(self._whole.size) if rank != self._rank)
+        others = (rank for rank in range(self._index.tensor_parallel_size) if rank != self._rank)
         for rank in (self._rank, *others):
             if name in self._open(rank):
                 return rank
@@ -234,7 +228,7 @@ class RankTensors:
 
     def _open(self, rank: int) -> dict[str, Any]:
         if rank not in self._files:
-            file = SafetensorsFile(self.path / rank_file(rank, self._whole.size))
+            file = SafetensorsFile(self.path / rank_file(rank, self._index.tensor_parallel_size))
             try:
                 described = json.loads(file.array(DESCRIPTION).tobytes())
                 if not isinstance(described, dict):
@@ -246,3 +240,31 @@ class RankTensors:
                 ) from None
             self._files[rank], self._described[rank] = file, described
         return self._described[rank]
+
+
+def _read_index(path: Path) -> RankIndex:
+    read = read_json(path)
+    if read.get("version") != VERSION:
+        raise ModelLoadError(
+            f"[load] {path} must be of version {VERSION}; got {read.get('version')!r:.80}. Convert "
+            "the checkpoint again."
+        )
+    try:
+        index = msgspec.convert(read, RankIndex)
+        numbers = [form for _, _, form in index.tensors.values() if form is not None]
+        if any(form not in range(len(index.forms)) for form in numbers):
+            raise ValueError("number of a form")
+    except ValueError as error:
+        raise ModelLoadError(
+            f"[load] {path} must describe files of ranks; got {error!r:.120}. Convert the "
+            "checkpoint again."
+        ) from None
+    return index
+
+
+def _check(tensor: Tensor, shape: tuple[int, ...]) -> None:
+    """Refuse what kernels would read as something that it is not."""
+    if tensor.shape != shape:
+        raise ValueError(f"{tensor.shape}, not {shape}")
+    if isinstance(tensor, HostTensor) and tensor.array.dtype != NUMPY_DTYPES[tensor.dtype]:
+        raise ValueError(f"{tensor.array.dtype}, not {tensor.dtype}")

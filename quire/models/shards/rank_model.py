@@ -134,7 +134,8 @@ class RankModel:
         self._own = own_parts(self.weights, cuts)
         self.tensors: TensorSource
         if isinstance(opened.tensors, RankFolder):
-            self.tensors = opened.tensors.of_rank(rank, size, not shard.experts.whole)
+            shapes = self.weights.shapes()
+            self.tensors = opened.tensors.of_rank(rank, size, not shard.experts.whole, shapes)
         else:
             every = opened.weights.of_all_layers()
             self.tensors = arrange(opened.tensors, every, self._own.picks)

@@ -13,6 +13,7 @@ import numpy as np
 
 from quire.core.errors import ConfigError
 from quire.kernels.host_tensor import HostTensor
+from quire.kernels.quantized_tensor import QuantizedForm
 from quire.layers.expert_placement import ExpertDivision
 from quire.models.arranged_tensors import arrange
 from quire.models.loader import open_checkpoint
@@ -21,7 +22,14 @@ from quire.models.quantized_checkpoint import MatrixEntry
 from quire.models.safetensors_file import DTYPES
 from quire.models.safetensors_writer import NAMES, TensorData, tensor_data, write_safetensors
 from quire.models.shards.cuts import find_cuts
-from quire.models.shards.rank_files import DESCRIPTION, INDEX, VERSION, RankFolder, rank_file
+from quire.models.shards.rank_files import (
+    DESCRIPTION,
+    INDEX,
+    VERSION,
+    RankFolder,
+    RankIndex,
+    rank_file,
+)
 from quire.models.shards.share_weights import ShareWeights, own_parts
 from quire.models.shards.shares import find_shares
 from quire.models.shards.stored_parts import Parts, take_apart
@@ -65,6 +73,7 @@ def write_ranks(
     division = ExpertDivision(whole_experts)
     shares = find_shares(opened.config, size, cuts.unit, division)
     parts = [ShareWeights(opened.weights, share, cuts) for share in shares]
+    (out / INDEX).unlink(missing_ok=True)  # one from before is not of files that replace its own
     totals, done = [sorted(weights.shapes()) for weights in parts], 0
     nbytes: list[int] = []
     sizes: dict[str, int] = {}
@@ -76,7 +85,7 @@ def write_ranks(
         done += len(names)
         on_progress(done, sum(map(len, totals)))
         nbytes.append(path.stat().st_size)
-    (out / INDEX).write_text(json.dumps(_index(opened, size, whole_experts, sizes)) + "\n", "utf-8")
+    (out / INDEX).write_bytes(msgspec.json.encode(_index(opened, size, whole_experts, sizes)))
     return nbytes
 
 
@@ -127,26 +136,25 @@ def _file_tensors(
 
 def _index(
     opened: OpenedCheckpoint, size: int, whole_experts: bool, sizes: dict[str, int]
-) -> dict[str, Any]:
-    forms: list[Any] = []
-    entries: dict[str, Any] = {}
+) -> RankIndex:
+    forms: list[QuantizedForm] = []
+    tensors: dict[str, tuple[tuple[int, ...], int, int | None]] = {}
     for name, shape in opened.weights.shapes().items():
         entry, number = opened.tensors.entry(name), None
         if isinstance(entry, MatrixEntry):
-            form = msgspec.to_builtins(entry.form)
-            if form not in forms:
-                forms.append(form)
-            number = forms.index(form)
-        entries[name] = shape, sizes[name], number
-    return {
-        "version": VERSION,
-        "tensor_parallel_size": size,
-        "has_experts": opened.config.moe is not None,
-        "splits_experts": not whole_experts,
-        "names": msgspec.to_builtins(opened.weights.names),
-        "forms": forms,
-        "tensors": entries,
-    }
+            if entry.form not in forms:
+                forms.append(entry.form)
+            number = forms.index(entry.form)
+        tensors[name] = shape, sizes[name], number
+    return RankIndex(
+        version=VERSION,
+        tensor_parallel_size=size,
+        has_experts=opened.config.moe is not None,
+        splits_experts=not whole_experts,
+        names=opened.weights.names,
+        forms=forms,
+        tensors=tensors,
+    )
 
 
 def rank_files_of(size: int) -> Iterator[str]:
