@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
@@ -14,7 +15,7 @@ import numpy.typing as npt
 from quire.core.parallel_layout import split
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class ExpertPlacement:
     """Experts on ranks; those that several have are redundant.
 
@@ -30,12 +31,18 @@ class ExpertPlacement:
         """Return the experts that a rank has."""
         return [expert for expert, ranks in enumerate(self.ranks) if rank in ranks]
 
-    def owners(self, ids: npt.NDArray[np.int32]) -> npt.NDArray[np.int64]:
-        """Return which rank multiplies each of R rows, by their experts: one's ranks in turn."""
+    @cached_property
+    def _choices(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+        """By expert, how many ranks have it (E,), and which (E, most of these)."""
         counts = np.array([len(ranks) for ranks in self.ranks])
         table = np.zeros((len(self.ranks), counts.max()), np.int64)
         for expert, ranks in enumerate(self.ranks):
             table[expert, : len(ranks)] = ranks
+        return counts, table
+
+    def owners(self, ids: npt.NDArray[np.int32]) -> npt.NDArray[np.int64]:
+        """Return which rank multiplies each of R rows, by their experts: one's ranks in turn."""
+        counts, table = self._choices
         order = np.argsort(ids, kind="stable")
         firsts = np.searchsorted(ids[order], ids[order], side="left")
         turns = np.empty(len(ids), np.int64)
