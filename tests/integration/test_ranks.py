@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import signal
 import time
@@ -150,6 +151,19 @@ def test_whole_experts_on_ranks(checkpoint: Callable[..., Path], size: int) -> N
     varied = {"tensor_parallel_size": size, "enable_expert_parallel": True}
     outcomes = check_lattice(checkpoint("tiny-mixtral"), conditions, varied=varied)
     assert {o.condition.name: o.failures for o in outcomes if o.failures} == {}
+
+
+def test_experts_that_move_between_steps(
+    checkpoint: Callable[..., Path], caplog: pytest.LogCaptureFixture
+) -> None:
+    """Each rank decides alone; two that decide otherwise would wait for each other, or mix rows."""
+    caplog.set_level(logging.DEBUG, "quire.layers.rank_experts")
+    conditions = [Condition(batched=True, chunked=True)]
+    varied = {"tensor_parallel_size": 2, "enable_expert_parallel": True}
+    moving = {"enable_eplb": True, "eplb_step_interval": 3, "num_redundant_experts": 2}
+    outcomes = check_lattice(checkpoint("tiny-mixtral"), conditions, varied=varied | moving)
+    assert {o.condition.name: o.failures for o in outcomes if o.failures} == {}
+    assert "experts moved" in caplog.text
 
 
 def test_a_killed_rank_is_named_and_none_is_left() -> None:
