@@ -239,7 +239,7 @@ def _load(
     backend = create_backend(resolved.device, threads=resolved.threads)
     device_bytes = max(machine.free_bytes, resolved.memory_bytes)
     # Weights that cannot fit are refused before they fill the memory.
-    expected = expected_demand(folder, backend, model_config, resolved)
+    expected = expected_demand(folder, backend, model_config, resolved, placement.part)
     heads = find_heads(folder, model_config, resolved, backend.activation_dtype)
     expected = with_heads(expected, heads)
     found = find_drafts(folder, model_config, resolved, machine)

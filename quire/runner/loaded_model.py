@@ -15,6 +15,7 @@ from quire.kernels.backend import Backend
 from quire.models.decoder import Decoder
 from quire.models.loader import load_opened, open_checkpoint
 from quire.models.model_builder import Progress
+from quire.models.stage import Stage
 from quire.models.vision.loader import expected_encoder_bytes, load_encoder
 from quire.models.weight_bytes import expected_weight_bytes
 from quire.quantization.plan import create_plan
@@ -44,18 +45,30 @@ class LoadedModel:
 
 
 def expected_demand(
-    folder: Path, backend: Backend, model_config: ModelConfig, resolved: ResolvedConfig
+    folder: Path,
+    backend: Backend,
+    model_config: ModelConfig,
+    resolved: ResolvedConfig,
+    part: ModelPart | None = None,
 ) -> MemoryDemand:
-    """Return what a checkpoint will need when it is loaded, without reading its weights."""
+    """Return what a checkpoint, or one rank's part, will need; its weights are not read."""
+    own = None if part is None or part.shard is None else part.shard.part
     weight_bytes = expected_weight_bytes(
         folder,
         model_config,
         resolved.dtype,
         create_plan(resolved.config.model),
         resolved.max_model_len,
+        part=own,
+        layers=None if part is None else part.layers(model_config.num_layers),
     )
     weight_bytes += expected_encoder_bytes(model_config, resolved.dtype)
-    return model_demand(model_config, resolved, weight_bytes, backend.activation_dtype)
+    rank_config = model_config if own is None else own.config(model_config)
+    demand = model_demand(rank_config, resolved, weight_bytes, backend.activation_dtype)
+    if part is None:
+        return demand
+    stage = Stage(part.layers(model_config.num_layers))
+    return _with_exchange(demand, model_config, resolved, part, stage)
 
 
 def load(
@@ -101,15 +114,26 @@ def load(
     weight_bytes = decoder.weight_bytes + (0 if encoder is None else encoder.nbytes)
     demand = model_demand(decoder.rank_config, resolved, weight_bytes, backend.activation_dtype)
     if part is not None:
-        max_tokens = resolved.config.scheduler.max_num_batched_tokens
-        exchanged = buffer_bytes(SplitShape.of_config(config), part.layout, max_tokens)
-        spec = decoder.stage.kv_cache_spec(demand.spec)
-        demand = replace(demand, spec=spec, scratch_bytes=demand.scratch_bytes + exchanged)
+        demand = _with_exchange(demand, config, resolved, part, decoder.stage)
     pictures = None
     if encoder is not None:
         kept = kept_bytes(config, resolved, weight_bytes)
         pictures = PictureRows(encoder, backend, kept)
     return LoadedModel(decoder, replace(config, eos_token_ids=eos), demand, pictures)
+
+
+def _with_exchange(
+    demand: MemoryDemand,
+    config: ModelConfig,
+    resolved: ResolvedConfig,
+    part: ModelPart,
+    stage: Stage,
+) -> MemoryDemand:
+    """Return it with the KV cache of a rank's layers alone, and buffers of what ranks exchange."""
+    max_tokens = resolved.config.scheduler.max_num_batched_tokens
+    exchanged = buffer_bytes(SplitShape.of_config(config), part.layout, max_tokens)
+    spec = stage.kv_cache_spec(demand.spec)
+    return replace(demand, spec=spec, scratch_bytes=demand.scratch_bytes + exchanged)
 
 
 def _possible(eos_token_ids: Sequence[int], vocab_size: int) -> tuple[int, ...]:

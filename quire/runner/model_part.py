@@ -78,8 +78,11 @@ class ModelPart:
             None if self.is_first else GroupLink(backend, self.world, self.rank - layout.tensor)
         )
         after = None if self.is_last else GroupLink(backend, self.world, self.rank + layout.tensor)
-        layers = layout.stage_layers(opened.config.num_layers)[self._stage]
-        return opened.of_stage(Stage(layers, before, after))
+        return opened.of_stage(Stage(self.layers(opened.config.num_layers), before, after))
+
+    def layers(self, num_layers: int) -> range:
+        """Return which layers of a model it has."""
+        return self.layout.stage_layers(num_layers)[self._stage]
 
     def sender_of(self, layer: int, num_layers: int) -> int:
         """Return the rank that hands the driver what enters a layer."""

@@ -153,6 +153,23 @@ def test_whole_experts_on_ranks(checkpoint: Callable[..., Path], size: int) -> N
     assert {o.condition.name: o.failures for o in outcomes if o.failures} == {}
 
 
+@pytest.mark.parametrize("sizes", [(2, 1), (1, 2)], ids=str)
+def test_weights_that_fit_in_several_ranks_alone(sizes: tuple[int, int]) -> None:
+    """Rank 0 refused a model that was more than its own share of the memory."""
+    tensor, pipeline = sizes
+    settings: dict[str, Any] = {
+        "threads": 1,
+        "max_model_len": 64,
+        "max_num_batched_tokens": 64,
+        "max_num_seqs": 2,
+        "memory": 15 << 20,
+        "tensor_parallel_size": tensor,
+        "pipeline_parallel_size": pipeline,
+    }
+    with LLM(**settings) as llm:
+        assert llm.generate("Hello", SamplingParams(max_tokens=3))[0].outputs[0].token_ids
+
+
 def test_experts_that_move_between_steps(
     checkpoint: Callable[..., Path], caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -26,6 +26,7 @@ from quire.models.expert_maker import ExpertMaker
 from quire.models.opened_checkpoint import OpenedCheckpoint
 from quire.models.shards.cuts import find_cuts
 from quire.models.shards.rank_files import RankFolder
+from quire.models.shards.rank_weights import RankPart
 from quire.models.shards.share_weights import ShareWeights, own_parts
 from quire.models.shards.shares import find_shares, has_whole_attention
 from quire.models.tensor_source import TensorSource
@@ -48,6 +49,11 @@ class Shard:
     group: Group
     exact: bool = True
     experts: ExpertDivision = ExpertDivision()
+
+    @property
+    def part(self) -> RankPart:
+        """The same without what reaches the others."""
+        return RankPart(self.group.rank, self.group.size, self.exact, self.experts)
 
     def __str__(self) -> str:
         kind = "" if self.exact else ", summed"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from quire.core.model_config import ModelConfig
 from quire.layers.expert_placement import ExpertDivision
 from quire.models.shards.cuts import find_cuts
 from quire.models.shards.share_weights import ShareWeights
@@ -27,6 +28,14 @@ class RankPart:
     size: int
     exact: bool = True
     experts: ExpertDivision = ExpertDivision()
+
+    def config(self, whole: ModelConfig) -> ModelConfig:
+        """Return about what the rank's layers look like; shares may end elsewhere in an MLP.
+
+        Raises:
+            ConfigError: The model cannot be divided that far.
+        """
+        return find_shares(whole, self.size, experts=self.experts)[self.rank].config(whole)
 
 
 def rank_weights(
