@@ -10,6 +10,7 @@ of change says when it was used, also after a restart.
 from __future__ import annotations
 
 import os
+import re
 import threading
 import time
 from collections import OrderedDict
@@ -33,6 +34,9 @@ log = get_logger(__name__)
 
 SUFFIX = ".kv"
 UNFINISHED = ".part"
+_FOLDERS = re.compile("[0-9a-f]{32}/[0-9a-f]{2}")
+_BLOCK = re.compile("[0-9a-f]{64}" + re.escape(SUFFIX))
+_PART = re.compile(_BLOCK.pattern + "[.][0-9]+" + re.escape(UNFINISHED))
 #: Unfinished files older than that are nobody's.
 UNFINISHED_SECONDS = 60.0
 #: How long nothing is written after a failure.
@@ -136,7 +140,8 @@ class DiskTier:
         part = self._folder / f"{path}.{os.getpid()}{UNFINISHED}"
         try:
             part.parent.mkdir(parents=True, exist_ok=True)
-            with part.open("wb", buffering=0) as file:
+            part.unlink(missing_ok=True)  # of another one that had this process' number
+            with part.open("xb", buffering=0) as file:
                 _write_all(file.fileno(), head_of(self._fingerprint, block_hash, data))
                 _write_all(file.fileno(), data.data)
             part.replace(self._folder / path)
@@ -184,7 +189,7 @@ class DiskTier:
     def _read_file(self, path: str) -> Bytes:
         size = HEAD_BYTES + self._block_bytes
         frame = np.empty(size + 1, np.uint8)
-        with (self._folder / path).open("rb", buffering=0) as file:
+        with open(self._folder / path, "rb", buffering=0, opener=_open) as file:
             count = 0
             while count <= size and (more := file.readinto(frame.data[count:])):
                 count += more
@@ -205,23 +210,17 @@ class DiskTier:
         self._make_room(0)
 
     def _files(self) -> Iterator[tuple[float, str, int]]:
-        """Yield time of use, path and size of every block; entries of other kinds are left."""
-        if not self._folder.is_dir():
-            return
+        """Yield time of use, path and size of every block; what has no name of ours is left."""
         for model in _folders(self._folder):
             for part in _folders(model.path):
-                for entry in os.scandir(part.path):
-                    path = f"{model.name}/{part.name}/{entry.name}"
+                folder = f"{model.name}/{part.name}"
+                for entry in _files(part.path) if _FOLDERS.fullmatch(folder) else ():
                     with suppress(OSError):
                         status = entry.stat(follow_symlinks=False)
-                        if entry.name.endswith(SUFFIX) and entry.is_file(follow_symlinks=False):
-                            yield status.st_mtime, path, status.st_size
-                        elif self._is_left_over(entry.name, status.st_mtime):
+                        if _BLOCK.fullmatch(entry.name):
+                            yield status.st_mtime, f"{folder}/{entry.name}", status.st_size
+                        elif _PART.fullmatch(entry.name) and _is_left_over(status.st_mtime):
                             os.unlink(entry.path)
-
-    @staticmethod
-    def _is_left_over(name: str, time_of_change: float) -> bool:
-        return name.endswith(UNFINISHED) and time_of_change < time.time() - UNFINISHED_SECONDS
 
     def _make_room(self, size: int) -> None:
         while self._num_bytes + size > self._max_bytes and self._sizes:
@@ -246,11 +245,24 @@ class DiskTier:
 
 
 def _folders(path: str | Path) -> Iterator[os.DirEntry[str]]:
-    """Yield the folders in one; what is being removed meanwhile has none."""
+    """Yield the folders in one; what is being removed meanwhile, or is none, has none."""
     with suppress(OSError), os.scandir(path) as entries:
-        for entry in entries:
-            if entry.is_dir(follow_symlinks=False):
-                yield entry
+        yield from (entry for entry in entries if entry.is_dir(follow_symlinks=False))
+
+
+def _files(path: str) -> Iterator[os.DirEntry[str]]:
+    """Yield the files in a folder, as :func:`_folders` does."""
+    with suppress(OSError), os.scandir(path) as entries:
+        yield from (entry for entry in entries if entry.is_file(follow_symlinks=False))
+
+
+def _is_left_over(time_of_change: float) -> bool:
+    return time_of_change < time.time() - UNFINISHED_SECONDS
+
+
+def _open(path: str, flags: int) -> int:
+    """Open a file at once, also one that is a pipe, whose other end nobody may ever open."""
+    return os.open(path, flags | os.O_NONBLOCK)
 
 
 def _write_all(descriptor: int, data: bytes | memoryview) -> None:

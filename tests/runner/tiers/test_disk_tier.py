@@ -95,6 +95,9 @@ def damage(path: Path, how: str) -> None:
     elif how == "unreadable":
         path.unlink()
         path.symlink_to(path)
+    elif how == "pipe":
+        path.unlink()
+        os.mkfifo(path)
     else:
         at = {"head": 3, "model": 20, "name": 50, "length": 75, "checksum": 85, "data": -7}[how]
         data[at] ^= 1
@@ -104,7 +107,7 @@ def damage(path: Path, how: str) -> None:
 @pytest.mark.parametrize(
     "how",
     [
-        *("random", "cut", "longer", "empty", "missing", "folder", "unreadable"),
+        *("random", "cut", "longer", "empty", "missing", "folder", "unreadable", "pipe"),
         *("head", "model", "name", "length", "checksum", "data"),
     ],
 )
@@ -143,12 +146,22 @@ def test_swapped_names_and_another_model_s_file_are_found_out(tmp_path):
 def test_files_of_others_are_left_alone(tmp_path):
     (tmp_path / "notes.txt").write_text("mine")
     (tmp_path / "a" / "b").mkdir(parents=True)
-    (tmp_path / "a" / "b" / "picture.png").write_bytes(b"mine, too")
+    own = tmp_path / MODEL.hex()[:32] / "01"
+    own.mkdir(parents=True)
+    theirs = [tmp_path / "a" / "b" / name for name in ("picture.png", "main.kv", "film.part")]
+    theirs += [own / "main.kv", own / "film.part", tmp_path / "a" / "b" / f"{key(1).hex()}.kv"]
+    for path in theirs:
+        path.write_bytes(b"mine, too" * SIZE)
+        os.utime(path, (1, 1))
+    elsewhere = tmp_path / "elsewhere.txt"
+    elsewhere.write_text("mine")
+    (own / f"{key(1).hex()}.kv.{os.getpid()}.part").symlink_to(elsewhere)
     tier = open_tier(tmp_path, max_bytes=SIZE + HEAD_BYTES)
     for number in range(3):
-        tier.write(key(number), block(number))
+        assert tier.write(key(number), block(number))
     tier.clear()
-    assert {path.name for path in files(tmp_path)} == {"notes.txt", "picture.png"}
+    assert files(tmp_path) == sorted([tmp_path / "notes.txt", elsewhere, *theirs])
+    assert elsewhere.read_text() == "mine"
 
 
 def test_a_folder_that_goes_away_or_cannot_be_written_costs_blocks_alone(tmp_path, monkeypatch):
