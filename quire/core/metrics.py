@@ -163,7 +163,7 @@ METRICS: dict[str, Metric] = {
     "kv_offload_store_time": _counter("Seconds that this took."),
     "kv_offload_dropped_blocks": _counter("KV blocks not written: too many waited, by tier."),
     "kv_offload_damaged_blocks": _counter("KV blocks that were not what they should be, by tier."),
-    "kv_offload_failures": _counter("Times that a shared store did not answer, by tier."),
+    "kv_offload_failures": _counter("Times that a tier did not answer or take a block."),
     "dropped_prompt_parts": _counter(
         "Parts of long prompts that were given up in the midst, for a request that came."
     ),

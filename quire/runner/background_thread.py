@@ -9,6 +9,8 @@ from contextlib import suppress
 
 #: How far such a thread steps back where compute threads want its core.
 NICENESS = 5
+#: How long an engine that ends waits for what such a thread is at.
+LAST_SECONDS = 10.0
 
 
 def step_back() -> None:

@@ -8,7 +8,7 @@ from collections import Counter, OrderedDict
 from collections.abc import Sequence
 
 from quire.core.log import get_logger
-from quire.runner.background_thread import step_back
+from quire.runner.background_thread import LAST_SECONDS, step_back
 from quire.runner.tiers.sealed_block import Bytes
 from quire.runner.tiers.slow_tier import SlowTier
 from quire.runner.tiers.traffic import Traffic
@@ -32,6 +32,9 @@ class BlockReader:
         num_staged: Blocks that wait to be taken at most.
         traffic: Of the tier.
         arrived: Notified when something has come; its lock guards what threads share.
+
+    Attributes:
+        num_failed: Reads and lookups that went wrong in ways the tier does not know.
     """
 
     def __init__(
@@ -55,6 +58,7 @@ class BlockReader:
         self._lookups: OrderedDict[bytes, list[bytes]] = OrderedDict()  # by the chain's first block
         self._answers: OrderedDict[bytes, int] = OrderedDict()
         self._is_closed = False
+        self.num_failed = 0
         self._thread = threading.Thread(
             target=self._run, name=f"quire-kv-{tier.label}-read", daemon=True
         )
@@ -118,11 +122,11 @@ class BlockReader:
             return found
 
     def close(self) -> None:
-        """End the thread, which may be in the midst of a block."""
+        """End the thread, unless it is in the midst of a block and its device does not answer."""
         with self._arrived:
             self._is_closed = True
             self._arrived.notify_all()
-        self._thread.join()
+        self._thread.join(LAST_SECONDS)
 
     def _run(self) -> None:
         step_back()
@@ -132,7 +136,8 @@ class BlockReader:
                     self._answer(job)
                 else:
                     self._read(job)
-            except Exception:
+            except Exception:  # it costs this block; the thread has others to read
+                self.num_failed += 1
                 log.exception("[kv_tiers] reading from %s failed", self.tier.label)
 
     def _next(self) -> bytes | list[bytes] | None:

@@ -214,6 +214,11 @@ class BlockTiers:
             values |= traffic.samples()
         for tier in self._slow:
             values |= tier.samples()
+        for tier, reader in zip(self._slow, self._readers, strict=True):
+            writer = self._writers.get(tier.label)
+            num_failed = tier.num_failures + reader.num_failed
+            num_failed += 0 if writer is None else writer.num_failed
+            values[f'kv_offload_failures{{tier="{tier.label}"}}'] = num_failed
         for label, writer in self._writers.items():
             values[f'kv_offload_dropped_blocks{{tier="{label}"}}'] = writer.num_dropped
         return values

@@ -7,15 +7,12 @@ import time
 from collections import OrderedDict
 
 from quire.core.log import get_logger
-from quire.runner.background_thread import step_back
+from quire.runner.background_thread import LAST_SECONDS, step_back
 from quire.runner.tiers.sealed_block import Bytes
 from quire.runner.tiers.slow_tier import SlowTier
 from quire.runner.tiers.traffic import Traffic
 
 log = get_logger(__name__)
-
-#: How long an engine that ends waits for what is queued.
-LAST_SECONDS = 10.0
 
 
 class BlockWriter:
@@ -28,7 +25,7 @@ class BlockWriter:
 
     Attributes:
         num_dropped: Blocks for which there was no place in the queue.
-        num_failed: Blocks that could not be written.
+        num_failed: Blocks whose writing went wrong in ways the tier does not know.
     """
 
     def __init__(self, tier: SlowTier, most_queued: int, traffic: Traffic) -> None:
@@ -64,14 +61,14 @@ class BlockWriter:
             self._changed.notify()
 
     def close(self) -> None:
-        """Write what is queued, for a while; then end the thread."""
+        """Write what is queued, for a while; then end the thread, unless its device is stuck."""
         with self._changed:
             self._is_closed = True
             self._changed.notify()
         self._thread.join(LAST_SECONDS)
         with self._changed:
             self._queue.clear()
-        self._thread.join()
+        self._thread.join(LAST_SECONDS)
 
     def _run(self) -> None:
         step_back()
@@ -85,12 +82,11 @@ class BlockWriter:
             start = time.perf_counter()
             try:
                 is_kept = self._tier.write(block_hash, data)
-            except Exception:
+            except Exception:  # it costs this block; the thread has others to write
+                self.num_failed += 1
                 log.exception("[kv_tiers] writing to %s failed", self._tier.label)
                 is_kept = False
             if is_kept:
                 self._traffic.stored(len(data), time.perf_counter() - start)
-            else:
-                self.num_failed += 1
             with self._changed:
                 self._queue.pop(block_hash, None)

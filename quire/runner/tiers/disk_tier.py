@@ -79,7 +79,8 @@ class DiskTier:
         self._lock = threading.Lock()
         self._is_listed = threading.Event()
         self._resumes = 0.0
-        self.num_damaged = 0
+        self.num_damaged = self.num_failures = 0
+        self._is_closed = False
         if is_writable:
             threading.Thread(target=self._list, name="quire-kv-disk-list", daemon=True).start()
 
@@ -148,6 +149,7 @@ class DiskTier:
         except OSError as error:
             with suppress(OSError):
                 part.unlink()
+            self.num_failures += 1
             self._resumes = time.monotonic() + REST_SECONDS
             log.warning("[kv_tiers] %s takes no blocks for a while: %s.", self._folder, error)
             return False
@@ -175,7 +177,8 @@ class DiskTier:
         return f"disk {self._folder}: {held}"
 
     def close(self) -> None:
-        """Wait for the listing."""
+        """End the listing."""
+        self._is_closed = True
         if self.is_writable:
             self._is_listed.wait()
 
@@ -215,6 +218,8 @@ class DiskTier:
             for part in _folders(model.path):
                 folder = f"{model.name}/{part.name}"
                 for entry in _files(part.path) if _FOLDERS.fullmatch(folder) else ():
+                    if self._is_closed:
+                        return
                     with suppress(OSError):
                         status = entry.stat(follow_symlinks=False)
                         if _BLOCK.fullmatch(entry.name):

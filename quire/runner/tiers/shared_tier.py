@@ -6,6 +6,7 @@ has no blocks for a while.
 
 from __future__ import annotations
 
+import math
 import re
 import threading
 import time
@@ -33,7 +34,7 @@ log = get_logger(__name__)
 
 T = TypeVar("T")
 
-#: How long an answer may take.
+#: How long an answer may take, from its first byte to its last one up to twice as long.
 ANSWER_SECONDS = 1.0
 #: How long the store is left alone after a failure.
 REST_SECONDS = 5.0
@@ -69,10 +70,11 @@ class SharedTier:
         # One each: reading and writing threads do not wait for each other.
         self._clients: list[Redis] = [_connect(url, self._shown) for _ in range(2)]
         self._fingerprint: Future[bytes] = Future()
-        thread = threading.Thread(
-            target=self._prepare, args=[find_fingerprint], name="quire-kv-shared-name", daemon=True
-        )
-        thread.start()
+        self._begun = [math.inf] * len(self._clients)  # when each was asked what it is at
+        self._is_closed = threading.Event()
+        for target, arguments in ((self._prepare, [find_fingerprint]), (self._watch, [])):
+            name = f"quire-kv-shared-{target.__name__.strip('_')}"
+            threading.Thread(target=target, args=arguments, name=name, daemon=True).start()
         self._block_bytes = block_bytes
         self.is_writable = is_writable
         self._resumes = 0.0
@@ -104,7 +106,7 @@ class SharedTier:
         # A longer one is none of ours.
         last = HEAD_BYTES + self._block_bytes
         found = self._call(0, lambda client: client.getrange(self._key(block_hash), 0, last))
-        if not found:
+        if not found or not isinstance(found, bytes):
             return None
         try:
             frame = np.frombuffer(found, np.uint8)
@@ -134,10 +136,7 @@ class SharedTier:
 
     def samples(self) -> Samples:
         """Return what went wrong, by metric stem."""
-        return {
-            'kv_offload_damaged_blocks{tier="shared"}': self.num_damaged,
-            'kv_offload_failures{tier="shared"}': self.num_failures,
-        }
+        return {'kv_offload_damaged_blocks{tier="shared"}': self.num_damaged}
 
     def describe(self) -> str:
         """Return where it is and whether it answers, for people."""
@@ -145,6 +144,7 @@ class SharedTier:
 
     def close(self) -> None:
         """Close the connections."""
+        self._is_closed.set()
         for client in self._clients:
             client.close()
 
@@ -158,6 +158,13 @@ class SharedTier:
             log.warning("[kv_tiers] %s is not used: %r.", self._shown, error)
             self._fingerprint.set_exception(error)
 
+    def _watch(self) -> None:
+        """Cut off answers that come byte by byte, or never end: each byte alone is in time."""
+        while not self._is_closed.wait(ANSWER_SECONDS):
+            for client, begun in zip(self._clients, self._begun, strict=True):
+                if time.monotonic() - begun > ANSWER_SECONDS:
+                    client.connection_pool.disconnect()
+
     def _is_in_use(self) -> bool:
         name = self._fingerprint
         is_named = name.done() and name.exception() is None
@@ -165,22 +172,27 @@ class SharedTier:
 
     def _call(self, number: int, ask: Callable[[Any], T]) -> T | None:
         """Return the store's answer; None when it gives none in time."""
-        from redis import RedisError
-
         if not self._is_in_use():
             return None
+        self._begun[number] = time.monotonic()
         try:
             return ask(self._clients[number])
-        except (RedisError, OSError) as error:
+        except Exception as error:  # what anybody answers may break the client in its own ways
             self.num_failures += 1
             self._resumes = time.monotonic() + REST_SECONDS
-            log.warning("[kv_tiers] %s is left alone for a while: %s.", self._shown, error)
+            log.warning("[kv_tiers] %s is left alone for a while: %r.", self._shown, error)
+            # The rest of an answer is not another one's.
+            self._clients[number].connection_pool.disconnect()
             return None
+        finally:
+            self._begun[number] = math.inf
 
 
 def _connect(url: str, shown: str) -> Redis:
     try:
         from redis import Redis
+        from redis.backoff import NoBackoff
+        from redis.retry import Retry
     except ImportError:
         raise ConfigError(
             "[config] --kv-offload-url needs the package redis; it is not installed. "
@@ -188,7 +200,10 @@ def _connect(url: str, shown: str) -> Redis:
         ) from None
     try:
         client: Redis = Redis.from_url(
-            url, socket_timeout=ANSWER_SECONDS, socket_connect_timeout=ANSWER_SECONDS
+            url,
+            socket_timeout=ANSWER_SECONDS,
+            socket_connect_timeout=ANSWER_SECONDS,
+            retry=Retry(NoBackoff(), 0),
         )
     except ValueError as error:
         raise ConfigError(

@@ -19,11 +19,13 @@ class SlowTier(Protocol):
         label: For metrics.
         is_writable: Whether blocks are put into it.
         byte_seconds: What a byte takes until that was measured.
+        num_failures: Times that it did not answer, or take a block.
     """
 
     label: str
     is_writable: bool
     byte_seconds: float
+    num_failures: int
 
     def contains(self, block_hash: bytes) -> bool | None:
         """Return at once whether it has a block; None when only :meth:`look_up` can tell."""
