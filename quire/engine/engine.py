@@ -98,7 +98,9 @@ class Engine:
         moves = None if self._tier_gate is None else self._tier_gate.moves
         self._flights = Flights(depth)
         self._early: list[EngineOutput] = []  # of steps that ended between two calls of `step`
-        observers = (self._lifetimes, self._canary_feed, moves, self._flights)
+        # A single one is never under way while blocks change hands.
+        flights = self._flights if depth > 1 else None
+        observers = (self._lifetimes, self._canary_feed, moves, flights)
         spec, num_blocks = executor.kv_cache_spec, executor.num_blocks
         kv = KVCacheManager(
             BlockPool(num_blocks, [o for o in observers if o is not None]),

@@ -59,13 +59,13 @@ def move_blocks(plan: SchedulerOutput, kv_cache: KVCache, store: BlockStore) -> 
     for (block_id, block_hash), data in zip(plan.block_stores, stored, strict=True):
         try:
             store.put(block_hash, data)
-        except Exception as error:
+        except Exception as error:  # as the protocol says
             log.warning("[block_store] block %d was not kept: %r", block_id, error)
     if plan.block_loads:
         start = time.perf_counter()
         kv_cache.write_blocks(found, loaded[: len(found)])
         store.moved(len(found), seconds + time.perf_counter() - start)
-    return [block_id for block_id, _ in plan.block_loads if block_id not in set(found)]
+    return sorted({block_id for block_id, _ in plan.block_loads}.difference(found))
 
 
 def _get_blocks(
@@ -78,7 +78,7 @@ def _get_blocks(
         try:
             loaded[len(found)] = _checked(store.get(block_hash), num_bytes)
             found.append(block_id)
-        except Exception as error:
+        except Exception as error:  # as the protocol says; memory may have given it up since
             log.warning("[block_store] block %d is computed, not loaded: %r", block_id, error)
     return found, loaded
 
@@ -95,7 +95,7 @@ def save_blocks(
     for (block_id, block_hash), data in zip(blocks, saved, strict=True):
         try:
             store.save(block_hash, data)
-        except Exception as error:
+        except Exception as error:  # as the protocol says
             log.warning("[block_store] block %d was not saved: %r", block_id, error)
 
 

@@ -44,6 +44,13 @@ def evicted(run: Run, num_tokens: int = 40) -> list[int]:
     return prompt
 
 
+def stuck(run: Run) -> list[int]:
+    """Return a prompt whose blocks a tier has and does not give."""
+    prompt = evicted(run)
+    run.executor.slow.patience = 10**9
+    return prompt
+
+
 def test_evicted_blocks_come_back_and_count_as_cached(tiered):
     run = tiered()
     prompt = evicted(run)
@@ -94,8 +101,7 @@ def test_others_run_while_one_waits(tiered):
 
 def test_a_tier_that_takes_too_long_is_given_up(tiered):
     run = tiered()
-    prompt = evicted(run)
-    run.executor.slow.patience = 10**9
+    prompt = stuck(run)
     run.add("again", prompt, max_tokens=4)
     run.step()
     assert run.engine.scheduler.held and run.engine.seconds_until_work() == 0
@@ -106,8 +112,7 @@ def test_a_tier_that_takes_too_long_is_given_up(tiered):
 
 def test_abort_and_deadline_of_one_that_waits(tiered):
     run = tiered()
-    prompt = evicted(run)
-    run.executor.slow.patience = 10**9
+    prompt = stuck(run)
     run.add("aborted", prompt, max_tokens=4)
     run.add("late", prompt, max_tokens=4, deadline=run.clock() + 5)
     run.step()

@@ -154,7 +154,7 @@ class SharedTier:
     def _prepare(self, find_fingerprint: Callable[[], bytes]) -> None:
         try:
             self._fingerprint.set_result(find_fingerprint())
-        except Exception as error:
+        except Exception as error:  # without its name a store is not used; all else works
             log.warning("[kv_tiers] %s is not used: %r.", self._shown, error)
             self._fingerprint.set_exception(error)
 
