@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from quire.llm.replicas.dispatcher import Assignment, Dispatcher, Job
 
 
@@ -19,11 +17,6 @@ class PromptPools:
         self._pools = (short, long)
         self._of_engine = {engine: pool for pool in self._pools for engine in pool.loads}
         self._long_tokens = long_tokens
-
-    @property
-    def loads(self) -> Mapping[int, int]:
-        """Tokens that each engine is likely to compute still."""
-        return {**self._pools[0].loads, **self._pools[1].loads}
 
     def choose(self, job: Job) -> Assignment | None:
         """Return where a request goes, which counts from now on; None when no engine serves."""

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
 from contextlib import aclosing
 from dataclasses import replace
 
-from quire.core.errors import CapacityError, EngineDeadError, QuireError
+from quire.core.errors import QuireError
 from quire.core.log import get_logger
 from quire.core.metrics import Samples
 from quire.core.request import EngineRequest
 from quire.core.sampling_params import RequestOutputKind, SamplingParams
-from quire.llm.process.proxy import EngineProxy
 from quire.llm.replicas.dispatcher import Assignment, Dispatcher, Job
 from quire.llm.replicas.prefill_choice import PrefillChoice
+from quire.llm.replicas.serving_engines import ServingEngines
 
 log = get_logger(__name__)
 
@@ -24,6 +23,7 @@ _PROMPT_ALONE = SamplingParams(
     temperature=0.0,
     ignore_eos=True,
     detokenize=False,
+    speculative=False,
     output_kind=RequestOutputKind.FINAL_ONLY,
 )
 
@@ -34,18 +34,17 @@ class PrefillWorkers:
     Whatever fails here costs time alone: what has not come is computed there.
 
     Args:
-        engines: By number.
+        engines: That compute prompts.
         dispatcher: Of these.
         choice: Which prompts.
     """
 
     def __init__(
-        self, engines: Mapping[int, EngineProxy], dispatcher: Dispatcher, choice: PrefillChoice
+        self, engines: ServingEngines, dispatcher: Dispatcher, choice: PrefillChoice
     ) -> None:
         self._engines = engines
         self._dispatcher = dispatcher
         self.choice = choice
-        self._lost: set[int] = set()
         self._num_prompts = {"apart": 0, "mixed": 0}
 
     async def compute(
@@ -64,8 +63,7 @@ class PrefillWorkers:
         if own is None:
             return False
         num_tokens = own.prompt_tokens + self._dispatcher.loads[own.engine]
-        params = replace(_PROMPT_ALONE, speculative=False)
-        asked = request.for_prompt_alone(params, target.engine)
+        asked = request.for_prompt_alone(_PROMPT_ALONE, target.engine)
         start = time.monotonic()
         try:
             async with aclosing(self._engines[own.engine].generate(asked)) as outputs:
@@ -98,27 +96,11 @@ class PrefillWorkers:
             return None  # it needs more of the prompt than its blocks
         if not self.choice.is_long(target.prompt_tokens):
             return None
-        for engine in [*self._lost]:
-            if self._serves(engine):
-                self._lost.remove(engine)
-                self._dispatcher.found(engine)
-        asked = replace(job, max_tokens=1, num_sequences=1)
-        while (own := self._dispatcher.choose(asked)) is not None:
-            if not self._serves(own.engine):
-                self._dispatcher.ended(own)
-                self._dispatcher.lost(own.engine)
-                self._lost.add(own.engine)
-                continue
-            queued = self._dispatcher.loads[own.engine] - own.prompt_tokens - own.output_tokens
-            if self.choice.is_apart(target.prompt_tokens, queued, num_others):
-                return own
-            self._dispatcher.ended(own)
+        own = self._engines.choose(replace(job, max_tokens=1, num_sequences=1))
+        if own is None:
             return None
+        queued = self._dispatcher.loads[own.engine] - own.prompt_tokens - own.output_tokens
+        if self.choice.is_apart(target.prompt_tokens, queued, num_others):
+            return own
+        self._dispatcher.ended(own)
         return None
-
-    def _serves(self, engine: int) -> bool:
-        try:
-            self._engines[engine].check_serving()
-        except (EngineDeadError, CapacityError):
-            return False
-        return True

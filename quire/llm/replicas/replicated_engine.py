@@ -33,6 +33,7 @@ from quire.llm.replicas.prefill_choice import PrefillChoice
 from quire.llm.replicas.prefill_workers import PrefillWorkers
 from quire.llm.replicas.prefix_index import block_names
 from quire.llm.replicas.roles import NO_ROLES, Roles
+from quire.llm.replicas.serving_engines import ServingEngines
 
 log = get_logger(__name__)
 
@@ -67,14 +68,15 @@ class ReplicatedEngine:
         if roles.num_long:
             of_long = self._create_dispatcher(num_short, len(engines))
             self._dispatcher = PromptPools(self._dispatcher, of_long, roles.long_tokens)
+        self._serving = ServingEngines(dict(enumerate(engines)), self._dispatcher)
         self._prefill: PrefillWorkers | None = None
         if roles.num_prefill:
             workers = {number: self._all[number] for number in range(len(engines), len(self._all))}
             own = self._create_dispatcher(len(engines), len(self._all))
-            self._prefill = PrefillWorkers(workers, own, PrefillChoice(roles.prefill_tokens))
+            choice = PrefillChoice(roles.prefill_tokens)
+            self._prefill = PrefillWorkers(ServingEngines(workers, own), own, choice)
         self._num_live: Counter[int] = Counter()
         self._views = EngineViews(self)
-        self._lost: set[int] = set()
         # Of live requests, and of ended ones whose blocks are kept.
         self._places: dict[str, int] = {}
         self._numbers = itertools.count()
@@ -105,14 +107,14 @@ class ReplicatedEngine:
                     yield output
                 return
             except (EngineDeadError, CapacityError) as error:
-                is_lost = not self._serves(assignment.engine) or isinstance(error, EngineDeadError)
+                is_lost = not self._serving.serves(assignment.engine) or isinstance(error, EngineDeadError)
                 if is_answered or not is_lost or self._closed or num_tries == MOST_TRIES:
                     raise
                 log.warning("%s Request %s goes to another engine.", error, request.request_id)
 
     async def abort(self, request_id: str) -> None:
         """End a request with ``abort``; its blocks are free on return."""
-        place = self._places.get(request_id)
+        place = self._places.pop(request_id, None)
         if place is not None:
             await self._engines[place].abort(request_id)
 
@@ -193,18 +195,11 @@ class ReplicatedEngine:
             CapacityError: All are being restarted.
             EngineDeadError: They were shut down.
         """
-        for engine in [*self._lost]:
-            if self._serves(engine):
-                self._lost.remove(engine)
-                self._dispatcher.found(engine)
         place = self._place_of_blocks(request)
-        if place is not None and self._serves(place):
+        if place is not None and self._serving.serves(place):
             return self._dispatcher.assign(place, job)
-        while (assignment := self._dispatcher.choose(job)) is not None:
-            if self._serves(assignment.engine):
-                return assignment
-            self._dispatcher.ended(assignment)
-            self._lose(assignment.engine)
+        if (assignment := self._serving.choose(job)) is not None:
+            return assignment
         self._engines[0].check_serving()
         return self._assign(request, job)  # it has just come back
 
@@ -248,7 +243,7 @@ class ReplicatedEngine:
             self._num_live[assignment.engine] -= 1
             dispatcher.ended(assignment, num_tokens / request.params.n if is_finished else None)
             if is_new and not (request.continuation.keeps_blocks and is_finished):
-                del self._places[request_id]
+                self._places.pop(request_id, None)  # an abort has taken it
 
     async def _compute_apart(
         self, request: EngineRequest, job: Job, assignment: Assignment
@@ -257,14 +252,3 @@ class ReplicatedEngine:
             return False
         others = self._num_live[assignment.engine] - 1
         return await self._prefill.compute(request, job, assignment, others)
-
-    def _serves(self, engine: int) -> bool:
-        try:
-            self._engines[engine].check_serving()
-        except (EngineDeadError, CapacityError):
-            return False
-        return True
-
-    def _lose(self, engine: int) -> None:
-        self._lost.add(engine)
-        self._dispatcher.lost(engine)

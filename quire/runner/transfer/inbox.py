@@ -52,7 +52,6 @@ class Inbox:
         self._expected: dict[bytes, int] = {}  # offered, each by one sender
         self._connections: set[socket.socket] = set()
         self.is_cached: Callable[[bytes], bool] = lambda block_hash: False
-        self.num_received = 0
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self._listener.bind("\0" + address)
         self._listener.listen()
@@ -124,7 +123,6 @@ class Inbox:
             return False
         del self._expected[block_hash]
         self._rows[block_hash] = row
-        self.num_received += 1
         return True
 
     def _take_row(self) -> int | None:

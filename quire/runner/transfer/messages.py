@@ -17,6 +17,8 @@ import msgspec
 #: In place of a row: the receiver has the block, or no room for it.
 NO_ROW = -1
 _LENGTH_BYTES = 4
+#: Of a message: the hashes of a prompt of millions of tokens.
+_MOST_BYTES = 2**26
 
 
 class Hello(msgspec.Struct, tag=True):
@@ -73,14 +75,17 @@ def receive(connection: socket.socket) -> tuple[Message, list[int]]:
 
     Raises:
         EOFError: The other side is gone.
-        OSError: It does not send in time.
+        OSError: It does not send in time, or a message that is too long.
         msgspec.DecodeError: It is no message.
     """
     head, descriptors, *_ = socket.recv_fds(connection, _LENGTH_BYTES, 1)
     head += _read(connection, _LENGTH_BYTES - len(head)) if head else b""
     if not head:
         raise EOFError
-    return _decoder.decode(_read(connection, int.from_bytes(head, "little"))), descriptors
+    length = int.from_bytes(head, "little")
+    if length > _MOST_BYTES:
+        raise OSError(f"a message must have at most {_MOST_BYTES} bytes; got {length}")
+    return _decoder.decode(_read(connection, length)), descriptors
 
 
 def _read(connection: socket.socket, count: int) -> bytes:

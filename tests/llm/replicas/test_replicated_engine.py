@@ -15,11 +15,14 @@ import pytest
 import pytest_asyncio
 
 from quire import LLM, SamplingParams
+from quire.core.beam_search_params import BeamSearchParams
 from quire.core.config import EngineConfig, ModelOptions
 from quire.core.errors import CapacityError, ConfigError, EngineDeadError, ModelLoadError
 from quire.core.loading import Loading
 from quire.core.machine import read_machine
 from quire.core.metrics import add_up
+from quire.core.request import EngineRequest
+from quire.llm.beam_search_stream import search_beams
 from quire.llm.process.proxy import EngineProxy
 from quire.llm.replicas.loading import divide, load_replicas
 from quire.llm.replicas.replicated_engine import ReplicatedEngine
@@ -149,6 +152,20 @@ async def test_aborts_and_views_reach_the_engine(create: Callable[..., Replicate
     assert output.outputs[0].finish_reason == "abort"
     assert add_up(view.stats(), "num_requests_running") == 0
     await engine.abort("unknown")
+
+
+async def test_beams_are_those_of_one_engine_and_nothing_of_them_is_kept(
+    create: Callable[..., ReplicatedEngine], create_llm: Callable[..., LLM]
+) -> None:
+    engine, params = create(), BeamSearchParams(beam_width=3, max_tokens=6, ignore_eos=True)
+    tokens = engine.tokenizer.encode("a text")
+    for name in ("a", "b"):
+        request = EngineRequest(name, tokens, SamplingParams(temperature=0.0))
+        (output,) = [o async for o in search_beams(engine, request, params)]
+        expected = create_llm().beam_search([{"prompt_token_ids": tokens}], params)[0]
+        best = [beam.tokens[len(tokens) :] for beam in expected.sequences]
+        assert [list(one.token_ids) for one in output.outputs] == best
+    assert engine._places == {}, "ids of beams add up otherwise"
 
 
 def test_engines_divide_memory_and_cores() -> None:
