@@ -1,0 +1,129 @@
+"""Several engines over HTTP, by OpenAI's client: the answers of one, whatever is asked of them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Iterator
+from contextlib import ExitStack, asynccontextmanager
+from typing import Any
+
+import httpx2
+import openai
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from tools.serve_process import ServeProcess
+
+MODEL = ("quire-tiny", "--threads", "1", "--memory", "600MiB", "--max-num-seqs", "8")
+ADAPTERS = ("--enable-lora", "--lora-modules", "sql=quire-tiny-sql", "--spec-method", "ngram")
+SITES = {
+    "ranks": ("-dp", "2", "-tp", "2"),
+    "roles": ("--disaggregate", "1p1d", "--disaggregate-tokens", "64"),
+}
+LONG = "A list of customers, with their names, towns and orders. " * 12 + "Name those in Rome."
+SCHEMA = {
+    "type": "object",
+    "properties": {"age": {"type": "integer"}, "is_new": {"type": "boolean"}},
+    "required": ["age", "is_new"],
+    "additionalProperties": False,
+}
+STRUCTURED = {"type": "json_schema", "json_schema": {"name": "customer", "schema": SCHEMA}}
+ASKED: list[dict[str, Any]] = [
+    {"temperature": 0},
+    {"temperature": 0.9, "n": 2},
+    {"temperature": 0.9, "response_format": STRUCTURED},
+]
+
+
+@asynccontextmanager
+async def connect(server: ServeProcess) -> AsyncIterator[openai.AsyncOpenAI]:
+    url = f"{server.wait_ready()}/v1"
+    async with openai.AsyncOpenAI(base_url=url, api_key="none", max_retries=0) as client:
+        yield client
+
+
+async def ask(
+    client: openai.AsyncOpenAI, model: str, text: str, **asked: Any
+) -> tuple[list[Any], int]:
+    """Return text, end and log-probabilities of each choice, and how many tokens were cached."""
+    answer = await client.chat.completions.create(
+        model=model,
+        messages=[{"role": "user", "content": text}],
+        max_completion_tokens=24,
+        logprobs=True,
+        seed=7,
+        **asked,
+    )
+    choices = [
+        (c.message.content, c.finish_reason, [(t.token, t.logprob) for t in c.logprobs.content])
+        for c in answer.choices
+        if c.logprobs is not None and c.logprobs.content is not None
+    ]
+    assert answer.usage is not None and answer.usage.prompt_tokens_details is not None
+    return choices, answer.usage.prompt_tokens_details.cached_tokens or 0
+
+
+async def ask_all(client: openai.AsyncOpenAI) -> list[Any]:
+    """Return the answers of the model and of its adapter, the adapter's to a long prompt first."""
+    found = []
+    for model in ("sql", "quire-tiny"):
+        for text in (LONG, "Name all customers."):
+            for asked in ASKED:
+                choices, _ = await ask(client, model, text, **asked)
+                assert len(choices) == asked.get("n", 1)
+                if "response_format" in asked and choices[0][1] == "stop":
+                    assert json.loads(choices[0][0]).keys() == SCHEMA["properties"].keys()
+                found.append(choices)
+    return found
+
+
+async def begin_stream(client: openai.AsyncOpenAI) -> Any:
+    """Return a long answer that has begun: it holds prompts up, and they it."""
+    stream = await client.chat.completions.create(
+        model="quire-tiny",
+        messages=[{"role": "user", "content": "Tell a story."}],
+        max_completion_tokens=1500,
+        stream=True,
+        extra_body={"ignore_eos": True},
+    )
+    await anext(aiter(stream))
+    return stream
+
+
+def total(server: ServeProcess, name: str, **labels: str) -> float:
+    """Return a metric of all engines."""
+    text = httpx2.get(f"{server.address}/metrics").text
+    return sum(
+        sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+        if sample.name == name and labels.items() <= sample.labels.items()
+    )
+
+
+@pytest.fixture(scope="module")
+def one() -> Iterator[ServeProcess]:
+    """One engine, whose answers are right."""
+    with ServeProcess([*MODEL, *ADAPTERS]) as server:
+        yield server
+
+
+@pytest.mark.parametrize("site", SITES)
+async def test_answers_are_those_of_one_engine(one: ServeProcess, site: str) -> None:
+    with ExitStack() as stack:
+        server = stack.enter_context(ServeProcess([*MODEL, *ADAPTERS, *SITES[site]]))
+        async with connect(one) as client:
+            expected = await ask_all(client)
+        async with connect(server) as client:
+            streams = [await begin_stream(client) for _ in range(2)]
+            _, num_cached = await ask(client, "sql", f"First. {LONG}")
+            if site == "roles":
+                assert num_cached, "an adapter's prompt is computed apart, too"
+                assert total(server, "quire:prefill_requests_total", place="apart") == 1
+            assert await ask_all(client) == expected
+            for stream in streams:
+                await stream.close()
+            while total(server, "quire:num_requests_running"):
+                pass  # what nobody reads ends
+            assert total(server, "quire:num_kv_blocks", state="used") == 0
+        assert server.end() == 0 and "Traceback" not in server.stderr
