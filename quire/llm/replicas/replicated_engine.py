@@ -107,7 +107,8 @@ class ReplicatedEngine:
                     yield output
                 return
             except (EngineDeadError, CapacityError) as error:
-                is_lost = not self._serving.serves(assignment.engine) or isinstance(error, EngineDeadError)
+                is_lost = isinstance(error, EngineDeadError)
+                is_lost = is_lost or not self._serving.serves(assignment.engine)
                 if is_answered or not is_lost or self._closed or num_tries == MOST_TRIES:
                     raise
                 log.warning("%s Request %s goes to another engine.", error, request.request_id)

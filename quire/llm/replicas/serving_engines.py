@@ -1,4 +1,4 @@
-"""Engines that a dispatcher chooses from, as long as they serve; it asks them before each choice."""
+"""Engines that a dispatcher chooses from, as long as they serve; each choice asks them."""
 
 from __future__ import annotations
 
