@@ -130,3 +130,16 @@ def quire_log() -> Iterator[list[logging.LogRecord]]:
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Say how long repeated faults go on; the suite has a short form."""
     parser.addoption("--fault-times", type=int, default=2)
+
+
+@pytest.fixture(autouse=True)
+def _cores() -> Iterator[None]:
+    """No test leaves this thread on fewer cores than it had: later ones would run there."""
+    if not hasattr(os, "sched_getaffinity"):
+        yield
+        return
+    before = os.sched_getaffinity(0)
+    yield
+    after = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, before)
+    assert after == before

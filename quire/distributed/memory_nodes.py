@@ -8,6 +8,8 @@ wake a rank on the core of one that is waited for while another core has nothing
 from __future__ import annotations
 
 import os
+import threading
+from collections import Counter
 from collections.abc import Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -59,46 +61,91 @@ def cores_of_rank(
     return frozenset(processors)
 
 
-def bind_rank(rank: int, size: int, threads: int, root: Path = Path("/")) -> str:
+@dataclass(frozen=True, slots=True)
+class Binding:
+    """A rank whose thread is kept on some cores until :meth:`release`, from any thread.
+
+    Attributes:
+        text: What was done, for the log.
+        thread: As the system numbers it; None where nothing was done.
+    """
+
+    text: str
+    thread: int | None = None
+
+    def release(self) -> None:
+        """Let the thread, and those it has started, run where it could before the first binding."""
+        if self.thread is not None:
+            _bound.leave(self.thread)
+
+
+def bind_rank(rank: int, size: int, threads: int, root: Path = Path("/")) -> Binding:
     """Keep this thread, and those that it will start, on the rank's share of the machine.
+
+    A thread may be bound by several engines, which are let go in any order.
 
     Args:
         rank, size: Of this process among those of the machine.
         threads: That each of them computes with.
         root: Of the system's files.
-
-    Returns:
-        What was done, for the log.
     """
     if size == 1 or not hasattr(os, "sched_setaffinity"):
-        return f"rank {rank} may use all cores"
-    allowed = os.sched_getaffinity(0)
+        return Binding(f"rank {rank} may use all cores")
+    thread = threading.get_native_id()
+    allowed = _bound.before(thread)
     nodes = read_nodes(root, allowed) or [MemoryNode(0, frozenset(allowed))]
     processors = cores_of_rank(nodes, rank, size, threads)
     if processors == allowed:
-        return f"rank {rank} may use all cores: there is one memory node, and others share it"
+        return Binding(
+            f"rank {rank} may use all cores: there is one memory node, and others share it"
+        )
     try:
-        os.sched_setaffinity(0, processors)
+        _bound.keep(thread, processors)
     except OSError as error:
-        return f"rank {rank} may use all cores: the system refuses to bind it ({error})"
+        return Binding(f"rank {rank} may use all cores: the system refuses to bind it ({error})")
     own = nodes_of_rank(nodes, rank, size)
     if len(nodes) > 1:
         native.use_memory_nodes([node.number for node in own])
     names = ", ".join(str(node.number) for node in own)
-    return f"rank {rank} is bound to memory node {names}, {len(processors)} processors"
+    text = f"rank {rank} is bound to memory node {names}, {len(processors)} processors"
+    return Binding(text, thread)
 
 
-def allow(processors: Collection[int]) -> None:
-    """Undo :func:`bind_rank`: let this thread run on ``processors``, and memory lie anywhere."""
-    if processors:
-        with suppress(OSError):
-            os.sched_setaffinity(0, processors)
-    native.use_memory_nodes([])
+class _BoundThreads:
+    """Where threads of this process could run before they were bound, and how often they are."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._before: dict[int, frozenset[int]] = {}
+        self._count: Counter[int] = Counter()
+
+    def before(self, thread: int) -> frozenset[int]:
+        with self._lock:
+            return self._before.get(thread) or frozenset(os.sched_getaffinity(thread))
+
+    def keep(self, thread: int, processors: frozenset[int]) -> None:
+        with self._lock:
+            before = self._before.get(thread) or frozenset(os.sched_getaffinity(thread))
+            os.sched_setaffinity(thread, processors)
+            self._before[thread] = before
+            self._count[thread] += 1
+
+    def leave(self, thread: int) -> None:
+        with self._lock:
+            self._count[thread] -= 1
+            if self._count[thread]:
+                return
+            before = self._before.pop(thread)
+            native.use_memory_nodes([])
+            with suppress(OSError):  # it has ended
+                bound = os.sched_getaffinity(thread)
+                for task in {thread, *map(int, os.listdir("/proc/self/task"))}:
+                    with suppress(OSError):
+                        if os.sched_getaffinity(task) == bound:
+                            os.sched_setaffinity(task, before)
 
 
-def allowed_processors() -> frozenset[int]:
-    """Return what this thread may run on; nothing where the system does not tell."""
-    return frozenset(os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else ())
+_bound = _BoundThreads()
 
 
 def _numbers(text: str) -> set[int]:

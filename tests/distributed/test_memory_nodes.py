@@ -10,8 +10,6 @@ import pytest
 
 from quire.distributed.memory_nodes import (
     MemoryNode,
-    allow,
-    allowed_processors,
     bind_rank,
     cores_of_rank,
     nodes_of_rank,
@@ -60,25 +58,44 @@ def test_a_rank_stays_on_its_node(tmp_path: Path) -> None:
         pytest.skip("binding needs two processors")
     root = machine(tmp_path, str(first), ",".join(map(str, others)))
 
-    def bind(rank: int, size: int) -> tuple[str, set[int]]:
-        return bind_rank(rank, size, 1, root), os.sched_getaffinity(0)
+    with ThreadPoolExecutor(1) as pool:
+        assert pool.submit(bind_rank, 0, 1, 1, root).result().text == "rank 0 may use all cores"
+    with ThreadPoolExecutor(1) as pool:
+        binding = pool.submit(bind_rank, 0, 2, 1, root).result()
+        assert pool.submit(os.sched_getaffinity, 0).result() == {first}
+        binding.release()  # from another thread
+        assert pool.submit(os.sched_getaffinity, 0).result() == {first, *others}
+    assert binding.text == "rank 0 is bound to memory node 0, 1 processors"
+    assert os.sched_getaffinity(0) == {first, *others}
+
+
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
+def test_engines_of_one_thread_are_let_go_in_any_order(tmp_path: Path, order: list[int]) -> None:
+    """Each binds it as if the other did not; threads that it has started are let go with it."""
+    first, *others = sorted(os.sched_getaffinity(0))
+    if not others:
+        pytest.skip("binding needs two processors")
+    root = machine(tmp_path, str(first), ",".join(map(str, others)))
+
+    def bind() -> list[set[int]]:
+        found = []
+        bindings = [bind_rank(rank, 2, 1, root) for rank in (0, 1)]
+        with ThreadPoolExecutor(1) as started:
+            found.append(started.submit(os.sched_getaffinity, 0).result())
+            for number in order:
+                bindings[number].release()
+                found.append(started.submit(os.sched_getaffinity, 0).result())
+        return found
 
     with ThreadPoolExecutor(1) as pool:
-        assert pool.submit(bind, 0, 1).result() == ("rank 0 may use all cores", {first, *others})
-    with ThreadPoolExecutor(1) as pool:
-        told, processors = pool.submit(bind, 0, 2).result()
-        pool.submit(allow, {first, *others}).result()
-        assert pool.submit(allowed_processors).result() == {first, *others}
-    assert told == "rank 0 is bound to memory node 0, 1 processors"
-    assert processors == {first}
-    assert os.sched_getaffinity(0) == {first, *others}
+        assert pool.submit(bind).result() == [{*others}, {*others}, {first, *others}]
 
 
 def test_one_node_that_ranks_share_with_others_binds_nobody(tmp_path: Path) -> None:
     processors = os.sched_getaffinity(0)
     root = machine(tmp_path, f"{min(processors)}-{max(processors)}")
     told = bind_rank(1, 2, len(processors), root)
-    assert told == "rank 1 may use all cores: there is one memory node, and others share it"
+    assert told.text == "rank 1 may use all cores: there is one memory node, and others share it"
     assert os.sched_getaffinity(0) == processors
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from quire.core.child_process import ChildProcess, ending_text
 from quire.core.config import EngineConfig
 from quire.core.log import get_logger
-from quire.distributed.memory_nodes import allow, allowed_processors, bind_rank
+from quire.distributed.memory_nodes import Binding, bind_rank
 from quire.distributed.shared_memory_group import SharedMemory
 from quire.runner.parallel.handshake import StartRank, send
 from quire.runner.parallel.ranks import Peer, Ranks
@@ -31,12 +31,13 @@ def start_local_ranks(folder: Path, config: EngineConfig) -> Ranks:
     layout = config.parallel.layout
     world = SharedMemory.create(layout.size, layout.groups)
     children: list[ChildProcess] = []
-    processors = allowed_processors()
+    bindings: list[Binding] = []
 
     def end() -> None:
         for child in children:
             child.end(at_once=False)
-        allow(processors)
+        for binding in bindings:
+            binding.release()
 
     try:
         for rank in range(1, layout.size):
@@ -45,7 +46,8 @@ def start_local_ranks(folder: Path, config: EngineConfig) -> Ranks:
             socket.send_fds(child.socket, [b"\0"], [world.descriptor])
             send(child.socket, StartRank(rank, str(folder), config.of_rank(rank)))
         # After the others were started, which would inherit it.
-        log.info("[parallel] %s", bind_rank(0, layout.size, config.parallel.threads or 1))
+        bindings.append(bind_rank(0, layout.size, config.parallel.threads or 1))
+        log.info("[parallel] %s", bindings[0].text)
     except BaseException:
         end()
         world.close()

@@ -35,7 +35,7 @@ def run(connection: socket.socket) -> None:
         return
     options = start.config.parallel
     bound = bind_rank(start.rank, options.layout.size, options.threads or 1)
-    log.debug("[parallel] %s", bound)
+    log.debug("[parallel] %s", bound.text)
     world = SharedMemory.attach(descriptor, start.rank)
     os.close(descriptor)
     serve(connection, start, world)
