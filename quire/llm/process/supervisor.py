@@ -36,6 +36,7 @@ from quire.llm.process.messages import (
     ToEngine,
     from_engine,
 )
+from quire.llm.process.restart_delay import RestartDelay
 from quire.llm.process.step_pace import StepPace
 
 log = get_logger(__name__)
@@ -44,10 +45,6 @@ log = get_logger(__name__)
 TICK_SECONDS = 0.25
 #: Between two looks; more means that this process was paused, perhaps with the whole machine.
 MAX_LOOK_SECONDS = 1.0
-FIRST_BACKOFF_SECONDS = 0.5
-MAX_BACKOFF_SECONDS = 30.0
-#: An engine that served this long has recovered: the next restart is prompt again.
-STABLE_SECONDS = 60.0
 
 
 class Owner(Protocol):
@@ -112,6 +109,7 @@ class Supervisor:
         self._cpu_seconds = 0.0
         self._closed = False
         self._retry_time = 0.0
+        self._has_served = False  # the process that runs
         self._stats: Samples = {}  # of the process that serves
         self._ended_stats: Samples = {}  # counted by those before it
         self._waker, self._wake = socket.socketpair()
@@ -192,24 +190,22 @@ class Supervisor:
 
     # -- in the thread ------------------------------------------------------------------------
     def _run(self) -> None:
-        backoff = FIRST_BACKOFF_SECONDS
+        delay = RestartDelay()
         while not self._closed:
-            self._retry_time = time.monotonic() + backoff
             started = time.monotonic()
+            self._has_served = False
             error = self._run_process()
             if not self._first_load.done():
                 self._first_load.set_exception(error)
                 return
             if self._closed:
                 break
-            if time.monotonic() - started > STABLE_SECONDS:
-                backoff = FIRST_BACKOFF_SECONDS
             self.num_restarts += 1
-            self._retry_time = time.monotonic() + backoff
-            log.error("%s It is started again in %.1f s.", error, backoff)
+            seconds = delay.after(time.monotonic() - started, has_served=self._has_served)
+            self._retry_time = time.monotonic() + seconds
+            log.error("%s It is started again in %.1f s.", error, seconds)
             while not self._closed and time.monotonic() < self._retry_time:
                 time.sleep(min(TICK_SECONDS, max(0.0, self._retry_time - time.monotonic())))
-            backoff = min(2 * backoff, MAX_BACKOFF_SECONDS)
         self._owner.ended(None)
 
     def _run_process(self) -> QuireError:
@@ -294,6 +290,7 @@ class Supervisor:
             self._start.config = replace(config, model=model)
             self._owner.loaded(message)
             self._serving = link
+            self._has_served = True
             if self._first_load.done():
                 log.info("[engine] it serves again")
             else:
