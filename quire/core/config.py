@@ -319,7 +319,9 @@ class EngineConfig:
 
     def of_rank(self, rank: int) -> EngineConfig:
         """Return the settings of one of the ranks of an engine."""
-        return replace(self, parallel=self.parallel.of_rank(rank))
+        memory = self.parallel.memory_of_rank(rank)
+        cache = self.cache if memory is None else replace(self.cache, memory=memory)
+        return replace(self, cache=cache, parallel=self.parallel.of_rank(rank))
 
     def __post_init__(self) -> None:
         for part in (*(getattr(self, name) for name in PARTS), self):

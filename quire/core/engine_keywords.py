@@ -130,6 +130,9 @@ class EngineKeywords(TypedDict, total=False):
     pipeline_parallel_size: int
     stage_layers: str | None
     stage_devices: str | None
+    stage_memory: str | None
+    device_map: Literal["auto"] | None
+    max_memory: JsonObject | None
     data_parallel_size: int
     enable_expert_parallel: bool
     num_redundant_experts: int

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
 from typing import Literal, cast, get_args
 
+from quire.core.counts import parse_count
+from quire.core.device_map import read_max_memory
 from quire.core.errors import ConfigError
 from quire.core.option import option
 from quire.core.parallel_layout import ParallelLayout
@@ -33,6 +36,18 @@ class ParallelOptions:
     )
     stage_devices: str | None = option(
         None, "backend of each stage, such as cpu,reference, in place of --device"
+    )
+    stage_memory: str | None = option(
+        None, "bytes of each stage, such as 2GiB,1GiB; default: those of the engine, divided"
+    )
+    device_map: Literal["auto"] | None = option(
+        None, "auto: stages by memory, one where the first device holds the model"
+    )
+    max_memory: str | None = option(
+        None,
+        "its devices, in order, with the most bytes of each, such as cpu=2GiB,reference=1GiB; "
+        "default: --device and what is free",
+        is_json=True,
     )
     data_parallel_size: int = option(
         1, "engines of the model that share its requests (quire serve)", aliases=("-dp",)
@@ -72,6 +87,25 @@ class ParallelOptions:
             return self
         return replace(self, device=cast(Device, devices[stage]), stage_devices=None)
 
+    def memory_of_rank(self, rank: int) -> int | None:
+        """Return the bytes that are given for it; None where none are."""
+        given, (stage, _) = _parts(self.stage_memory), self.layout.place(rank)
+        return parse_count(given[stage]) // self.tensor_parallel_size if given else None
+
+    def of_stages(
+        self, layers: Sequence[range], devices: Sequence[str], memory: Sequence[int]
+    ) -> ParallelOptions:
+        """Return these settings with the stages that a device map has found."""
+        return replace(
+            self,
+            device_map=None,
+            max_memory=None,
+            pipeline_parallel_size=len(layers),
+            stage_layers=",".join(str(len(own)) for own in layers),
+            stage_devices=",".join(devices),
+            stage_memory=",".join(map(str, memory)),
+        )
+
     @property
     def machine_ranks(self) -> int:
         """Ranks that share a machine, as they are meant to be placed: in Ray those of a stage."""
@@ -92,6 +126,7 @@ class ParallelOptions:
             ConfigError: One is out of range; the message names its flag.
         """
         self._check_stages()
+        self._check_device_map()
         at_least_one = {
             "--threads": self.threads,
             "--tensor-parallel-size": self.tensor_parallel_size,
@@ -164,10 +199,57 @@ class ParallelOptions:
                 f"[config] --stage-devices must be one of {names} for each of the {stages} stages "
                 f"of --pipeline-parallel-size; got {self.stage_devices}."
             )
+        memory = _parts(self.stage_memory)
+        if memory and (len(memory) != stages or not all(map(_is_size, memory))):
+            raise ConfigError(
+                f"[config] --stage-memory must be bytes for each of the {stages} stages of "
+                f"--pipeline-parallel-size; got {self.stage_memory}."
+            )
+
+    def _check_device_map(self) -> None:
+        if self.device_map is None:
+            if self.max_memory is not None:
+                raise ConfigError(
+                    f"[config] --max-memory needs --device-map auto; got {self.max_memory} alone. "
+                    "Give both, or --memory."
+                )
+            return
+        alone = {
+            "tensor_parallel_size", "pipeline_parallel_size", "stage_layers", "stage_devices",
+            "stage_memory", "data_parallel_size", "nnodes",
+        }  # fmt: skip
+        for setting in fields(self):
+            value = getattr(self, setting.name)
+            if setting.name in alone and value != setting.default:
+                flag = "--" + setting.name.replace("_", "-")
+                raise ConfigError(
+                    "[config] --device-map auto chooses the stages of one engine on one machine; "
+                    f"got {flag} {value} as well. Leave one out."
+                )
+        if self.distributed_executor_backend == "ray":
+            raise ConfigError(
+                "[config] --device-map auto places layers on devices of this machine; got "
+                "--distributed-executor-backend ray as well. Leave one out."
+            )
+        if self.max_memory is None:
+            return
+        unknown = ", ".join(set(read_max_memory(self.max_memory)) - {"cpu", "reference"})
+        if unknown or self.device != "auto":
+            got = unknown or f"--device {self.device} as well"
+            raise ConfigError(
+                f"[config] --max-memory must name the devices, of cpu and reference; got {got}."
+            )
 
 
 def _parts(value: str | None) -> list[str]:
     return [] if value is None else [part.strip() for part in value.split(",")]
+
+
+def _is_size(text: str) -> bool:
+    try:
+        return parse_count(text) > 0
+    except ValueError:
+        return False
 
 
 def _is_count(text: str) -> bool:

@@ -10,9 +10,11 @@ from quire.core.memory_budget import format_bytes
 from quire.core.parallel_costs import LINKS, SplitShape
 from quire.core.parallel_plan import PlannedLoad
 from quire.core.parallel_report import report_lines
+from quire.llm.inferred_methods import infer_methods
 from quire.llm.memory_needs import engine_demand
 from quire.models.config_reader import read_model_config
 from quire.models.hub import resolve_model
+from quire.runner.parallel.device_map import map_devices
 
 
 def dry_run_lines(config: EngineConfig, machine: Machine) -> Iterator[str]:
@@ -23,18 +25,20 @@ def dry_run_lines(config: EngineConfig, machine: Machine) -> Iterator[str]:
         ConfigError: A setting is impossible.
     """
     path = resolve_model(config.model.model, config.model.revision)
+    model_config = read_model_config(path)
+    config, mapped = map_devices(path, infer_methods(config), model_config, machine)
     demand, resolved = engine_demand(path, config, machine)
     parallel = config.parallel
     layout = parallel.layout
     load = PlannedLoad(
-        shape=SplitShape.of_config(read_model_config(path)),
+        shape=SplitShape.of_config(model_config),
         spec=demand.spec,
         weight_bytes=demand.weight_bytes,
         kv_tokens=demand.max_model_len,
         max_rows=config.scheduler.max_num_batched_tokens,
     )
     yield f"{config.model.model}: {layout.pipeline} stages of {layout.tensor} ranks"
-    yield from resolved.choices
+    yield from (*mapped, *resolved.choices)
     yield (
         f"whole: weights {format_bytes(demand.weight_bytes)}, scratch "
         f"{format_bytes(demand.scratch_bytes)}, KV {format_bytes(demand.spec.token_bytes)} a "

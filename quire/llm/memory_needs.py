@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from quire.core.config import EngineConfig
@@ -18,11 +18,10 @@ from quire.models.hub import resolve_model
 from quire.runner.loaded_drafts import find_drafts
 from quire.runner.loaded_heads import find_heads, with_heads
 from quire.runner.loaded_model import expected_demand
+from quire.runner.memory import least_demand
 
 #: An engine's process and those that try its grammars, apart from weights, scratch and KV cache.
 PROCESS_BYTES = 160 * 2**20
-#: Of a context length that was not given, this much must fit at least.
-LEAST_CONTEXT = 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,10 +64,8 @@ def memory_needs(config: EngineConfig, machine: Machine) -> MemoryNeeds:
         ConfigError: A setting is impossible.
     """
     path = resolve_model(config.model.model, config.model.revision)
-    demand, _ = engine_demand(path, infer_methods(config), machine)
-    least = demand
-    if config.model.max_model_len is None:
-        least = replace(demand, max_model_len=min(demand.max_model_len, LEAST_CONTEXT))
+    demand, resolved = engine_demand(path, infer_methods(config), machine)
+    least = least_demand(resolved, demand)
     if config.cache.kv_cache_memory_bytes is not None:
         exact = demand.fixed_bytes + config.cache.kv_cache_memory_bytes
         return MemoryNeeds(exact, exact)

@@ -37,6 +37,7 @@ from quire.runner.loaded_heads import find_heads, load_head, with_heads
 from quire.runner.loaded_model import LoadedModel, expected_demand, load
 from quire.runner.memory import MemoryPlan
 from quire.runner.model_runner import ModelRunner, RunnerOptions
+from quire.runner.parallel.device_map import map_devices
 from quire.runner.parallel.placement import Placement, place
 from quire.runner.step_estimate import StepEstimate
 from quire.runner.step_parts import Ending
@@ -205,11 +206,13 @@ def load_executor(
     machine = machine or read_machine()
     model_config = read_model_config(folder)
     config = fit_to_model(config, model_config)
+    config, mapped = map_devices(folder, config, model_config, machine)
     resolved = resolve(config, machine, model_config)
     placement = place(folder, config, model_config, resolved)
     given = _Given(eos_token_ids, on_progress, create_grammars, meanwhile, vocabularies or {})
     try:
-        own = replace(resolve(placement.config, machine, model_config), choices=resolved.choices)
+        choices = (*mapped, *resolved.choices)
+        own = replace(resolve(placement.config, machine, model_config), choices=choices)
         return _load(folder, model_config, own, machine, placement, given)
     except BaseException:
         placement.close()

@@ -10,11 +10,13 @@ from quire.core.log import get_logger
 from quire.core.memory_budget import MemoryDemand
 from quire.core.model_config import ModelConfig
 from quire.core.parallel_costs import SplitShape, buffer_bytes
+from quire.core.parallel_layout import ParallelLayout
 from quire.core.resolve import ResolvedConfig
 from quire.kernels.backend import Backend
 from quire.models.decoder import Decoder
 from quire.models.loader import load_opened, open_checkpoint
 from quire.models.model_builder import Progress
+from quire.models.shards.rank_weights import RankPart
 from quire.models.stage import Stage
 from quire.models.vision.loader import expected_encoder_bytes, load_encoder
 from quire.models.weight_bytes import expected_weight_bytes
@@ -52,23 +54,49 @@ def expected_demand(
     part: ModelPart | None = None,
 ) -> MemoryDemand:
     """Return what a checkpoint, or one rank's part, will need; its weights are not read."""
-    own = None if part is None or part.shard is None else part.shard.part
+    shard = None if part is None or part.shard is None else part.shard.part
+    layers = None if part is None else part.layers(model_config.num_layers)
+    demand = _expected(folder, backend, model_config, resolved, shard, layers)
+    if part is None or layers is None:
+        return demand
+    return _with_exchange(demand, model_config, resolved, part.layout, Stage(layers))
+
+
+def stage_demand(
+    folder: Path,
+    backend: Backend,
+    model_config: ModelConfig,
+    resolved: ResolvedConfig,
+    layers: range,
+) -> MemoryDemand:
+    """Return what one process that has some layers will need; weights are not read."""
+    demand = _expected(folder, backend, model_config, resolved, None, layers)
+    return _with_exchange(
+        demand, model_config, resolved, ParallelLayout(pipeline=2), Stage(layers)
+    )
+
+
+def _expected(
+    folder: Path,
+    backend: Backend,
+    config: ModelConfig,
+    resolved: ResolvedConfig,
+    shard: RankPart | None,
+    layers: range | None,
+) -> MemoryDemand:
     weight_bytes = expected_weight_bytes(
         folder,
-        model_config,
+        config,
         resolved.dtype,
         create_plan(resolved.config.model),
         resolved.max_model_len,
-        part=own,
-        layers=None if part is None else part.layers(model_config.num_layers),
+        part=shard,
+        layers=layers,
     )
-    weight_bytes += expected_encoder_bytes(model_config, resolved.dtype)
-    rank_config = model_config if own is None else own.config(model_config)
-    demand = model_demand(rank_config, resolved, weight_bytes, backend.activation_dtype)
-    if part is None:
-        return demand
-    stage = Stage(part.layers(model_config.num_layers))
-    return _with_exchange(demand, model_config, resolved, part, stage)
+    if not layers or layers[0] == 0:
+        weight_bytes += expected_encoder_bytes(config, resolved.dtype)
+    own = config if shard is None else shard.config(config)
+    return model_demand(own, resolved, weight_bytes, backend.activation_dtype)
 
 
 def load(
@@ -114,7 +142,7 @@ def load(
     weight_bytes = decoder.weight_bytes + (0 if encoder is None else encoder.nbytes)
     demand = model_demand(decoder.rank_config, resolved, weight_bytes, backend.activation_dtype)
     if part is not None:
-        demand = _with_exchange(demand, config, resolved, part, decoder.stage)
+        demand = _with_exchange(demand, config, resolved, part.layout, decoder.stage)
     pictures = None
     if encoder is not None:
         kept = kept_bytes(config, resolved, weight_bytes)
@@ -126,12 +154,12 @@ def _with_exchange(
     demand: MemoryDemand,
     config: ModelConfig,
     resolved: ResolvedConfig,
-    part: ModelPart,
+    layout: ParallelLayout,
     stage: Stage,
 ) -> MemoryDemand:
     """Return it with the KV cache of a rank's layers alone, and buffers of what ranks exchange."""
     max_tokens = resolved.config.scheduler.max_num_batched_tokens
-    exchanged = buffer_bytes(SplitShape.of_config(config), part.layout, max_tokens)
+    exchanged = buffer_bytes(SplitShape.of_config(config), layout, max_tokens)
     spec = stage.kv_cache_spec(demand.spec)
     return replace(demand, spec=spec, scratch_bytes=demand.scratch_bytes + exchanged)
 

@@ -24,6 +24,9 @@ from quire.runner.picture_memory import picture_bytes
 from quire.runner.tiers.create import tier_pools
 from quire.runner.token_draws import LOGITS_CHUNK_ROWS
 
+#: Of a context length that was not given, this much must fit at least.
+LEAST_CONTEXT = 4096
+
 
 @dataclass(frozen=True, slots=True)
 class MemoryPlan:
@@ -90,6 +93,13 @@ def model_demand(
         max_model_len=resolved.max_model_len,
         pools=tier_pools(resolved.config.offload, spec),
     )
+
+
+def least_demand(resolved: ResolvedConfig, demand: MemoryDemand) -> MemoryDemand:
+    """Return it for the shortest context that will do: the one that was given, or a short one."""
+    if resolved.config.model.max_model_len is not None:
+        return demand
+    return replace(demand, max_model_len=min(demand.max_model_len, LEAST_CONTEXT))
 
 
 def kept_window(config: ModelConfig, cache: CacheOptions) -> int | None:

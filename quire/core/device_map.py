@@ -1,0 +1,118 @@
+"""Which device has which layers, by memory: arithmetic on what ranges of layers need.
+
+It starts nothing and measures nothing. What it finds is what ``--stage-layers``,
+``--stage-devices`` and ``--stage-memory`` say by hand.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from quire.core.counts import parse_count
+from quire.core.errors import ConfigError
+from quire.core.memory_budget import format_bytes
+
+#: Bytes that a range of layers needs on a device: weights, KV of the context, activations. Layer 0
+#: brings the embedding, the last one the head; all layers are the model in one process.
+Need: TypeAlias = Callable[[str, range], int]
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """A device and the bytes that may be used of it."""
+
+    device: str
+    num_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class PlacedStage:
+    """Layers on a device, the bytes they need, and those that may be used."""
+
+    device: str
+    layers: range
+    needed_bytes: int
+    room_bytes: int
+
+    def __str__(self) -> str:
+        needed, room = format_bytes(self.needed_bytes), format_bytes(self.room_bytes)
+        return f"{self.device} layers {self.layers[0]} to {self.layers[-1]} ({needed} of {room})"
+
+
+def place_layers(num_layers: int, need: Need, rooms: Sequence[Room]) -> list[PlacedStage]:
+    """Give each device, in order, as many layers as it has room for.
+
+    The first device has all of them if it can. One without room for a single layer has none. As a
+    range needs more the longer it is, no other division places more layers.
+
+    Raises:
+        ConfigError: Layers are left over; the message has the bytes of each device.
+    """
+    whole, first = range(num_layers), rooms[0]
+    needed = need(first.device, whole)
+    if needed <= first.num_bytes:
+        return [PlacedStage(first.device, whole, needed, first.num_bytes)]
+    placed: list[PlacedStage] = []
+    start = 0
+    for room in rooms:
+        count = _most_layers(num_layers, start, need, room)
+        if count:
+            layers = range(start, start + count)
+            size = need(room.device, layers)
+            placed.append(PlacedStage(room.device, layers, size, room.num_bytes))
+            start += count
+        if start == num_layers:
+            return placed
+    have = ", ".join(f"{room.device} {format_bytes(room.num_bytes)}" for room in rooms)
+    holds = "; ".join(map(str, placed)) or "no layer fits"
+    rest = need(rooms[-1].device, range(start, num_layers))
+    raise ConfigError(
+        f"[config] --device-map auto must place {num_layers} layers, which need "
+        f"{format_bytes(needed)} on one device; got room of {have}: {holds}. The other "
+        f"{num_layers - start} need {format_bytes(rest)}. Raise --max-memory or name more devices "
+        "in it, lower --max-model-len or --max-num-batched-tokens, or give --quantization."
+    )
+
+
+def _most_layers(num_layers: int, start: int, need: Need, room: Room) -> int:
+    """Return how many layers from ``start`` on fit in a room."""
+    low, high = 0, num_layers - start
+    while low < high:
+        middle = (low + high + 1) // 2
+        if need(room.device, range(start, start + middle)) <= room.num_bytes:
+            low = middle
+        else:
+            high = middle - 1
+    return low
+
+
+def read_max_memory(text: str) -> dict[str, int]:
+    """Return the bytes of each device, in order.
+
+    Args:
+        text: ``cpu=2GiB,reference=1GiB`` or ``{"cpu": "2GiB", "reference": 1073741824}``.
+
+    Raises:
+        ConfigError: It is neither.
+    """
+    try:
+        pairs = json.loads(text, object_pairs_hook=list)
+    except (ValueError, RecursionError):
+        pairs = [[part.strip() for part in item.split("=", 1)] for item in text.split(",")]
+    found: dict[str, int] = {}
+    try:
+        for device, size in pairs:
+            if not device or device in found:
+                raise ValueError(device)
+            found[device] = parse_count(str(size))
+    except (TypeError, ValueError):
+        found = {}
+    if not found or min(found.values()) < 1:
+        raise ConfigError(
+            "[config] --max-memory must be devices, each once, with bytes, such as "
+            f"cpu=2GiB,reference=1GiB; got {text!r:.80}."
+        )
+    return found

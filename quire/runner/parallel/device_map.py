@@ -1,0 +1,118 @@
+"""``--device-map auto``: settings with the stages that the memory of devices calls for."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+
+from quire.core.config import EngineConfig
+from quire.core.device_map import PlacedStage, Room, place_layers, read_max_memory
+from quire.core.errors import ConfigError
+from quire.core.machine import Machine
+from quire.core.memory_budget import MemoryDemand
+from quire.core.model_config import ModelConfig
+from quire.core.resolve import ResolvedConfig, resolve
+from quire.kernels.registry import create_backend
+from quire.runner.loaded_drafts import find_drafts
+from quire.runner.loaded_heads import find_heads, with_heads
+from quire.runner.loaded_model import expected_demand, stage_demand
+from quire.runner.memory import least_demand
+
+
+def map_devices(
+    folder: Path, config: EngineConfig, model_config: ModelConfig, machine: Machine
+) -> tuple[EngineConfig, tuple[str, ...]]:
+    """Return the settings with stages by memory, and a line that says which; as they are without.
+
+    No weights are read.
+
+    Raises:
+        ConfigError: The devices do not hold the model, or a setting is impossible.
+        NoKernelError: A device cannot be used.
+    """
+    if config.parallel.device_map is None:
+        return config, ()
+    for name in ("kv_cache_memory_bytes", "num_gpu_blocks_override"):
+        if getattr(config.cache, name) is not None:
+            raise ConfigError(
+                "[config] --device-map auto makes room for --max-model-len tokens; got "
+                f"--{name.replace('_', '-')} {getattr(config.cache, name)} as well. Leave one out."
+            )
+    resolved = resolve(config, machine, model_config)
+    needs = _Needs(folder, model_config, resolved, machine)
+    placed = place_layers(model_config.num_layers, needs.of_layers, _rooms(resolved))
+    if len(placed) > 1:
+        return _in_stages(config, placed)
+    (stage,) = placed
+    memory = config.cache.memory if config.parallel.max_memory is None else stage.room_bytes
+    whole = replace(
+        config,
+        cache=replace(config.cache, memory=memory),
+        parallel=replace(config.parallel, device=stage.device, device_map=None, max_memory=None),
+    )
+    return whole, (f"device_map = one stage: {stage}",)
+
+
+def _in_stages(
+    config: EngineConfig, placed: list[PlacedStage]
+) -> tuple[EngineConfig, tuple[str, ...]]:
+    parallel = config.parallel.of_stages(
+        [one.layers for one in placed],
+        [one.device for one in placed],
+        [one.room_bytes for one in placed],
+    )
+    line = f"device_map = {len(placed)} stages: {', '.join(map(str, placed))}"
+    return replace(config, parallel=parallel), (line,)
+
+
+def _rooms(resolved: ResolvedConfig) -> list[Room]:
+    """Return the devices with what may be used of each; all of them share this machine's memory."""
+    text, left = resolved.config.parallel.max_memory, resolved.memory_bytes
+    if text is None:
+        return [Room(resolved.device, left)]
+    rooms = []
+    for device, most in read_max_memory(text).items():
+        rooms.append(Room(device, min(most, left)))
+        left -= rooms[-1].num_bytes
+    return rooms
+
+
+class _Needs:
+    """What a checkpoint's layers will take.
+
+    Args:
+        folder, model_config: The model.
+        resolved: Its settings.
+        machine: What may be used.
+    """
+
+    def __init__(
+        self, folder: Path, model_config: ModelConfig, resolved: ResolvedConfig, machine: Machine
+    ) -> None:
+        self._folder, self._model_config, self._resolved = folder, model_config, resolved
+        self._drafts = find_drafts(folder, model_config, resolved, machine)
+        self._backend = cache(lambda device: create_backend(device, threads=1))
+        self.of_layers = cache(self._of_layers)
+
+    def _of_layers(self, device: str, layers: range) -> int:
+        demand = least_demand(self._resolved, self._demand(device, layers))
+        fraction = self._resolved.config.cache.free_gpu_memory_fraction or 1.0
+        kv_bytes = demand.least_bytes - demand.fixed_bytes
+        return demand.fixed_bytes + math.ceil(kv_bytes / fraction)
+
+    def _demand(self, device: str, layers: range) -> MemoryDemand:
+        backend, config, resolved = self._backend(device), self._model_config, self._resolved
+        if len(layers) == config.num_layers:
+            demand = expected_demand(self._folder, backend, config, resolved)
+        else:
+            demand = stage_demand(self._folder, backend, config, resolved, layers)
+        if layers[0] > 0:
+            return demand
+        # The process that has requests proposes tokens, too.
+        heads = find_heads(self._folder, config, resolved, backend.activation_dtype)
+        demand = with_heads(demand, heads)
+        for draft in self._drafts:
+            demand = demand.with_model(draft.demand(backend))
+        return demand
