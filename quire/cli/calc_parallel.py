@@ -9,6 +9,8 @@ import click
 
 from quire.cli.calc_flags import COUNT, DTYPE, JSON
 from quire.cli.calc_models import kv_spec, split_shape, weight_bytes
+from quire.core.device_map import Room, read_max_memory
+from quire.core.errors import ConfigError
 from quire.core.kv_cache_spec import DTYPE_BYTES
 from quire.core.parallel_costs import (
     LINKS,
@@ -19,7 +21,7 @@ from quire.core.parallel_costs import (
     slow_link,
 )
 from quire.core.parallel_layout import ParallelLayout
-from quire.core.parallel_plan import Fleet, ParallelPlan, PlannedLoad, plan_layout
+from quire.core.parallel_plan import Fleet, ParallelPlan, PlannedLoad, place_load, plan_layout
 from quire.core.parallel_report import report_lines
 
 #: Of weights: what the engine holds them in, and a byte each.
@@ -34,6 +36,7 @@ class Asked:
     tensor_parallel_size: int | None
     pipeline_parallel_size: int | None
     memory: int | None
+    max_memory: str | None
     devices: int
     nodes: int
     link: str
@@ -64,6 +67,8 @@ class Asked:
 @click.option("--tensor-parallel-size", "-tp", type=COUNT, help="Shards; default: chosen.")
 @click.option("--pipeline-parallel-size", "-pp", type=COUNT, help="Stages; default: chosen.")
 @click.option("--memory", type=COUNT, help="Of each device (80GB); 0.9 of it is used.")
+@click.option("--max-memory", metavar="DEVICE=BYTES,...",
+    help="Place layers on unequal devices, in this order: gpu=24GB,cpu=64GB.")  # fmt: skip
 @click.option("--devices", type=COUNT, default=8, show_default=True, help="Of each node.")
 @click.option("--nodes", type=COUNT, default=1, show_default=True, help="Machines.")
 @click.option("--link", type=click.Choice(list(LINKS)), default="nvlink", show_default=True,
@@ -98,7 +103,19 @@ def parallel(
         max_rows=max_rows,
     )
     plan: ParallelPlan | None = None
-    if asked.tensor_parallel_size or asked.pipeline_parallel_size:
+    placed: str | None = None
+    widths = asked.tensor_parallel_size or asked.pipeline_parallel_size
+    if asked.max_memory is not None:
+        if widths or asked.memory:
+            raise click.UsageError(
+                "--max-memory chooses the stages by itself: leave out -tp, -pp and --memory."
+            )
+        try:
+            sizes = read_max_memory(asked.max_memory)
+            layout, placed = place_load(load, [Room(*pair) for pair in sizes.items()])
+        except ConfigError as error:
+            raise click.UsageError(str(error)) from None
+    elif widths:
         layout = ParallelLayout(asked.tensor_parallel_size or 1, asked.pipeline_parallel_size or 1)
         _check(layout, shape.num_layers)
     else:
@@ -107,7 +124,7 @@ def parallel(
             raise click.UsageError(plan.reasons[0])
         layout = plan.candidates[0].layout
     show = _write_json if as_json else _write_lines
-    show(load, layout, asked, plan)
+    show(load, layout, asked, plan, placed)
 
 
 def _check(layout: ParallelLayout, num_layers: int) -> None:
@@ -119,8 +136,11 @@ def _check(layout: ParallelLayout, num_layers: int) -> None:
 
 
 def _write_lines(
-    load: PlannedLoad, layout: ParallelLayout, asked: Asked, plan: ParallelPlan | None
-) -> None:
+    load: PlannedLoad, layout: ParallelLayout, asked: Asked, plan: ParallelPlan | None,
+    placed: str | None,
+) -> None:  # fmt: skip
+    if placed is not None:
+        click.echo(placed)
     if plan is not None:
         names = [f"TP={one.layout.tensor} x PP={one.layout.pipeline}" for one in plan.candidates]
         others = f" (as many devices: {', '.join(names[1:])})" if names[1:] else ""
@@ -134,8 +154,9 @@ def _write_lines(
 
 
 def _write_json(
-    load: PlannedLoad, layout: ParallelLayout, asked: Asked, plan: ParallelPlan | None
-) -> None:
+    load: PlannedLoad, layout: ParallelLayout, asked: Asked, plan: ParallelPlan | None,
+    placed: str | None,
+) -> None:  # fmt: skip
     shape, wire = load.shape, asked.wire_bytes
     found = collectives(shape, layout, exact=asked.exact, wire_bytes=wire)
     ranks = rank_memory(shape, load.spec, layout, load.weight_bytes, load.max_rows, wire_bytes=wire)
@@ -143,6 +164,7 @@ def _write_json(
     click.echo(json.dumps({
         "tensor_parallel_size": layout.tensor,
         "pipeline_parallel_size": layout.pipeline,
+        "device_map": placed,
         "choices": [[one.layout.tensor, one.layout.pipeline, one.num_nodes] for one in choices],
         "reasons": [] if plan is None else list(plan.reasons),
         "ranks": [asdict(one) for one in ranks],

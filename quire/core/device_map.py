@@ -77,6 +77,12 @@ def place_layers(num_layers: int, need: Need, rooms: Sequence[Room]) -> list[Pla
     )
 
 
+def map_line(placed: Sequence[PlacedStage]) -> str:
+    """Say which device has which layers."""
+    count = "one stage" if len(placed) == 1 else f"{len(placed)} stages"
+    return f"device_map = {count}: {', '.join(map(str, placed))}"
+
+
 def _most_layers(num_layers: int, start: int, need: Need, room: Room) -> int:
     """Return how many layers from ``start`` on fit in a room."""
     low, high = 0, num_layers - start

@@ -274,6 +274,10 @@ class RankMemory:
     kv_token: int
     buffers: int
 
+    def total(self, kv_tokens: int) -> int:
+        """Return all of it, with KV of ``kv_tokens`` tokens."""
+        return self.weights + self.buffers + self.kv_token * kv_tokens
+
 
 def kv_heads_of(shape: SplitShape, width: int) -> list[int]:
     """Return the KV heads of each shard; where there are fewer heads than shards, one each."""

@@ -98,8 +98,6 @@ class ParallelOptions:
         """Return these settings with the stages that a device map has found."""
         return replace(
             self,
-            device_map=None,
-            max_memory=None,
             pipeline_parallel_size=len(layers),
             stage_layers=",".join(str(len(own)) for own in layers),
             stage_devices=",".join(devices),

@@ -5,10 +5,19 @@ Arithmetic alone, of what fits; it starts nothing.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
+from quire.core.device_map import Room, map_line, place_layers
 from quire.core.kv_cache_spec import KVCacheSpec
-from quire.core.parallel_costs import SLOW_RATE, Link, SplitShape, kv_heads_of, rank_memory
+from quire.core.parallel_costs import (
+    SLOW_RATE,
+    Link,
+    RankMemory,
+    SplitShape,
+    kv_heads_of,
+    rank_memory,
+)
 from quire.core.parallel_layout import ParallelLayout
 
 
@@ -49,8 +58,17 @@ class PlannedLoad:
 
     def rank_bytes(self, layout: ParallelLayout) -> int:
         """Return what the rank needs that needs most."""
-        ranks = rank_memory(self.shape, self.spec, layout, self.weight_bytes, self.max_rows)
-        return max(one.weights + one.buffers + one.kv_token * self.kv_tokens for one in ranks)
+        return max(one.total(self.kv_tokens) for one in self._ranks(layout))
+
+    def layers_bytes(self, layers: range) -> int:
+        """Return what a process needs that has some layers, as a stage if they are not all."""
+        after = self.shape.num_layers - layers.stop
+        counts = tuple(count for count in (layers.start, len(layers), after) if count)
+        ranks = self._ranks(ParallelLayout(pipeline=len(counts), counts=counts))
+        return ranks[1 if layers.start else 0].total(self.kv_tokens)
+
+    def _ranks(self, layout: ParallelLayout) -> list[RankMemory]:
+        return rank_memory(self.shape, self.spec, layout, self.weight_bytes, self.max_rows)
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +125,17 @@ def plan_layout(load: PlannedLoad, fleet: Fleet) -> ParallelPlan:
     if fleet.link.rate < SLOW_RATE and fewest > 2:
         reasons.append(f"{fleet.link.title} is slow for more than 2 shards of each layer")
     return ParallelPlan(tuple(chosen), tuple(reasons))
+
+
+def place_load(load: PlannedLoad, rooms: Sequence[Room]) -> tuple[ParallelLayout, str]:
+    """Return the stages that unequal devices have room for, and a line that says which.
+
+    Raises:
+        ConfigError: They do not hold the model.
+    """
+    placed = place_layers(load.shape.num_layers, lambda _, layers: load.layers_bytes(layers), rooms)
+    counts = tuple(len(stage.layers) for stage in placed)
+    return ParallelLayout(pipeline=len(placed), counts=counts), map_line(placed)
 
 
 def _is_slow(layout: ParallelLayout, fleet: Fleet) -> bool:

@@ -42,11 +42,10 @@ def report_lines(
     for one in rank_memory(
         shape, load.spec, layout, load.weight_bytes, load.max_rows, wire_bytes=wire_bytes
     ):
-        total = one.weights + one.buffers + one.kv_token * load.kv_tokens
         yield (
             f"rank {one.rank}: weights {format_bytes(one.weights)}, KV "
             f"{format_bytes(one.kv_token)} a token, buffers {format_bytes(one.buffers)}; with "
-            f"{load.kv_tokens:,} tokens {format_bytes(total)}"
+            f"{load.kv_tokens:,} tokens {format_bytes(one.total(load.kv_tokens))}"
         )
     found = collectives(
         shape, layout, exact=exact, wire_bytes=wire_bytes, whole_experts=whole_experts

@@ -37,6 +37,17 @@ def test_a_division_that_is_chosen():
     assert "do not divide it" in text
 
 
+def test_layers_are_placed_by_memory():
+    found = run("parallel llama-3.1-8b --max-memory gpu=12GB,cpu=64GB")
+    assert found["pipeline_parallel_size"] == 2
+    totals = [one["weights"] + one["buffers"] + 4096 * one["kv_token"] for one in found["ranks"]]
+    assert 11e9 < totals[0] <= 12e9 and totals[1] < 6e9
+    text = show("parallel llama-3.1-8b --max-memory gpu=12GB,cpu=64GB")
+    assert "device_map = 2 stages: gpu layers 0 to 22 (" in text
+    assert "stage 1: layers 23 to 31, ranks 1: whole layers" in text
+    assert "one stage: gpu" in show("parallel llama-3.1-8b --max-memory gpu=24GB,cpu=64GB")
+
+
 def test_the_map_of_ranks_is_printed():
     text = show("parallel quire-tiny -tp 2 -pp 2")
     assert "stage 0: layers 0 to 2, ranks 0, 1: 2 shards of each layer" in text
@@ -59,6 +70,9 @@ def test_what_frees_memory():
         ("parallel llama-3.1-8b -pp 33", "must be at most 32"),
         ("parallel llama-3.1-405b --memory 8GB", "must fit in 7.2 GB"),
         ("parallel no-such-model -tp 2", "MODEL must be"),
+        ("parallel llama-3.1-8b -tp 2 --max-memory a=1GB", "leave out -tp, -pp and --memory"),
+        ("parallel llama-3.1-8b --max-memory 1GB", "--max-memory must be devices"),
+        ("parallel llama-3.1-8b --max-memory a=8GB,b=4GB", "got room of a 7.45 GiB, b 3.73 GiB"),
     ],
 )
 def test_misuse(arguments, message):

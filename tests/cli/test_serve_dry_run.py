@@ -41,3 +41,13 @@ def test_every_model_is_told():
 def test_a_model_that_is_not_there_is_said():
     result = CliRunner().invoke(serve, ["no/such-folder/model", "--dry-run"])
     assert result.exit_code != 0
+
+
+def test_where_layers_are_placed_is_told():
+    small = ("--max-model-len", "256", "--max-num-seqs", "4", "--max-num-batched-tokens", "128")
+    text = tell("quire-tiny", *small, "--device-map", "auto")
+    assert "quire-tiny: 1 stages of 1 ranks\ndevice_map = one stage: cpu layers 0 to 5" in text
+    text = tell("quire-tiny", *small, "--dtype", "float32", "--device-map", "auto",
+        "--max-memory", "cpu=14MiB,reference=1GiB")  # fmt: skip
+    assert "device_map = 2 stages: cpu layers 0 to 2 (" in text
+    assert "stage 1: layers 3 to 5, ranks 1: whole layers" in text

@@ -8,7 +8,7 @@ from functools import cache
 from pathlib import Path
 
 from quire.core.config import EngineConfig
-from quire.core.device_map import PlacedStage, Room, place_layers, read_max_memory
+from quire.core.device_map import Room, map_line, place_layers, read_max_memory
 from quire.core.errors import ConfigError
 from quire.core.machine import Machine
 from quire.core.memory_budget import MemoryDemand
@@ -43,28 +43,18 @@ def map_devices(
     resolved = resolve(config, machine, model_config)
     needs = _Needs(folder, model_config, resolved, machine)
     placed = place_layers(model_config.num_layers, needs.of_layers, _rooms(resolved))
+    parallel = replace(config.parallel, device_map=None, max_memory=None)
+    memory = config.cache.memory
     if len(placed) > 1:
-        return _in_stages(config, placed)
-    (stage,) = placed
-    memory = config.cache.memory if config.parallel.max_memory is None else stage.room_bytes
-    whole = replace(
-        config,
-        cache=replace(config.cache, memory=memory),
-        parallel=replace(config.parallel, device=stage.device, device_map=None, max_memory=None),
-    )
-    return whole, (f"device_map = one stage: {stage}",)
-
-
-def _in_stages(
-    config: EngineConfig, placed: list[PlacedStage]
-) -> tuple[EngineConfig, tuple[str, ...]]:
-    parallel = config.parallel.of_stages(
-        [one.layers for one in placed],
-        [one.device for one in placed],
-        [one.room_bytes for one in placed],
-    )
-    line = f"device_map = {len(placed)} stages: {', '.join(map(str, placed))}"
-    return replace(config, parallel=parallel), (line,)
+        parallel = parallel.of_stages(
+            [one.layers for one in placed],
+            [one.device for one in placed],
+            [one.room_bytes for one in placed],
+        )
+    elif config.parallel.max_memory is not None:
+        parallel, memory = replace(parallel, device=placed[0].device), placed[0].room_bytes
+    config = replace(config, parallel=parallel, cache=replace(config.cache, memory=memory))
+    return config, (map_line(placed),)
 
 
 def _rooms(resolved: ResolvedConfig) -> list[Room]:
