@@ -223,6 +223,8 @@ class StepOutput:
         draft_work: What drafters have computed, estimated.
         lost_ids: Requests of the plan that could not be computed because blocks of others that they
             read have no content; they have no result and must be computed anew.
+        late_ids: Requests of the plan that were computed when its result was asked for, after a
+            failure: plans that had begun by then have read what was there before.
         lost_block_ids: Blocks that the step was to load and could not.
         dropped_ids: Of the plan's ``droppable_ids``: nothing of their rows was computed.
     """
@@ -233,6 +235,7 @@ class StepOutput:
     num_masked_pairs: int = 0
     draft_work: Work = field(default_factory=Work)
     lost_ids: set[str] = field(default_factory=set)
+    late_ids: set[str] = field(default_factory=set)
     lost_block_ids: list[int] = field(default_factory=list)
     dropped_ids: set[str] = field(default_factory=set)
 

@@ -98,9 +98,7 @@ class Engine:
         moves = None if self._tier_gate is None else self._tier_gate.moves
         self._flights = Flights(depth)
         self._early: list[EngineOutput] = []  # of steps that ended between two calls of `step`
-        # A single one is never under way while blocks change hands.
-        flights = self._flights if depth > 1 else None
-        observers = (self._lifetimes, self._canary_feed, moves, flights)
+        observers = (self._lifetimes, self._canary_feed, moves)
         spec, num_blocks = executor.kv_cache_spec, executor.num_blocks
         kv = KVCacheManager(
             BlockPool(num_blocks, [o for o in observers if o is not None]),
@@ -293,7 +291,7 @@ class Engine:
             self._wait(bool(unready))
         if not (plan.scheduled or plan.moves_blocks):
             return False
-        self._flights.add(plan, self.executor.submit(plan, someone_came))
+        self._flights.add(plan, self.executor.submit(plan, someone_came), self.scheduler)
         watch.lap("execute")
         return True
 

@@ -77,8 +77,9 @@ class Executor(Protocol):
         """Compute one step and sample, in the order of submission; errors are the handle's.
 
         It may be under way when this returns. The next ones are submitted meanwhile, up to
-        ``depth`` in all, of other requests; their results are asked for in their order. Their
-        blocks are those that steps before have filled when they are computed.
+        ``depth`` in all, of other requests or of later parts of prompts whose parts before draw
+        nothing; their results are asked for in their order. Their blocks are those that steps
+        before have filled when they are computed.
 
         Args:
             plan: Of the step.

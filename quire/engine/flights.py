@@ -3,19 +3,19 @@
 Stages compute plans in the order in which they were made. So a plan may read and write over what
 those before it write to the cache, before their results are there: whether they have one at all is
 the only thing that is not known. Where a result says that blocks have no content, the requests of
-later plans that read them have to be computed anew.
+later plans that read them have to be computed anew. One that is in several plans under way has its
+blocks until the last one's result is there, and none of these counts after one that does not.
 
 A request that ends by what comes from outside, such as an abort, is told so at once, and has its
-blocks until the result of its plan is there.
+blocks until the results of its plans are there.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from quire.core.step import SchedulerOutput, SequenceResult, StepOutput
+from quire.core.step import ScheduledRequest, SchedulerOutput, SequenceResult, StepOutput
 from quire.engine.engine_output import EngineOutput
 from quire.engine.executor import StepHandle
 from quire.engine.request import Request
@@ -29,16 +29,18 @@ class Flight:
     Attributes:
         plan: What is computed.
         handle: Of its result.
-        spoiled: Blocks that were found to have no content since it was made.
+        tables: Blocks of the requests that may be in the next plan, too: as they are in this one.
+        spoiled: Blocks that were found to have no content when it read them.
     """
 
     plan: SchedulerOutput
     handle: StepHandle
+    tables: dict[str, list[int]]
     spoiled: set[int] = field(default_factory=set)
 
 
 class Flights:
-    """All plans under way; observes the pool of blocks.
+    """All plans under way.
 
     Args:
         depth: How many at once, at most.
@@ -48,6 +50,7 @@ class Flights:
         self.depth = depth
         self._flights: deque[Flight] = deque()
         self._ending: dict[tuple[str, int], tuple[Request, str]] = {}
+        self._doomed: dict[str, str | None] = {}  # by request: its error; None: computed anew
         self._never_split_off: list[str] = []
 
     def __len__(self) -> int:
@@ -58,14 +61,21 @@ class Flights:
         """Whether there can be no further one."""
         return len(self._flights) >= self.depth
 
-    def add(self, plan: SchedulerOutput, handle: StepHandle) -> None:
+    def add(self, plan: SchedulerOutput, handle: StepHandle, scheduler: Scheduler) -> None:
         """A plan has begun."""
-        self._flights.append(Flight(plan, handle))
+        tables: dict[str, list[int]] = {}
+        if self.depth > 1:
+            for row in plan.scheduled:
+                if not scheduler.turns.waits(row.request_id):
+                    request = scheduler.requests[row.request_id]
+                    tables[row.request_id] = scheduler.kv.block_ids(request)
+        self._flights.append(Flight(plan, handle, tables))
 
     def clear(self) -> None:
         """Forget all plans and requests."""
         self._flights.clear()
         self._ending.clear()
+        self._doomed.clear()
 
     def pop(self) -> Flight:
         """Return the oldest one, whose result comes next."""
@@ -73,22 +83,71 @@ class Flights:
 
     def apply(self, flight: Flight, result: StepOutput, scheduler: Scheduler) -> list[EngineOutput]:
         """Apply what a plan brought; return what its sequences have of it."""
-        if flight.spoiled:
-            self._lose_readers(flight, result, scheduler)
+        if self.depth > 1:
+            self._judge(flight, result, scheduler)
         outputs = scheduler.update_from_output(flight.plan, result)
         return self._end_landed(scheduler, outputs) if self._ending else outputs
 
-    def _lose_readers(self, flight: Flight, result: StepOutput, scheduler: Scheduler) -> None:
-        """Take from a result what was computed of blocks without content."""
-        for row in flight.plan.scheduled:
-            request = scheduler.requests[row.request_id]
-            if not flight.spoiled.isdisjoint(scheduler.kv.block_ids(request)):
-                result.lost_ids.add(row.request_id)
-                result.results.pop(row.request_id, None)
-        for fork in flight.plan.forks:
-            if fork.parent_id in result.lost_ids and fork.child_id in result.results:
-                del result.results[fork.child_id]
-                self._never_split_off.append(fork.child_id)
+    def _judge(self, flight: Flight, result: StepOutput, scheduler: Scheduler) -> None:
+        """Take from a result what does not count, and have later plans know of it."""
+        failed = {name for name, found in result.results.items() if found.error is not None}
+        unsure = failed | result.lost_ids | result.late_ids
+        if not (unsure or flight.spoiled or self._doomed or result.lost_block_ids):
+            return
+        plan, turns = flight.plan, scheduler.turns
+        spoiled, wrong = flight.spoiled, set(result.lost_block_ids)
+        for row in plan.scheduled:
+            name, request = row.request_id, scheduler.requests[row.request_id]
+            table = flight.tables.get(name) or scheduler.kv.block_ids(request)
+            written = _written(row, table, scheduler.kv.block_size)
+            is_lost = name in result.lost_ids or not spoiled.isdisjoint(table)
+            goes_on = turns.num_plans(name) > 1
+            if (is_lost or name in unsure) and goes_on and name not in self._doomed:
+                is_error = name in failed and not is_lost
+                self._doomed[name] = result.results[name].error if is_error else None
+                turns.wait(name)
+            if name in self._doomed:
+                for block_id in written:
+                    scheduler.kv.pool.forget(block_id)
+                is_lost = True
+            if is_lost or name in unsure:
+                wrong.update(written)
+            if is_lost:
+                request.was_lost = True
+                spoiled.update(written)  # for those after it in the plan
+                self._lose(plan, name, result, self._doomed.get(name), goes_on)
+                if not goes_on:
+                    self._doomed.pop(name, None)
+        for later in self._flights:
+            later.spoiled |= wrong
+
+    def _lose(
+        self,
+        plan: SchedulerOutput,
+        name: str,
+        result: StepOutput,
+        error: str | None,
+        goes_on: bool,
+    ) -> None:
+        """Take a request from a result that does not count, with those that were to split off.
+
+        Args:
+            plan: Of the result.
+            name: Of the request.
+            result: Without it then, or with what is left to say of it.
+            error: With which it ends; None to have it computed anew.
+            goes_on: It is in later plans, which have to end first.
+        """
+        children = [fork.child_id for fork in plan.forks if fork.parent_id == name]
+        result.lost_ids.discard(name)
+        for one in (name, *children):
+            found = result.results.pop(one, None)
+            if error is not None and not goes_on:
+                result.results[one] = SequenceResult(error=error)
+            elif found is not None and one != name:
+                self._never_split_off.append(one)
+        if error is None and not goes_on:
+            result.lost_ids.add(name)
 
     def live(self, scheduler: Scheduler, group_id: str) -> list[Request]:
         """Return the sequences of a user's request that have not been told that they end."""
@@ -103,6 +162,7 @@ class Flights:
         """End one of :meth:`live` now, or when its plan's result is there."""
         if sequence.request_id not in scheduler.turns:
             return scheduler.end(sequence, reason)
+        scheduler.turns.wait(sequence.request_id)
         self._ending[sequence.group_id, sequence.index] = sequence, reason
         return EngineOutput.of(sequence, SequenceResult(), reason)
 
@@ -120,16 +180,8 @@ class Flights:
         plan.finished_request_ids += self._never_split_off
         self._never_split_off = []
 
-    def given_out(self, block_id: int, content: bytes | None) -> None:
-        """Mean nothing: it is no block of a plan under way."""
 
-    def cached(self, block_id: int, block_hash: bytes) -> None:
-        """Mean nothing."""
-
-    def hit(self, request_id: str, block_ids: Sequence[int]) -> None:
-        """Mean nothing."""
-
-    def evicted(self, block_id: int, block_hash: bytes) -> None:
-        """Have the readers of a block that may be wrong computed anew; one given out has none."""
-        for flight in self._flights:
-            flight.spoiled.add(block_id)
+def _written(row: ScheduledRequest, table: list[int], block_size: int) -> list[int]:
+    """Return the blocks of a table that a row of a plan writes."""
+    stop = row.num_computed_tokens + row.num_scheduled_tokens + row.num_lookahead_tokens
+    return table[row.num_computed_tokens // block_size : -(-stop // block_size)]

@@ -102,11 +102,11 @@ class PrefillPolicy:
         num_decodes, num_prompt_tokens, has_part = 0, 0, False
         for scheduled in plan.scheduled:
             request = requests[scheduled.request_id]
-            if request.decodes:
+            if request.decodes_after(scheduled.num_computed_tokens):
                 num_decodes += 1
                 continue
             num_prompt_tokens += scheduled.num_scheduled_tokens
-            num_computed = request.num_computed_tokens + scheduled.num_scheduled_tokens
+            num_computed = scheduled.num_computed_tokens + scheduled.num_scheduled_tokens
             has_part |= num_computed < request.num_tokens
         self.observe(seconds, num_decodes, num_prompt_tokens, has_part)
 

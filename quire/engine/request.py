@@ -42,11 +42,13 @@ class Request:
         order: Sort key of queue and preemption, least first; unique.
         priority: Lower goes first; 0 for all under ``fcfs``.
         pending_children: Sequences that split off in the step that ends the prompt.
-        num_computed_tokens: Leading tokens whose KV is in the cache.
+        num_computed_tokens: Leading tokens whose KV is in the cache, or will be when the plans under
+            way have been computed (see :class:`~quire.engine.turns.Turns`).
         num_cached_tokens: Of the prompt, those found by a prefix cache hit.
         num_loaded_tokens: Of the computed ones of a request that waits, those from tiers.
         num_lost_tokens: Most that were computed when a preemption took the blocks.
         num_prompt_logprobs: Prompt tokens (the first included) that need no more logprobs.
+        was_lost: What was computed of it did not count, for what others had computed.
         block_hashes: Of the leading full blocks; kept over preemption.
         finish_reason: ``stop``, ``length``, ``abort``, ``timeout`` or ``error`` once finished.
         ranges: The source's.
@@ -70,6 +72,7 @@ class Request:
     num_loaded_tokens: int = 0
     num_lost_tokens: int = 0
     num_prompt_logprobs: int = 1
+    was_lost: bool = False
     block_hashes: list[bytes] = field(default_factory=list)
     finish_reason: str | None = None
     ranges: tuple[RangeKey, ...] = field(init=False, repr=False)
@@ -95,7 +98,10 @@ class Request:
     @property
     def decodes(self) -> bool:
         """Whether the next step draws a token, or comes to those that needed no drawing."""
-        num_computed = self.num_computed_tokens
+        return self.decodes_after(self.num_computed_tokens)
+
+    def decodes_after(self, num_computed: int) -> bool:
+        """Return :attr:`decodes` of a step that begins with so many computed tokens."""
         return num_computed >= self.num_prompt_tokens or len(self.token_ids) - num_computed == 1
 
     def block_keys(self, start: int, stop: int) -> tuple[str, ...]:

@@ -147,7 +147,7 @@ class Scheduler:
         self._schedule_waiting(plan, division, min(room, division.room), outlook)
         if not plan.scheduled:  # what was to start has found no blocks
             self._schedule_running(plan, None, unready)
-            is_stuck = not plan.scheduled and len(self.waiting) and not self.turns.away
+            is_stuck = not plan.scheduled and len(self.waiting) and self.turns.are_over
             if is_stuck and self.kept.give_up():
                 return self.schedule(unready)
         if plan.scheduled:
@@ -156,13 +156,13 @@ class Scheduler:
             self.stats.step_planned(plan)
             self.admission.step_planned()
             plan.finished_request_ids, self._ended = self._ended, []
-            self.turns.planned(plan, self._planned_time)
+            self.turns.planned(plan, self.requests, self._planned_time)
             if self.prefill.divides and self.turns.depth == 1:
                 plan.droppable_ids = self._droppable.choose(plan, self.requests)
         else:
             num_live = len(self.running) + len(self.waiting)
-            can_run = num_live and not any(r.request_id in unready for r in self.running)
-            assert not can_run, f"0 of {num_live} requests can run; {self.kv.describe()}"
+            can_run = self.turns.are_over and not any(r.request_id in unready for r in self.running)
+            assert not (num_live and can_run), f"0 of {num_live} requests can run; {self.kv.describe()}"
         return plan
 
     def update_from_output(self, plan: SchedulerOutput, result: StepOutput) -> list[EngineOutput]:
@@ -186,9 +186,10 @@ class Scheduler:
                 self.stats.num_dropped_parts += 1
                 self.kv.take_back(request)
                 continue
-            if request.num_lost_tokens > request.num_computed_tokens:
-                self.stats.recomputed(request, scheduled.num_scheduled_tokens)
-            request.num_computed_tokens += scheduled.num_scheduled_tokens
+            num_computed = scheduled.num_computed_tokens + scheduled.num_scheduled_tokens
+            if request.num_lost_tokens > scheduled.num_computed_tokens:
+                self.stats.recomputed(request, scheduled)
+            request.num_computed_tokens = max(request.num_computed_tokens, num_computed)
             children: Sequence[Request] = ()
             if scheduled.samples and request.pending_children:
                 children = self._fork(request)

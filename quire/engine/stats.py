@@ -7,7 +7,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 from quire.core.metrics import ITERATION_TOKENS_BUCKETS, Histogram, Samples
-from quire.core.step import SchedulerOutput, SequenceResult
+from quire.core.step import ScheduledRequest, SchedulerOutput, SequenceResult
 from quire.engine.request import Request
 
 FINISH_REASONS = ("stop", "length", "abort", "timeout", "error")
@@ -105,10 +105,10 @@ class EngineStats:
         child.num_cached_tokens = parent.num_cached_tokens
         child.metrics.first_scheduled_time = parent.metrics.first_scheduled_time
 
-    def recomputed(self, request: Request, num_tokens: int) -> None:
+    def recomputed(self, request: Request, row: ScheduledRequest) -> None:
         """A step has computed tokens of a request, some of them lost before."""
-        again = request.num_lost_tokens - request.num_computed_tokens
-        self.num_recomputed_tokens += min(again, num_tokens)
+        again = request.num_lost_tokens - row.num_computed_tokens
+        self.num_recomputed_tokens += min(again, row.num_scheduled_tokens)
 
     def tokens_appended(self, request: Request, result: SequenceResult, now: float) -> None:
         """A step's tokens are part of a sequence."""

@@ -1,4 +1,7 @@
-"""Who is in which plan while several are under way: a request is in one of them at a time.
+"""Who is in which plan while several are under way: a request waits for what its plan brings.
+
+A part of a prompt that draws nothing brings nothing: what comes after it may be in the next plan,
+and its tokens count as computed when they are planned. So a prompt alone keeps all stages at work.
 
 Stages compute plans one after another, each as long as the slowest one takes. So decodes are
 divided evenly: with as many plans as stages, each of about as many decodes, no stage is idle.
@@ -6,10 +9,10 @@ divided evenly: with as many plans as stages, each of about as many decodes, no 
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Sequence, Set
+from collections import Counter, deque
+from collections.abc import Mapping, Sequence, Set
 
-from quire.core.step import SchedulerOutput
+from quire.core.step import ScheduledRequest, SchedulerOutput
 from quire.engine.request import Request
 
 
@@ -26,13 +29,32 @@ class Turns:
     def __init__(self, depth: int) -> None:
         self.depth = depth
         self.away: Set[str] = frozenset()
-        self._ids: set[str] = set()
+        self._num_plans: Counter[str] = Counter()
+        self._waiting: set[str] = set()  # of these, who waits for results
         self._planned: deque[float] = deque()
         self._ended_time = 0.0
 
     def __contains__(self, request_id: str) -> bool:
         """Whether a plan with it is under way, or one that it splits off in."""
-        return request_id in self._ids
+        return request_id in self._num_plans
+
+    @property
+    def are_over(self) -> bool:
+        """Whether nobody is in a plan under way, or left for a later one."""
+        return not (self._num_plans or self.away)
+
+    def num_plans(self, request_id: str) -> int:
+        """Return how many plans with it are under way."""
+        return self._num_plans[request_id]
+
+    def waits(self, request_id: str) -> bool:
+        """Return whether it is in no further plan before those under way have ended."""
+        return request_id in self._waiting
+
+    def wait(self, request_id: str) -> None:
+        """Have a request wait for the end of the plans with it."""
+        assert request_id in self._num_plans, f"no plan with {request_id} is under way"
+        self._waiting.add(request_id)
 
     def begin(self, running: Sequence[Request], unready: Set[str]) -> Set[str]:
         """Choose who sits the next plan out.
@@ -47,10 +69,10 @@ class Turns:
         if self.depth == 1:
             return unready
         decodes = [request for request in running if request.decodes]
-        free = [r.request_id for r in decodes if r.request_id not in self._ids | unready]
+        free = [r.request_id for r in decodes if r.request_id not in self._waiting | unready]
         num_left = max(self.depth - len(self._planned), 1)
         share = min(-(-len(free) // num_left), -(-len(decodes) // self.depth))
-        self.away = self._ids.union(free[share:])
+        self.away = self._waiting.union(free[share:])
         return unready | self.away
 
     def num_decodes(self, running: Sequence[Request]) -> int:
@@ -59,20 +81,42 @@ class Turns:
             return sum(request.decodes for request in running)
         return sum(r.decodes for r in running if r.request_id not in self.away)
 
-    def planned(self, plan: SchedulerOutput, now: float) -> None:
+    def planned(
+        self, plan: SchedulerOutput, requests: Mapping[str, Request], now: float
+    ) -> None:
         """A plan was made at ``now``, and will be under way until its result is there."""
         self._planned.append(now)
-        if self.depth > 1:
-            self._ids.update(_ids(plan))
+        if self.depth == 1:
+            return
+        self._num_plans.update(_ids(plan))
+        self._waiting.update(fork.child_id for fork in plan.forks)
+        for row in plan.scheduled:
+            request = requests[row.request_id]
+            if _brings_nothing(row, request):
+                request.num_computed_tokens += row.num_scheduled_tokens
+            else:
+                self._waiting.add(row.request_id)
 
     def ended(self, plan: SchedulerOutput, now: float) -> float:
         """Its result is there; return the seconds since it was made, or the one before it ended."""
         seconds = now - max(self._planned.popleft(), self._ended_time)
         self._ended_time = now
         if self.depth > 1:
-            self._ids.difference_update(_ids(plan))
+            for request_id in _ids(plan):
+                self._num_plans[request_id] -= 1
+                if not self._num_plans[request_id]:
+                    del self._num_plans[request_id]
+                    self._waiting.discard(request_id)
         return seconds
 
 
 def _ids(plan: SchedulerOutput) -> list[str]:
     return [row.request_id for row in plan.scheduled] + [fork.child_id for fork in plan.forks]
+
+
+def _brings_nothing(row: ScheduledRequest, request: Request) -> bool:
+    """Return whether a request can go on before a row of it has been computed."""
+    if request.was_lost:  # so that it comes to its end, whatever happens to others
+        return False
+    is_part = row.num_computed_tokens + row.num_scheduled_tokens < len(request.token_ids)
+    return is_part and request.params.pooling is None and request.params.prompt_logprobs is None

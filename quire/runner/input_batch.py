@@ -5,7 +5,7 @@ It computes nothing of the model and draws no tokens. B requests, T tokens.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -75,13 +75,14 @@ class InputBatch:
         self._places.fork(self.table.rows[parent_id], row)
         return row
 
-    def update_blocks(self, plan: SchedulerOutput) -> None:
-        """Apply the plan's changes of block tables."""
+    def update_blocks(self, plan: SchedulerOutput, broken: Container[str] = ()) -> None:
+        """Apply the plan's changes of block tables; ``broken`` requests need none."""
         table = self.table
         for request_id, index, block_id in plan.replaced_blocks:
-            table.block_ids[table.rows[request_id], index] = block_id
+            if request_id not in broken:
+                table.block_ids[table.rows[request_id], index] = block_id
         for request in plan.scheduled:
-            if request.new_block_ids:
+            if request.new_block_ids and request.request_id not in broken:
                 table.append_blocks(table.rows[request.request_id], request.new_block_ids)
 
     def build(

@@ -150,6 +150,7 @@ class ModelRunner:
         self.pictures = pictures or PictureRows(None, backend, 0)
         self._parts = StepParts(self._table, kv_cache.spec.block_size, self._begin_rows)
         self._someone_came: Callable[[], bool] = lambda: False
+        self._broken: dict[str, BaseException] = {}  # requests that could not be taken, and why
 
     def take_adapters(self, adapters: AdapterStore) -> None:
         """Have requests with adapters from now on, those that are in memory."""
@@ -185,11 +186,12 @@ class ModelRunner:
 
         Returns:
             What waits for the rest, draws tokens and returns the step's output. Other steps may
-            begin before it is called, of other requests; it is called in the order of steps.
+            begin before it is called, of other requests or of later parts of their prompts; it is
+            called in the order of steps.
         """
         # A canary seals what a plan fills: nothing of it may be dropped.
         self._someone_came = someone_came if self.canary is None else lambda: False
-        broken = self._update_requests(plan)
+        self._update_requests(plan)
         lost_blocks: list[int] = []
         if self.tiers is not None and (plan.block_stores or plan.block_loads):
             lost_blocks = move_blocks(plan, self._kv_cache, self.tiers)
@@ -201,7 +203,7 @@ class ModelRunner:
         rows = None
         if plan.scheduled:
             corrupted = {} if self.canary is None else self.canary.verify(plan)
-            rows = self._parts.begin(plan, broken, lost_blocks)
+            rows = self._parts.begin(plan, self._broken_of(plan), lost_blocks)
         return partial(self._end, plan, rows, lost_blocks, corrupted)
 
     def _end(
@@ -373,13 +375,13 @@ class ModelRunner:
             self._speculation.forget(self._table.rows[request_id])
         self._table.remove(request_id)
         self._params.pop(request_id, None)
+        self._broken.pop(request_id, None)
         self._prompt_logprobs_ids.discard(request_id)
         self._pooling.remove(request_id)
         self.pictures.remove(request_id)
 
-    def _update_requests(self, plan: SchedulerOutput) -> dict[str, BaseException]:
-        """Take a plan's news; return the new requests that cannot be computed, and why."""
-        broken: dict[str, BaseException] = {}
+    def _update_requests(self, plan: SchedulerOutput) -> None:
+        """Take a plan's news; new requests that cannot be taken are broken."""
         for request_id in plan.finished_request_ids:
             self._forget(request_id)
         for request in plan.new_requests:
@@ -393,15 +395,20 @@ class ModelRunner:
             except (KeyboardInterrupt, SystemExit):
                 raise
             except BaseException as error:  # Rust libraries raise panics as such
-                broken[request.request_id] = error
+                self._broken[request.request_id] = error
                 continue
             if request.params.prompt_logprobs is not None:
                 self._prompt_logprobs_ids.add(request.request_id)
             if request.params.pooling is not None:
                 pooling, length = request.params.pooling, request.num_prompt_tokens
                 self._pooling.set(request.request_id, pooling, length)
-        self._input.update_blocks(plan)
-        return broken
+        self._input.update_blocks(plan, self._broken)
+
+    def _broken_of(self, plan: SchedulerOutput) -> dict[str, BaseException]:
+        if not self._broken:
+            return {}
+        names = [request.request_id for request in plan.scheduled]
+        return {name: self._broken[name] for name in names if name in self._broken}
 
     def _adapter_slot(self, request: NewRequest) -> int:
         adapter = request.source.adapter

@@ -63,7 +63,7 @@ class StepParts:
 
         Args:
             plan: With at least one request.
-            broken: New requests that could not be prepared, and why.
+            broken: Requests that could not be prepared when they were new, and why.
             lost_blocks: Without their content.
 
         Returns:
@@ -77,11 +77,15 @@ class StepParts:
         """
         output = StepOutput(lost_block_ids=list(lost_blocks))
         bad = set(lost_blocks)
-        for new in plan.new_requests:
-            if new.request_id in broken:
-                # What it was to compute; the blocks before have what others computed.
-                bad.update(new.block_ids[new.num_computed_tokens // self._block_size :])
-                _fail(plan, output, new.request_id, broken[new.request_id])
+        if broken:
+            for new in plan.new_requests:
+                if new.request_id in broken:
+                    # What it was to compute; the blocks before have what others computed.
+                    bad.update(new.block_ids[new.num_computed_tokens // self._block_size :])
+            for row in plan.scheduled:
+                if row.request_id in broken:
+                    bad.update(row.new_block_ids)
+                    _fail(plan, output, row.request_id, broken[row.request_id])
         rows = [row for row in plan.scheduled if row.request_id not in broken]
         rows = self._readable(rows, bad, output)
         whole = self._begin(_part(plan, rows)) if rows else None
@@ -106,6 +110,8 @@ class StepParts:
             try:
                 output.add((end or self._begin(_part(plan, rows)))())
                 self._num_failures = 0
+                if end is None:
+                    output.late_ids.update(row.request_id for row in rows)
             except StepInterrupted:
                 parts.append((self._drop(plan, rows, bad, output), None))
             except (KeyboardInterrupt, SystemExit, RankDeadError):

@@ -170,7 +170,7 @@ def test_a_failed_step_ends_all_requests(staged):
 
 
 class Machine(RuleBasedStateMachine):
-    """Random arrivals, aborts and stops, on an engine with few blocks."""
+    """Random arrivals, aborts, stops and failures, on an engine with few blocks."""
 
     make: Any
     num_stages = 2
@@ -190,11 +190,30 @@ class Machine(RuleBasedStateMachine):
             most_proposed=most,
         )
         self.asked: dict[str, tuple[list[int], int, int, int]] = {}
-        self.stopped: set[tuple[str, int]] = set()
+        self.num_late = 0
+        self.failing: int | None = None
+        self.run.executor.is_late = self.takes_late
+        self.run.executor.failing = self.takes_failing
+
+    def takes_late(self, plan: Any) -> bool:
+        self.num_late -= self.num_late > 0
+        return self.num_late > 0
+
+    def takes_failing(self, plan: Any) -> int | None:
+        failing, self.failing = self.failing, None
+        return failing
+
+    @rule(index=st.integers(0, 3))
+    def fail(self, index: int) -> None:
+        self.failing = index
+
+    @rule(count=st.integers(1, 8))
+    def be_late(self, count: int) -> None:
+        self.num_late = count
 
     @rule(
-        shared=st.integers(0, 12),
-        own=st.integers(1, 6),
+        shared=st.integers(0, 30),
+        own=st.integers(1, 30),
         max_tokens=st.integers(1, 12),
         n=st.integers(1, 3),
         deadline=st.none() | st.integers(1, 20),

@@ -6,6 +6,7 @@ import random
 
 import pytest
 
+from quire.core.sampling_params import SamplingParams
 from tests.engine.staged_executor import StagedExecutor
 
 
@@ -21,6 +22,20 @@ def test_the_bubble_of_a_run_from_its_beginning_to_its_end(start, num_stages, nu
     assert run.clock.now == num_plans + num_stages - 1
     expected = (num_stages - 1) / (num_plans + num_stages - 1)
     assert run.executor.idle_share() == pytest.approx(expected, abs=1e-12)
+
+
+@pytest.mark.parametrize("num_chunks", [1, 2, 5, 27])
+@pytest.mark.parametrize("num_stages", [1, 2, 4])
+def test_the_chunks_of_one_prompt_follow_each_other(start, unpaged, num_stages, num_chunks):
+    """As so many prompts would: none waits for the result of those before it."""
+    run = start(executor_class=StagedExecutor, stages=[1.0] * num_stages, max_num_batched_tokens=16)
+    prompt = list(range(16 * num_chunks))
+    run.add("long", prompt, max_tokens=3)
+    run.finish()
+    assert [len(plan.scheduled) for plan in run.plans] == [1] * (num_chunks + 2)
+    time = num_chunks + num_stages - 1
+    assert run.clock.now == time + 2 * num_stages  # and two more tokens
+    assert run.tokens["long", 0] == unpaged(prompt, SamplingParams(temperature=0), 0, 3)
 
 
 def test_figures_of_the_bubble(start):
