@@ -160,16 +160,17 @@ class Flights:
 
     def end(self, scheduler: Scheduler, sequence: Request, reason: str) -> EngineOutput:
         """End one of :meth:`live` now, or when its plan's result is there."""
-        if sequence.request_id not in scheduler.turns:
+        if not _is_under_way(sequence, scheduler):
             return scheduler.end(sequence, reason)
-        scheduler.turns.wait(sequence.request_id)
+        if sequence.request_id in scheduler.turns:
+            scheduler.turns.wait(sequence.request_id)
         self._ending[sequence.group_id, sequence.index] = sequence, reason
         return EngineOutput.of(sequence, SequenceResult(), reason)
 
     def _end_landed(self, scheduler: Scheduler, outputs: list[EngineOutput]) -> list[EngineOutput]:
         outputs = [one for one in outputs if (one.request_id, one.index) not in self._ending]
         for key, (sequence, reason) in list(self._ending.items()):
-            if sequence.request_id not in scheduler.turns:
+            if not _is_under_way(sequence, scheduler):
                 del self._ending[key]
                 if sequence.finish_reason is None:
                     scheduler.end(sequence, reason)
@@ -177,8 +178,16 @@ class Flights:
 
     def fill(self, plan: SchedulerOutput) -> None:
         """Have the runner forget sequences that split off in a step whose result does not count."""
-        plan.finished_request_ids += self._never_split_off
-        self._never_split_off = []
+        if plan.scheduled:  # else it most likely learns nothing of the plan
+            plan.finished_request_ids += self._never_split_off
+            self._never_split_off = []
+
+
+def _is_under_way(sequence: Request, scheduler: Scheduler) -> bool:
+    """Return whether a plan with a sequence, or with the one it is to split off from, is so."""
+    turns, parent = scheduler.turns, scheduler.requests.get(sequence.group_id)
+    is_pending = parent is not None and sequence in parent.pending_children
+    return sequence.request_id in turns or (is_pending and sequence.group_id in turns)
 
 
 def _written(row: ScheduledRequest, table: list[int], block_size: int) -> list[int]:

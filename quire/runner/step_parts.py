@@ -8,6 +8,7 @@ them anew. It knows neither models nor sampling.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 
@@ -52,6 +53,7 @@ class StepParts:
         self._block_size = block_size
         self._begin = begin
         self._num_failures = 0
+        self._under_way: deque[SchedulerOutput] = deque()
 
     def begin(
         self,
@@ -88,6 +90,7 @@ class StepParts:
                     _fail(plan, output, row.request_id, broken[row.request_id])
         rows = [row for row in plan.scheduled if row.request_id not in broken]
         rows = self._readable(rows, bad, output)
+        self._under_way.append(plan)
         whole = self._begin(_part(plan, rows)) if rows else None
         return partial(self._end, plan, broken, output, bad, (rows, whole))
 
@@ -99,12 +102,13 @@ class StepParts:
         bad: set[int],
         whole: tuple[list[ScheduledRequest], Ending | None],
     ) -> StepOutput:
+        self._under_way.popleft()
         failures: list[BaseException] = []
         parts = [whole]
         while parts:
             rows, end = parts.pop()
             if end is None:
-                rows = self._readable(rows, bad, output)
+                rows = self._readable(self._last(rows, bad, output), bad, output)
             if not rows:
                 continue
             try:
@@ -181,13 +185,24 @@ class StepParts:
                 bad.update(self._written(row))
         return readable
 
+    def _last(
+        self, rows: Sequence[ScheduledRequest], bad: set[int], output: StepOutput
+    ) -> list[ScheduledRequest]:
+        """Return those whose requests are in no later plan; the others' tables are as of that."""
+        later = {row.request_id for plan in self._under_way for row in plan.scheduled}
+        for row in rows:
+            if row.request_id in later:
+                output.lost_ids.add(row.request_id)
+                bad.update(self._written(row))
+        return [row for row in rows if row.request_id not in later]
+
     def _written(self, row: ScheduledRequest) -> list[int]:
         start = row.num_computed_tokens // self._block_size
         stop = -(-(row.num_computed_tokens + row.num_scheduled_tokens) // self._block_size)
         blocks: list[int] = self._table.block_ids[
             self._table.rows[row.request_id], start:stop
         ].tolist()
-        return blocks
+        return [block_id for block_id in blocks if block_id]  # it may have given some back
 
 
 def _part(plan: SchedulerOutput, rows: list[ScheduledRequest]) -> SchedulerOutput:

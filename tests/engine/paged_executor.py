@@ -59,8 +59,15 @@ def oracle(
     num_tokens: int,
     *,
     forces: bool = False,
+    mix: Callable[[list[int]], list[int]] | None = None,
 ) -> list[int]:
     """Generate with no cache, no blocks and no batch."""
+    if mix is not None:
+        tokens = list(prompt)
+        for length in range(len(prompt), len(prompt) + num_tokens):
+            context = mix(mix(tokens))[-1]
+            tokens.append(next_token(context, seed, length, params.temperature == 0))
+        return tokens[len(prompt) :]
     tokens, first, second = list(prompt), 0, 0
     unread = tokens
     while len(tokens) < len(prompt) + num_tokens:
@@ -128,6 +135,9 @@ class PagedExecutor:
         self.on_step: Callable[[SchedulerOutput], object] = lambda plan: None
         self.on_result: Callable[[StepOutput], object] = lambda result: None
 
+    #: What a layer makes of all positions.
+    mix = staticmethod(fold)
+
     def check(self) -> None:
         pass
 
@@ -190,11 +200,11 @@ class PagedExecutor:
                 assert slot not in written, f"slot {slot} is written twice in one step"
                 written.add(slot)
                 self.layers[0][slot] = held.token_ids[position]
-        hidden = [fold(self._read(0, held, row)) for row, held in rows]
+        hidden = [self.mix(self._read(0, held, row)) for row, held in rows]
         for (row, held), values in zip(rows, hidden, strict=True):
             for position in self._positions(row):
                 self.layers[1][self._slot(held.block_ids, position)] = values[position]
-        return [Computed(row, held, fold(self._read(1, held, row))) for row, held in rows]
+        return [Computed(row, held, self.mix(self._read(1, held, row))) for row, held in rows]
 
     def _draw(self, plan: SchedulerOutput, computed: list[Computed]) -> StepOutput:
         result = StepOutput()
@@ -282,6 +292,20 @@ class PagedExecutor:
     def _read(self, layer: int, held: Held, row: ScheduledRequest) -> list[int]:
         length = row.num_computed_tokens + row.num_scheduled_tokens
         return [self.layers[layer].get(self._slot(held.block_ids, p), -1) for p in range(length)]
+
+
+class WindowExecutor(PagedExecutor):
+    """Each position sees no more than the last seven."""
+
+    WINDOW = 7
+
+    def __init__(self, num_blocks: int, block_size: int) -> None:
+        super().__init__(num_blocks, block_size)
+        self.kv_cache_spec = replace(self.kv_cache_spec, window=self.WINDOW, step_tokens=12)
+
+    @classmethod
+    def mix(cls, values: list[int]) -> list[int]:
+        return [hash(tuple(values[max(i - cls.WINDOW, 0) : i])) for i in range(1, len(values) + 1)]
 
 
 class CountingExecutor(PagedExecutor):

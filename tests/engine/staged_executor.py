@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from quire.core.step import SchedulerOutput, SequenceResult, StepOutput
-from tests.engine.paged_executor import Handle, PagedExecutor, ProposingExecutor
+from tests.engine.paged_executor import Handle, PagedExecutor, ProposingExecutor, WindowExecutor
 
 
 class VirtualClock:
@@ -46,11 +46,11 @@ class StagedExecutor(PagedExecutor):
         assert not plan.droppable_ids or self.depth == 1
         self.num_under_way += 1
         self.plans.append(plan)
+        number = len(self.plans)
         self._take_news(plan)
-        errors, lost = self._without(plan, self.failing(plan))
-        good = [row for row in plan.scheduled if row.request_id not in errors | lost]
-        is_late = self.is_late(plan)
-        computed = self._write(replace(plan, scheduled=[] if is_late else good))
+        failing, is_late = self.failing(plan), self.is_late(plan)
+        begun = self._spared(plan, failing, set())
+        computed = self._write(replace(begun, scheduled=[] if is_late else begun.scheduled))
         end = self.clock.now
         for seconds, busy in zip(self.stages, self.busy, strict=True):
             begin = max(end, busy[-1][1] if busy else 0.0)
@@ -61,13 +61,17 @@ class StagedExecutor(PagedExecutor):
         def result() -> StepOutput:
             self.num_under_way -= 1
             self.clock.now = max(self.clock.now, end)
-            again = self._write(SchedulerOutput(scheduled=good)) if is_late else computed
-            forks = [fork for fork in plan.forks if fork.parent_id not in errors | lost]
-            found = self._draw(replace(plan, forks=forks), again)
-            found.late_ids = {row.request_id for row in good} if is_late else set()
-            found.lost_ids = lost
-            for name in errors:
-                found.results[name] = SequenceResult(error="broken")
+            done, rows = begun, computed
+            if is_late:
+                later = [row for plan in self.plans[number:] for row in plan.scheduled]
+                done = self._spared(plan, failing, {row.request_id for row in later})
+                rows = self._write(replace(done, block_copies=[]))
+            found = self._draw(done, rows)
+            names = {row.request_id for row in done.scheduled}
+            found.late_ids = names if is_late else set()
+            found.lost_ids = {row.request_id for row in plan.scheduled} - names
+            if failing is not None and failing < len(plan.scheduled):
+                self._fail(plan, plan.scheduled[failing].request_id, found)
             if self.fail is not None:
                 for request_id, error in self.fail(plan).items():
                     found.results[request_id] = SequenceResult(error=error)
@@ -75,27 +79,29 @@ class StagedExecutor(PagedExecutor):
 
         return Handle(result)
 
-    def _without(self, plan: SchedulerOutput, failing: int | None) -> tuple[set[str], set[str]]:
-        """Return who fails with a row, those included that were to split off, and who is lost."""
-        errors: set[str] = set()
-        lost: set[str] = set()
-        bad: set[int] = set()
-        size = self.kv_cache_spec.block_size
+    def _spared(
+        self, plan: SchedulerOutput, failing: int | None, later: set[str]
+    ) -> SchedulerOutput:
+        """Return a plan without what fails, is in later plans, or reads what these would write."""
+        rows, bad, size = [], set[int](), self.kv_cache_spec.block_size
         for index, row in enumerate(plan.scheduled):
-            name, start = row.request_id, row.num_computed_tokens
-            table = self.held[name].block_ids
-            if index == failing:
-                errors.add(name)
-            elif not bad.isdisjoint(table[: -(-start // size)]):
-                lost.add(name)
+            start, table = row.num_computed_tokens, self.held[row.request_id].block_ids
+            is_read = not bad.isdisjoint(table[: -(-start // size)])
+            if index == failing or row.request_id in later or is_read:
+                bad.update(table[start // size : -(-(start + row.num_scheduled_tokens) // size)])
+                bad.discard(0)
             else:
-                continue
-            bad.update(table[start // size : -(-(start + row.num_scheduled_tokens) // size)])
-        for fork in plan.forks:
-            if fork.parent_id in errors:
-                errors.add(fork.child_id)
-                self.held[fork.child_id] = replace(self.held[fork.parent_id])
-        return errors, lost
+                rows.append(row)
+        names = {row.request_id for row in rows}
+        forks = [fork for fork in plan.forks if fork.parent_id in names]
+        return replace(plan, scheduled=rows, forks=forks)
+
+    def _fail(self, plan: SchedulerOutput, name: str, found: StepOutput) -> None:
+        found.lost_ids.discard(name)
+        children = [fork.child_id for fork in plan.forks if fork.parent_id == name]
+        for one in (name, *children):
+            self.held.setdefault(one, self.held[name])
+            found.results[one] = SequenceResult(error="broken")
 
     def idle_share(self) -> float:
         """Return the part of the time of all stages, from the first plan to the end, that is
@@ -112,6 +118,10 @@ class StagedExecutor(PagedExecutor):
             for before, after in zip(busy, busy[1:], strict=False)
             if before[1] >= begin and after[0] <= end and after[0] > before[1]
         ]
+
+
+class StagedWindow(StagedExecutor, WindowExecutor):
+    """The same with a window."""
 
 
 class StagedProposing(StagedExecutor, ProposingExecutor):
