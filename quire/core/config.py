@@ -15,6 +15,7 @@ from typing import Any, Literal, TypeAlias, get_args, get_origin, get_type_hints
 from quire.core.adapter_options import AdapterOptions
 from quire.core.counts import parse_count
 from quire.core.errors import ConfigError
+from quire.core.expert_sharing import ExpertSharing
 from quire.core.known_settings import QUANTIZATIONS as KNOWN_QUANTIZATIONS
 from quire.core.kv_transfer import KVTransfer
 from quire.core.offload_options import OffloadOptions
@@ -284,6 +285,7 @@ class EngineConfig:
         seed: Base of the random draws of requests that bring no seed of their own.
         transfer: The engine's role, where prompts are computed apart; no setting, whoever starts
             the engines says it.
+        sharing: Which of several engines that have some experts each it is; likewise.
     """
 
     model: ModelOptions = field(default_factory=ModelOptions)
@@ -295,6 +297,7 @@ class EngineConfig:
     parallel: ParallelOptions = field(default_factory=ParallelOptions)
     seed: int = option(0, "base seed of requests that bring none")
     transfer: KVTransfer | None = None
+    sharing: ExpertSharing | None = None
 
     @classmethod
     def from_keywords(cls, **keywords: Any) -> EngineConfig:

@@ -54,7 +54,8 @@ class ParallelOptions:
     )
     enable_expert_parallel: bool = option(
         False,
-        "of a mixture of experts a rank has whole experts, not a part of each",
+        "of a mixture of experts a rank has whole experts, not a part of each; with -dp alone "
+        "engines have some of them each",
         aliases=("-ep",),
     )
     num_redundant_experts: int = option(
@@ -79,6 +80,11 @@ class ParallelOptions:
         """Which rank computes what."""
         counts = tuple(int(count) for count in _parts(self.stage_layers) if count.isdecimal())
         return ParallelLayout(self.tensor_parallel_size, self.pipeline_parallel_size, counts)
+
+    @property
+    def shares_experts(self) -> bool:
+        """Whether engines have some experts each; else the ranks of each engine have them all."""
+        return self.enable_expert_parallel and self.layout.size == 1
 
     def of_rank(self, rank: int) -> ParallelOptions:
         """Return a rank's own: its device is that of its stage."""
@@ -151,6 +157,14 @@ class ParallelOptions:
                 f"--enable-expert-parallel {self.enable_expert_parallel}. Give both, or leave "
                 "them out."
             )
+        if self.data_parallel_size > 1 and self.pipeline_parallel_size > 1 and not whole:
+            if self.enable_expert_parallel:
+                raise ConfigError(
+                    "[config] --enable-expert-parallel has engines share experts where each is one "
+                    "process, or ranks of an engine that share layers; got --data-parallel-size "
+                    f"{self.data_parallel_size} with --pipeline-parallel-size "
+                    f"{self.pipeline_parallel_size}. Leave one of the three out."
+                )
         if not 0 <= self.node_rank < self.nnodes:
             raise ConfigError(
                 f"[config] --node-rank must be in 0..{self.nnodes - 1}, less than --nnodes; got "

@@ -130,8 +130,18 @@ class SharedMemory:
         *,
         rank: int = 0,
         silence: float = SILENCE_SECONDS,
+        spin: float | None = None,
     ) -> SharedMemory:
         """Make the memory; this process is ``rank``, and may use the cores of all.
+
+        Args:
+            size: Ranks.
+            groups: Of some of them, besides the one of all.
+            sizes: Of the parts.
+            rank: This one.
+            silence: As of the class.
+            spin: Seconds that a rank spins before it sleeps; None for :data:`SPIN_SECONDS`, where
+                each has a core.
 
         Raises:
             ConfigError: The system has no such memory, or there are too many ranks.
@@ -147,7 +157,8 @@ class SharedMemory:
             )
         # One that spins where ranks outnumber cores keeps the one it waits for from running.
         ranks = {one for group in groups for one in group} or set(range(size))
-        spin = SPIN_SECONDS if len(ranks) <= len(os.sched_getaffinity(0)) else 0.0
+        if spin is None:
+            spin = SPIN_SECONDS if len(ranks) <= len(os.sched_getaffinity(0)) else 0.0
         layout = SegmentLayout(size, groups, sizes, spin)
         descriptor = os.memfd_create("quire", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         os.ftruncate(descriptor, layout.num_bytes)

@@ -8,7 +8,7 @@ of each, R = T k routed rows, D model dim.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -16,20 +16,17 @@ import numpy.typing as npt
 from quire.core.parallel_costs import ROWS_TO_SHARE
 from quire.core.parallel_layout import split
 from quire.distributed.group import Group
-from quire.kernels.backend import Array, Backend, MixedExperts
+from quire.kernels.backend import Array, Backend
 from quire.kernels.forward_batch import BatchRows
 from quire.kernels.packed_weights import PackedWeights
 from quire.layers.expert_placement import ExpertDivision, ExpertPlacement, balanced_placement
+from quire.layers.own_experts import MakeExperts, OwnExperts, combine_by_owner
 from quire.layers.parallel_linear import Scratch
 
 log = logging.getLogger(__name__)
 
 #: Experts do not move for less of the busiest rank's rows.
 LEAST_GAIN = 0.05
-#: What was packed of experts, by their numbers: of gate and up, and of down.
-Packed = Mapping[int, tuple[Sequence[PackedWeights], Sequence[PackedWeights]]]
-#: Makes experts of their numbers; what is packed of them is not read.
-MakeExperts = Callable[[Sequence[int], Packed], MixedExperts]
 
 
 class RankExperts:
@@ -63,20 +60,18 @@ class RankExperts:
         balance: ExpertDivision,
         first_step: int = 0,
     ) -> None:
-        self._backend, self._group, self._scratch, self._make = backend, group, scratch, make
-        self._experts: MixedExperts | None = None
-        self._exact = exact
-        self.placement, self._numbers = placement, list[int]()
+        self._backend, self._group, self._scratch = backend, group, scratch
+        self._exact, self.placement = exact, placement
         self.num_rows = np.zeros(len(placement.ranks), np.int64)
-        self._place(placement)
-        self.nbytes = self._experts.nbytes if self._experts else 0
+        self._own = OwnExperts(backend, make, placement.of(group.rank))
+        self.nbytes = self._own.nbytes
         self._slots = max(len(placement.of(rank)) for rank in range(group.size))
         self._interval, self._steps = balance.interval, -first_step
 
     @property
     def packed(self) -> Sequence[Sequence[PackedWeights]]:
         """What was packed: of each of this rank's experts gate and up, then of each one's down."""
-        return self._experts.packed if self._experts else ()
+        return self._own.packed
 
     @property
     def imbalance(self) -> float:
@@ -97,7 +92,8 @@ class RankExperts:
         before, after = self.placement.imbalance(rows), found.imbalance(rows)
         is_worth = after < (1 - LEAST_GAIN) * before
         if is_worth:
-            self._place(found)
+            self.placement = found
+            self._own.place(found.of(self._group.rank))
             log.debug(
                 "experts moved: the busiest rank's rows over the mean %.2f -> %.2f", before, after
             )
@@ -122,7 +118,7 @@ class RankExperts:
             return self._reduce(made, own, weights, out)
         if len(routed) < ROWS_TO_SHARE * self._group.size:
             gathered = self._gather(made, owners)
-            return self._combine(gathered, owners, weights, out)
+            return combine_by_owner(self._backend, gathered, owners, weights, out)
         return self._share(made, own, owners, weights, out)
 
     def _multiply(
@@ -139,16 +135,14 @@ class RankExperts:
         """
         count, backend = len(experts), self._backend
         made = self._scratch.take("outputs", num_routed, x.shape[1])[:count]
-        if self._experts is None or not count:
+        if not count:
             return made
         given = self._scratch.take("inputs", count, x.shape[1])
         backend.gather_rows(x, tokens.astype(np.int32), given)
         if rows is not None:
             indices = tokens if rows.indices is None else backend.to_numpy(rows.indices)[tokens]
             rows = BatchRows(rows.batch, indices.astype(np.int32))
-        local = np.searchsorted(self._numbers, experts).astype(np.int32).reshape(-1, 1)
-        # One expert with weight 1: its output, bit for bit.
-        return self._experts(given, local, np.ones((count, 1), np.float32), made, rows)
+        return self._own.multiply(given, experts, made, rows)
 
     def _gather(self, made: Array, owners: npt.NDArray[np.int64]) -> Array:
         """Return the routed rows of all ranks, rank after rank."""
@@ -178,7 +172,8 @@ class RankExperts:
         self._group.all_to_all(np.split(made, cuts), parts)
         sums = self._scratch.take("inputs", len(mine), width)
         if mine:
-            self._combine(received, own_owners, weights[mine.start : mine.stop], sums)
+            shares_of = weights[mine.start : mine.stop]
+            combine_by_owner(self._backend, received, own_owners, shares_of, sums)
         sizes = [len(share) * width for share in shares]
         self._group.all_gather_columns(sums.reshape(1, -1), sizes, out.reshape(1, -1))
         return out
@@ -192,20 +187,3 @@ class RankExperts:
         places[own] = np.arange(count, dtype=np.int32)
         self._backend.combine_experts(y, places.reshape(weights.shape), weights, out)
         return self._group.all_reduce(out)
-
-    def _combine(
-        self, y: Array, owners: npt.NDArray[np.int64], weights: Array, out: Array
-    ) -> Array:
-        """Sum up rows that lie in the order of their owners."""
-        places = np.empty(len(owners), np.int32)
-        places[np.argsort(owners, kind="stable")] = np.arange(len(owners), dtype=np.int32)
-        return self._backend.combine_experts(y, places.reshape(weights.shape), weights, out)
-
-    def _place(self, placement: ExpertPlacement) -> None:
-        """Have this rank's experts of a placement; keep what is packed of them."""
-        self.placement, numbers = placement, placement.of(self._group.rank)
-        if numbers != self._numbers:
-            old, count, packed = self._numbers, len(self._numbers), self.packed
-            held = {n: (packed[i], packed[count + i]) for i, n in enumerate(old)} if packed else {}
-            self._experts = self._make(numbers, held) if numbers else None
-            self._numbers = numbers

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from quire.kernels.backend import Backend, Experts, GroupedLinear, MixedExperts, Weight
 from quire.kernels.host_tensor import HostTensor
-from quire.layers.rank_experts import Packed
+from quire.layers.own_experts import Packed
 from quire.models.adapters.adapted_parts import AdaptedParts
 from quire.models.weight_map import LinearWeights, MLPWeights
 

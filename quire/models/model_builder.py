@@ -35,6 +35,7 @@ from quire.models.held_forms import HeldForms
 from quire.models.held_weights import HeldWeights, LinearKey, RopeTables
 from quire.models.opened_checkpoint import OpenedCheckpoint
 from quire.models.packed_weights_cache import PackedWeightsCache
+from quire.models.shards.engine_model import EngineShard
 from quire.models.shards.rank_model import RankModel, Shard, WholeModel
 from quire.models.weight_map import LinearWeights, NormWeights
 from quire.quantization.formats.stored_matrix import UnpackedMatrix
@@ -56,13 +57,13 @@ class ModelBuilder:
         on_progress: Progress | None,
         shared: HeldWeights,
         takes_adapters: bool = False,
-        shard: Shard | None = None,
+        shard: Shard | EngineShard | None = None,
     ) -> None:
         self.backend = backend
-        self._ranks = (
+        self._ranks: WholeModel | RankModel = (
             WholeModel(opened)
             if shard is None
-            else RankModel(backend, opened, shard, plan, takes_adapters)
+            else shard.model(backend, opened, plan, takes_adapters)
         )
         self.checkpoint, self.weights = self._ranks.tensors, self._ranks.weights
         self.weight_bytes = 0

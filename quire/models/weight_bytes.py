@@ -17,7 +17,8 @@ from quire.models.quantization_config import read_quantization
 from quire.models.quantized_checkpoint import MatrixEntry, QuantizedCheckpoint
 from quire.models.registry import get_family
 from quire.models.shards.rank_files import RankEntry, RankFolder
-from quire.models.shards.rank_weights import RankPart, rank_weights
+from quire.models.shards.engine_model import ExpertPart
+from quire.models.shards.rank_weights import RankPart
 from quire.models.tensor_source import map_weights, open_tensors
 from quire.models.weight_map import LinearWeights, WeightMap
 from quire.quantization.gguf_types import FORMS
@@ -37,7 +38,7 @@ def expected_weight_bytes(
     plan: QuantizationPlan,
     max_model_len: int,
     target_plan: QuantizationPlan | None = None,
-    part: RankPart | None = None,
+    part: RankPart | ExpertPart | None = None,
     layers: range | None = None,
 ) -> int:
     """Return what weights and tables of positions will take.
@@ -52,7 +53,7 @@ def expected_weight_bytes(
         max_model_len: Positions of the tables.
         target_plan: By which the checkpoint is in memory already, None where it is not; what is
             equal is shared then (:func:`~quire.models.loader.load_rounded`).
-        part: Which of several ranks it is for; None for one alone.
+        part: Which of several ranks or engines it is for; None for one alone.
         layers: Of the stage that they are for; None for the whole model.
     """
     stored = _quantized(path, config)
@@ -61,7 +62,7 @@ def expected_weight_bytes(
     if part is not None:
         tensors = stored or open_tensors(path, config)
         whole = map_weights(tensors, config)
-        weights = rank_weights(tensors, WeightMap(config, whole.names, layers), plan, part)
+        weights = part.weights(tensors, WeightMap(config, whole.names, layers), plan)
         config = weights.config
     # As the loader does: a GGUF file's floats are held as they are stored.
     mixes_types = stored is not None and stored.mixes_types

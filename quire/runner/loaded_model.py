@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TypeAlias
 
 from quire.core.log import get_logger
 from quire.core.memory_budget import MemoryDemand
@@ -16,17 +17,21 @@ from quire.kernels.backend import Backend
 from quire.models.decoder import Decoder
 from quire.models.loader import load_opened, open_checkpoint
 from quire.models.model_builder import Progress
+from quire.models.shards.engine_model import ExpertPart
 from quire.models.shards.rank_weights import RankPart
 from quire.models.stage import Stage
 from quire.models.vision.loader import expected_encoder_bytes, load_encoder
 from quire.models.weight_bytes import expected_weight_bytes
 from quire.quantization.plan import create_plan
 from quire.runner.memory import model_demand
-from quire.runner.model_part import ModelPart
+from quire.runner.model_part import Part
 from quire.runner.picture_memory import kept_bytes
 from quire.runner.picture_rows import PictureRows
 
 log = get_logger(__name__)
+
+#: Returns the bytes of what goes between processes in a step of so many tokens.
+Buffers: TypeAlias = Callable[[SplitShape, int], int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,15 +56,15 @@ def expected_demand(
     backend: Backend,
     model_config: ModelConfig,
     resolved: ResolvedConfig,
-    part: ModelPart | None = None,
+    part: Part | None = None,
 ) -> MemoryDemand:
     """Return what a checkpoint, or one rank's part, will need; its weights are not read."""
-    shard = None if part is None or part.shard is None else part.shard.part
+    share = None if part is None else part.share
     layers = None if part is None else part.layers(model_config.num_layers)
-    demand = _expected(folder, backend, model_config, resolved, shard, layers)
+    demand = _expected(folder, backend, model_config, resolved, share, layers)
     if part is None or layers is None:
         return demand
-    return _with_exchange(demand, model_config, resolved, part.layout, Stage(layers))
+    return _with_exchange(demand, model_config, resolved, part.buffer_bytes, Stage(layers))
 
 
 def stage_demand(
@@ -71,9 +76,11 @@ def stage_demand(
 ) -> MemoryDemand:
     """Return what one process that has some layers will need; weights are not read."""
     demand = _expected(folder, backend, model_config, resolved, None, layers)
-    return _with_exchange(
-        demand, model_config, resolved, ParallelLayout(pipeline=2), Stage(layers)
-    )
+
+    def buffers(shape: SplitShape, max_tokens: int) -> int:
+        return buffer_bytes(shape, ParallelLayout(pipeline=2), max_tokens)
+
+    return _with_exchange(demand, model_config, resolved, buffers, Stage(layers))
 
 
 def _expected(
@@ -81,7 +88,7 @@ def _expected(
     backend: Backend,
     config: ModelConfig,
     resolved: ResolvedConfig,
-    shard: RankPart | None,
+    share: RankPart | ExpertPart | None,
     layers: range | None,
 ) -> MemoryDemand:
     weight_bytes = expected_weight_bytes(
@@ -90,12 +97,12 @@ def _expected(
         resolved.dtype,
         create_plan(resolved.config.model),
         resolved.max_model_len,
-        part=shard,
+        part=share,
         layers=layers,
     )
     if not layers or layers[0] == 0:
         weight_bytes += expected_encoder_bytes(config, resolved.dtype)
-    own = config if shard is None else shard.config(config)
+    own = config if share is None else share.config(config)
     return model_demand(own, resolved, weight_bytes, backend.activation_dtype)
 
 
@@ -107,7 +114,7 @@ def load(
     eos_token_ids: Sequence[int] = (),
     on_progress: Progress | None = None,
     meanwhile: Callable[[], object] = lambda: None,
-    part: ModelPart | None = None,
+    part: Part | None = None,
 ) -> LoadedModel:
     """Load a checkpoint, or one rank's part of it.
 
@@ -142,7 +149,7 @@ def load(
     weight_bytes = decoder.weight_bytes + (0 if encoder is None else encoder.nbytes)
     demand = model_demand(decoder.rank_config, resolved, weight_bytes, backend.activation_dtype)
     if part is not None:
-        demand = _with_exchange(demand, config, resolved, part.layout, decoder.stage)
+        demand = _with_exchange(demand, config, resolved, part.buffer_bytes, decoder.stage)
     pictures = None
     if encoder is not None:
         kept = kept_bytes(config, resolved, weight_bytes)
@@ -154,12 +161,12 @@ def _with_exchange(
     demand: MemoryDemand,
     config: ModelConfig,
     resolved: ResolvedConfig,
-    layout: ParallelLayout,
+    buffers: Buffers,
     stage: Stage,
 ) -> MemoryDemand:
     """Return it with the KV cache of a rank's layers alone, and buffers of what ranks exchange."""
     max_tokens = resolved.config.scheduler.max_num_batched_tokens
-    exchanged = buffer_bytes(SplitShape.of_config(config), layout, max_tokens)
+    exchanged = buffers(SplitShape.of_config(config), max_tokens)
     spec = stage.kv_cache_spec(demand.spec)
     return replace(demand, spec=spec, scratch_bytes=demand.scratch_bytes + exchanged)
 

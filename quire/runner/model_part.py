@@ -3,14 +3,49 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Protocol
 
+from quire.core.parallel_costs import SplitShape, buffer_bytes
 from quire.core.parallel_options import ParallelOptions
 from quire.distributed.group import Group
 from quire.kernels.backend import Backend
 from quire.layers.expert_placement import ExpertDivision
 from quire.models.opened_checkpoint import OpenedCheckpoint
+from quire.models.shards.engine_model import EngineShard, ExpertPart
 from quire.models.shards.rank_model import Shard
+from quire.models.shards.rank_weights import RankPart
 from quire.models.stage import GroupLink, Stage
+
+
+
+class Part(Protocol):
+    """What a process has of a model.
+
+    Attributes:
+        rank: Of its engine's ranks; the first has what needs no layer.
+        shard: Of its layers; None for all of them.
+    """
+
+    rank: int
+    shard: Shard | EngineShard | None
+
+    @property
+    def share(self) -> RankPart | ExpertPart | None:
+        """The same without what reaches others."""
+        ...
+
+    def open(self, opened: OpenedCheckpoint, backend: Backend) -> OpenedCheckpoint:
+        """Return what it takes of a checkpoint."""
+        ...
+
+    def layers(self, num_layers: int) -> range:
+        """Return which layers of a model it has."""
+        ...
+
+    def buffer_bytes(self, shape: SplitShape, max_tokens: int) -> int:
+        """Return what it needs for what goes between processes in a step of so many tokens."""
+        ...
+
 
 #: Returns the group of some ranks, or of all.
 GroupOf = Callable[[Sequence[int] | None], Group]
@@ -47,6 +82,15 @@ class ModelPart:
                 interval=options.eplb_step_interval if options.enable_eplb else 0,
             )
             self.shard = Shard(group, options.exact_tensor_parallel, experts)
+
+    @property
+    def share(self) -> RankPart | None:
+        """See :class:`Part`."""
+        return None if self.shard is None else self.shard.part
+
+    def buffer_bytes(self, shape: SplitShape, max_tokens: int) -> int:
+        """See :class:`Part`."""
+        return buffer_bytes(shape, self.layout, max_tokens)
 
     @property
     def groups(self) -> list[Group]:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import secrets
+from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from dataclasses import replace
 from typing import TypeAlias
 
 from quire.core.config import EngineConfig
+from quire.core.expert_sharing import ExpertSharing
 from quire.core.kv_transfer import KVTransfer
 from quire.core.loading import Loading
 from quire.core.machine import Machine
@@ -64,11 +66,14 @@ def load_replicas(
     """
     transfers = roles.transfers(config.parallel.data_parallel_size)
     own = divide(config, machine, len(transfers))
+    sharings = _sharings(config, len(transfers))
     loadings = [loading, *(Loading() for _ in transfers[1:])]
     with ThreadPoolExecutor(len(loadings), thread_name_prefix="quire-load") as pool:
         loads = [
-            pool.submit(load, number, _with_role(own, transfer), each)
-            for number, (each, transfer) in enumerate(zip(loadings, transfers, strict=True))
+            pool.submit(load, number, replace(_with_role(own, transfer), sharing=sharing), each)
+            for number, (each, transfer, sharing) in enumerate(
+                zip(loadings, transfers, sharings, strict=True)
+            )
         ]
         done, _ = wait(loads, return_when=FIRST_EXCEPTION)
         if any(one.exception() is not None for one in done):
@@ -81,6 +86,15 @@ def load_replicas(
                 one.result().close()
         raise failures[0]
     return ReplicatedEngine([one.result() for one in loads], roles)
+
+
+def _sharings(config: EngineConfig, count: int) -> Sequence[ExpertSharing | None]:
+    """Return what each engine has to do with the experts of others."""
+    if count == 1 or not config.parallel.shares_experts:
+        return [None] * count
+    name = f"quire-experts-{secrets.token_hex(16)}"
+    addresses = tuple(f"{name}-{number}" for number in range(count))
+    return [ExpertSharing(number, addresses) for number in range(count)]
 
 
 def _with_role(config: EngineConfig, transfer: KVTransfer | None) -> EngineConfig:

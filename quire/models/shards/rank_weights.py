@@ -37,20 +37,18 @@ class RankPart:
         """
         return find_shares(whole, self.size, experts=self.experts)[self.rank].config(whole)
 
+    def weights(
+        self, tensors: NamedTensors, weights: WeightMap, plan: QuantizationPlan
+    ) -> ShareWeights:
+        """Return its tensors.
 
-def rank_weights(
-    tensors: NamedTensors, weights: WeightMap, plan: QuantizationPlan, part: RankPart
-) -> ShareWeights:
-    """Return the tensors of a rank.
+        Args:
+            tensors, weights: The checkpoint's.
+            plan: What is rounded when it is loaded.
 
-    Args:
-        tensors, weights: The checkpoint's.
-        plan: What is rounded when it is loaded.
-        part: The rank.
-
-    Raises:
-        ConfigError: The model cannot be divided that far.
-    """
-    cuts = find_cuts(tensors, weights, plan, part.size, part.exact)
-    shares = find_shares(weights.config, part.size, cuts.unit, part.experts)
-    return ShareWeights(weights, shares[part.rank], cuts)
+        Raises:
+            ConfigError: The model cannot be divided that far.
+        """
+        cuts = find_cuts(tensors, weights, plan, self.size, self.exact)
+        shares = find_shares(weights.config, self.size, cuts.unit, self.experts)
+        return ShareWeights(weights, shares[self.rank], cuts)

@@ -20,7 +20,7 @@ from quire.models.decoder import Decoder
 from quire.models.model import Model
 from quire.runner.adapter_store import OtherRanks
 from quire.runner.memory import MemoryPlan
-from quire.runner.model_part import ModelPart
+from quire.runner.model_part import ModelPart, Part
 from quire.runner.parallel.adapters import ToldAdapters
 from quire.runner.parallel.commands import Allocate
 from quire.runner.parallel.handshake import RankLoaded
@@ -30,6 +30,7 @@ from quire.runner.parallel.ranks import Ranks
 from quire.runner.parallel.ray_actors import RayActors
 from quire.runner.parallel.remote_ranks import gather_ranks
 from quire.runner.parallel.static_nodes import StaticNodes
+from quire.runner.sharing.placement import SharingEngine
 
 
 class Placement(Protocol):
@@ -42,7 +43,7 @@ class Placement(Protocol):
     """
 
     config: EngineConfig
-    part: ModelPart | None
+    part: Part | None
     failure: socket.socket | None
 
     def model(self, own: Decoder) -> Model:
@@ -85,7 +86,7 @@ class Placement(Protocol):
 class OneRank:
     """All is here; see :class:`Placement`."""
 
-    part: ModelPart | None = None
+    part: Part | None = None
     failure: socket.socket | None = None
 
     def __init__(self, config: EngineConfig) -> None:
@@ -134,8 +135,8 @@ class ManyRanks:
     def __init__(self, ranks: Ranks, config: EngineConfig, model_config: ModelConfig) -> None:
         self.config = config
         self._ranks = ranks
-        part = ModelPart(0, config.parallel, ranks.group)
-        self.part: ModelPart | None = part
+        self._part = part = ModelPart(0, config.parallel, ranks.group)
+        self.part: Part | None = part
         self._world = part.world
         self.failure: socket.socket | None = self._ranks.failure
         self._model_config = model_config
@@ -145,9 +146,8 @@ class ManyRanks:
 
     def model(self, own: Decoder) -> Model:
         """Return it with what it tells the others."""
-        assert self.part is not None
         self._rank_experts = own.rank_experts
-        self._lead = LeadDecoder(own, self.part, self._ranks.announce)
+        self._lead = LeadDecoder(own, self._part, self._ranks.announce)
         return self._lead
 
     def settle(self, own: MemoryPlan) -> MemoryPlan:
@@ -214,7 +214,7 @@ class ManyRanks:
             for pool, size in pools.items():
                 found[f'rank_memory_bytes{{rank="{rank}",pool="{pool}"}}'] = size
         calls, num_bytes = Counter[str](), Counter[str]()
-        for group in () if self.part is None else self.part.groups:
+        for group in self._part.groups:
             calls.update(group.counts.calls)
             num_bytes.update(group.counts.num_bytes)
         for kind, count in calls.items():
@@ -236,11 +236,14 @@ class ManyRanks:
 def place(
     folder: Path, config: EngineConfig, model_config: ModelConfig, resolved: ResolvedConfig
 ) -> Placement:
-    """Start the other ranks, if the settings ask for any.
+    """Start the other ranks, if the settings ask for any, or meet the other engines.
 
     Raises:
+        ConfigError: Engines are to share experts of a model that has none.
         OSError: A process cannot be started.
     """
+    if config.sharing is not None:
+        return SharingEngine(config, config.sharing, model_config)
     size, cache = config.parallel.layout.size, config.cache
     if size == 1:
         return OneRank(config)

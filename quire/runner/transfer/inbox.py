@@ -11,6 +11,7 @@ from contextlib import suppress
 import msgspec
 
 from quire.core.log import get_logger
+from quire.distributed.local_messages import peer_is_own_user, send
 from quire.runner.tiers.sealed_block import Bytes
 from quire.runner.transfer.messages import (
     NO_ROW,
@@ -18,9 +19,7 @@ from quire.runner.transfer.messages import (
     Offer,
     Release,
     Rows,
-    peer_is_own_user,
     receive,
-    send,
 )
 from quire.runner.transfer.shared_blocks import SharedBlocks
 

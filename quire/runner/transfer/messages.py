@@ -7,18 +7,15 @@ flag: no message says that it has come, and none is late.
 
 from __future__ import annotations
 
-import os
 import socket
-import struct
 from typing import TypeAlias
 
 import msgspec
 
+from quire.distributed import local_messages
+
 #: In place of a row: the receiver has the block, or no room for it.
 NO_ROW = -1
-_LENGTH_BYTES = 4
-#: Of a message: the hashes of a prompt of millions of tokens.
-_MOST_BYTES = 2**26
 
 
 class Hello(msgspec.Struct, tag=True):
@@ -52,55 +49,8 @@ class Release(msgspec.Struct, tag=True):
 
 
 Message: TypeAlias = Hello | Offer | Rows | Release
-_decoder = msgspec.msgpack.Decoder(Message)
-_encode = msgspec.msgpack.Encoder().encode
-
-
-def send(connection: socket.socket, message: Message, *descriptors: int) -> None:
-    """Send a message.
-
-    Raises:
-        OSError: The other side is gone, or does not read in time.
-    """
-    data = _encode(message)
-    framed = len(data).to_bytes(_LENGTH_BYTES, "little") + data
-    if descriptors:
-        sent = socket.send_fds(connection, [framed], list(descriptors))
-        framed = framed[sent:]
-    connection.sendall(framed)
 
 
 def receive(connection: socket.socket) -> tuple[Message, list[int]]:
-    """Return the next message, and the descriptors that came with it.
-
-    Raises:
-        EOFError: The other side is gone.
-        OSError: It does not send in time, or a message that is too long.
-        msgspec.DecodeError: It is no message.
-    """
-    head, descriptors, *_ = socket.recv_fds(connection, _LENGTH_BYTES, 1)
-    head += _read(connection, _LENGTH_BYTES - len(head)) if head else b""
-    if not head:
-        raise EOFError
-    length = int.from_bytes(head, "little")
-    if length > _MOST_BYTES:
-        raise OSError(f"a message must have at most {_MOST_BYTES} bytes; got {length}")
-    return _decoder.decode(_read(connection, length)), descriptors
-
-
-def _read(connection: socket.socket, count: int) -> bytes:
-    found = bytearray()
-    while len(found) < count:
-        part = connection.recv(count - len(found))
-        if not part:
-            raise EOFError
-        found += part
-    return bytes(found)
-
-
-def peer_is_own_user(connection: socket.socket) -> bool:
-    """Return whether the process at the other end of a Unix socket is this user's."""
-    size = struct.calcsize("3i")
-    credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size)
-    _, user, _ = struct.unpack("3i", credentials)
-    return bool(user == os.getuid())
+    """Return the next message; see :func:`quire.distributed.local_messages.receive`."""
+    return local_messages.receive(connection, Message)  # type: ignore[arg-type]

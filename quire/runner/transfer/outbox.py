@@ -15,6 +15,7 @@ import msgspec
 from quire.core.found_blocks import FoundBlocks
 from quire.core.log import get_logger
 from quire.core.metrics import Samples
+from quire.distributed.local_messages import peer_is_own_user, send
 from quire.runner.tiers.sealed_block import Bytes
 from quire.runner.tiers.traffic import Traffic
 from quire.runner.transfer.messages import (
@@ -23,9 +24,7 @@ from quire.runner.transfer.messages import (
     Offer,
     Release,
     Rows,
-    peer_is_own_user,
     receive,
-    send,
 )
 from quire.runner.transfer.shared_blocks import SharedBlocks
 
