@@ -313,10 +313,12 @@ class SharedMemory:
     def _needs(self, config: EngineConfig) -> MemoryNeeds:
         """Return what the engines of a model need together, but for one process."""
         from quire.llm.memory_needs import PROCESS_BYTES, MemoryNeeds, memory_needs
+        from quire.llm.replicas.sharing import find_sharings
 
         parallel = config.parallel
         count = parallel.data_parallel_size
-        own = replace(config, parallel=replace(parallel, data_parallel_size=1))
+        sharing = find_sharings(config, count)[0]
+        own = replace(config, parallel=replace(parallel, data_parallel_size=1), sharing=sharing)
         need, processes = memory_needs(own, self.machine), (count - 1) * PROCESS_BYTES
         return MemoryNeeds(count * need.least + processes, count * need.most + processes)
 

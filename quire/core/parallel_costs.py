@@ -359,3 +359,9 @@ def sharing_bytes(shape: SplitShape, num_engines: int, max_rows: int) -> int:
     # What comes, what an expert makes of it (twice its width, then once), and the result.
     each = served * (2 * row + 3 * shape.expert_dim * WIRE_BYTES) + 2 * SHARED_RING_BYTES
     return 2 * routed * row + (num_engines - 1) * each
+
+
+def shared_row_bytes(shape: SplitShape, num_engines: int) -> int:
+    """Return what an engine that shares experts sends for a token, if all get as many rows."""
+    row = shape.hidden_size * WIRE_BYTES
+    return shape.num_moe_layers * shape.top_k * row * (num_engines - 1) // num_engines

@@ -157,14 +157,13 @@ class ParallelOptions:
                 f"--enable-expert-parallel {self.enable_expert_parallel}. Give both, or leave "
                 "them out."
             )
-        if self.data_parallel_size > 1 and self.pipeline_parallel_size > 1 and not whole:
-            if self.enable_expert_parallel:
-                raise ConfigError(
-                    "[config] --enable-expert-parallel has engines share experts where each is one "
-                    "process, or ranks of an engine that share layers; got --data-parallel-size "
-                    f"{self.data_parallel_size} with --pipeline-parallel-size "
-                    f"{self.pipeline_parallel_size}. Leave one of the three out."
-                )
+        sizes = self.data_parallel_size, self.pipeline_parallel_size
+        if self.enable_expert_parallel and not whole and min(sizes) > 1:
+            raise ConfigError(
+                "[config] --enable-expert-parallel with --data-parallel-size must be without "
+                f"--pipeline-parallel-size: engines of one process share experts; got {sizes[0]} "
+                f"engines of {sizes[1]} stages. Leave one of the three out."
+            )
         if not 0 <= self.node_rank < self.nnodes:
             raise ConfigError(
                 f"[config] --node-rank must be in 0..{self.nnodes - 1}, less than --nnodes; got "

@@ -1,4 +1,4 @@
-"""Messages between processes of one user on one machine, and descriptors that go along with them."""
+"""Messages between processes of one user on one machine, and descriptors along with them."""
 
 from __future__ import annotations
 

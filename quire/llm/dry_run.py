@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
 
 from quire.core.config import EngineConfig
+from quire.core.expert_sharing import ExpertSharing
 from quire.core.machine import Machine
 from quire.core.memory_budget import format_bytes
-from quire.core.parallel_costs import LINKS, SplitShape
+from quire.core.parallel_costs import LINKS, SplitShape, shared_row_bytes
 from quire.core.parallel_plan import PlannedLoad
 from quire.core.parallel_report import report_lines
 from quire.llm.inferred_methods import infer_methods
 from quire.llm.memory_needs import engine_demand
+from quire.llm.replicas.loading import divide
+from quire.llm.replicas.sharing import find_sharings
 from quire.models.config_reader import read_model_config
 from quire.models.hub import resolve_model
 from quire.runner.parallel.device_map import map_devices
+from quire.models.shards.engine_model import ExpertPart
 
 
 def dry_run_lines(config: EngineConfig, machine: Machine) -> Iterator[str]:
@@ -25,6 +31,15 @@ def dry_run_lines(config: EngineConfig, machine: Machine) -> Iterator[str]:
         ConfigError: A setting is impossible.
     """
     path = resolve_model(config.model.model, config.model.revision)
+    count = config.parallel.data_parallel_size
+    if count > 1:
+        yield f"{config.model.model}: {count} engines, with requests of their own"
+        sharings = [one for one in find_sharings(config, count) if one is not None]
+        config = divide(config, machine, count)
+        if sharings:
+            yield from _sharing_lines(path, config, machine, sharings)
+            return
+        yield "each of them:"
     model_config = read_model_config(path)
     config, mapped = map_devices(path, infer_methods(config), model_config, machine)
     demand, resolved = engine_demand(path, config, machine)
@@ -56,4 +71,25 @@ def dry_run_lines(config: EngineConfig, machine: Machine) -> Iterator[str]:
         link,
         exact=parallel.exact_tensor_parallel,
         whole_experts=parallel.enable_expert_parallel,
+    )
+
+
+def _sharing_lines(
+    path: Path, config: EngineConfig, machine: Machine, sharings: Sequence[ExpertSharing]
+) -> Iterator[str]:
+    """Give the map of engines that share experts, and what they send each other."""
+    model, count = read_model_config(path), len(sharings)
+    for sharing in sharings:
+        demand, _ = engine_demand(path, replace(config, sharing=sharing), machine)
+        numbers = ExpertPart(sharing.number, count).placement(model).of(sharing.number)
+        yield (
+            f"engine {sharing.number}: experts {numbers[0]} to {numbers[-1]} of each layer; "
+            f"weights {format_bytes(demand.weight_bytes)}, scratch "
+            f"{format_bytes(demand.scratch_bytes)}, KV {format_bytes(demand.spec.token_bytes)} a "
+            "token"
+        )
+    shape = SplitShape.of_config(model)
+    yield (
+        f"a token's forward sends {shared_row_bytes(shape, count):,} bytes to other engines on "
+        f"average, and as many come back: in {shape.num_moe_layers} layers of experts"
     )

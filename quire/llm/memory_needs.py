@@ -19,6 +19,7 @@ from quire.runner.loaded_drafts import find_drafts
 from quire.runner.loaded_heads import find_heads, with_heads
 from quire.runner.loaded_model import expected_demand
 from quire.runner.memory import least_demand
+from quire.runner.sharing.placement import SharedPart
 
 #: An engine's process and those that try its grammars, apart from weights, scratch and KV cache.
 PROCESS_BYTES = 160 * 2**20
@@ -49,7 +50,8 @@ def engine_demand(
     model_config = read_model_config(path)
     resolved = resolve(config, machine, model_config)
     backend = create_backend(resolved.device, threads=1)
-    demand = expected_demand(path, backend, model_config, resolved)
+    part = None if config.sharing is None else SharedPart(config.sharing)
+    demand = expected_demand(path, backend, model_config, resolved, part)
     demand = with_heads(demand, find_heads(path, model_config, resolved, backend.activation_dtype))
     for draft in find_drafts(path, model_config, resolved, machine):
         demand = demand.with_model(draft.demand(backend))

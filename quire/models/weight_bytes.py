@@ -16,8 +16,8 @@ from quire.models.gguf_checkpoint import FLOATS, GgufCheckpoint
 from quire.models.quantization_config import read_quantization
 from quire.models.quantized_checkpoint import MatrixEntry, QuantizedCheckpoint
 from quire.models.registry import get_family
-from quire.models.shards.rank_files import RankEntry, RankFolder
 from quire.models.shards.engine_model import ExpertPart
+from quire.models.shards.rank_files import RankEntry, RankFolder
 from quire.models.shards.rank_weights import RankPart
 from quire.models.tensor_source import map_weights, open_tensors
 from quire.models.weight_map import LinearWeights, WeightMap

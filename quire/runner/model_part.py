@@ -17,17 +17,18 @@ from quire.models.shards.rank_weights import RankPart
 from quire.models.stage import GroupLink, Stage
 
 
-
 class Part(Protocol):
-    """What a process has of a model.
+    """What a process has of a model."""
 
-    Attributes:
-        rank: Of its engine's ranks; the first has what needs no layer.
-        shard: Of its layers; None for all of them.
-    """
+    @property
+    def rank(self) -> int:
+        """Of its engine's ranks; the first has what needs no layer."""
+        ...
 
-    rank: int
-    shard: Shard | EngineShard | None
+    @property
+    def shard(self) -> Shard | EngineShard | None:
+        """What it has of its layers; None for all."""
+        ...
 
     @property
     def share(self) -> RankPart | ExpertPart | None:

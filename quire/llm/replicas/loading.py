@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import secrets
-from collections.abc import Callable, Sequence
-from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from collections.abc import Callable, Iterable
+from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from dataclasses import replace
 from typing import TypeAlias
 
 from quire.core.config import EngineConfig
-from quire.core.expert_sharing import ExpertSharing
 from quire.core.kv_transfer import KVTransfer
 from quire.core.loading import Loading
 from quire.core.machine import Machine
@@ -17,9 +15,12 @@ from quire.core.memory_budget import budget_from_total
 from quire.llm.process.proxy import EngineProxy
 from quire.llm.replicas.replicated_engine import ReplicatedEngine
 from quire.llm.replicas.roles import NO_ROLES, Roles
+from quire.llm.replicas.sharing import find_sharings
 
 #: Loads the engine of a number.
 LoadEngine: TypeAlias = Callable[[int, EngineConfig, Loading], EngineProxy]
+#: How often it is asked how far the first one is, and whether they are still wanted.
+LOOK_SECONDS = 0.1
 #: Of the memory of an engine that gets prompts from others, for their blocks on the way; and most.
 INBOX_PART, INBOX_BYTES = 1 / 8, 2**30
 
@@ -66,8 +67,8 @@ def load_replicas(
     """
     transfers = roles.transfers(config.parallel.data_parallel_size)
     own = divide(config, machine, len(transfers))
-    sharings = _sharings(config, len(transfers))
-    loadings = [loading, *(Loading() for _ in transfers[1:])]
+    sharings = find_sharings(config, len(transfers))
+    loadings = [Loading() for _ in transfers]
     with ThreadPoolExecutor(len(loadings), thread_name_prefix="quire-load") as pool:
         loads = [
             pool.submit(load, number, replace(_with_role(own, transfer), sharing=sharing), each)
@@ -75,11 +76,14 @@ def load_replicas(
                 zip(loadings, transfers, sharings, strict=True)
             )
         ]
-        done, _ = wait(loads, return_when=FIRST_EXCEPTION)
-        if any(one.exception() is not None for one in done):
-            for each in loadings[1:]:
-                each.cancelled = True
-    failures = [failure for one in loads if (failure := one.exception()) is not None]
+        loading.begin()
+        state = wait(loads, 0.0, FIRST_EXCEPTION)
+        while state.not_done and not loading.cancelled and not _failures(state.done):
+            loading.advance(loadings[0].done_bytes, loadings[0].total_bytes)
+            state = wait(loads, LOOK_SECONDS, FIRST_EXCEPTION)
+        for each in loadings if state.not_done else ():  # they may wait for the one that failed
+            each.cancelled = True
+    failures = _failures(state.done) or _failures(loads)
     if failures:
         for one in loads:
             if one.exception() is None:
@@ -88,13 +92,8 @@ def load_replicas(
     return ReplicatedEngine([one.result() for one in loads], roles)
 
 
-def _sharings(config: EngineConfig, count: int) -> Sequence[ExpertSharing | None]:
-    """Return what each engine has to do with the experts of others."""
-    if count == 1 or not config.parallel.shares_experts:
-        return [None] * count
-    name = f"quire-experts-{secrets.token_hex(16)}"
-    addresses = tuple(f"{name}-{number}" for number in range(count))
-    return [ExpertSharing(number, addresses) for number in range(count)]
+def _failures(loads: Iterable[Future[EngineProxy]]) -> list[BaseException]:
+    return [failure for one in loads if (failure := one.exception()) is not None]
 
 
 def _with_role(config: EngineConfig, transfer: KVTransfer | None) -> EngineConfig:

@@ -61,7 +61,7 @@ class ExpertPart:
         if config.moe is None:
             raise ConfigError(
                 "[parallel] --enable-expert-parallel with --data-parallel-size must have a mixture "
-                f"of experts; got {config.architecture}. Leave -ep out: engines share nothing."
+                f"of experts; got {config.architecture}. Leave -ep out."
             )
         return even_placement(config.moe.num_experts, self.size)
 

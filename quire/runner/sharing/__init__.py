@@ -1,1 +1,1 @@
-"""Engines of one model that have some of its experts each: how they multiply rows for each other."""
+"""Engines that have some of a model's experts each, and multiply rows for each other."""

@@ -137,7 +137,7 @@ class Results:
             ValueError: It is none.
         """
         request = self._requests.receive()
-        layer, count = HEAD.unpack_from(request)
+        layer, count = map(int, HEAD.unpack_from(request))
         size = HEAD.size + 4 * count * (1 + self._width)
         if not 0 < count <= slice_rows(self._width) or len(request) != size:
             raise ValueError(f"{count} rows in {len(request)} bytes")

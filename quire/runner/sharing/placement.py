@@ -15,6 +15,7 @@ from quire.models.decoder import Decoder
 from quire.models.opened_checkpoint import OpenedCheckpoint
 from quire.models.shards.engine_model import EngineShard, ExpertPart
 from quire.runner.memory import MemoryPlan
+from quire.runner.model_part import Part
 from quire.runner.sharing.expert_siblings import ExpertSiblings
 
 
@@ -64,7 +65,7 @@ class SharingEngine:
         self.config = config
         placement = ExpertPart(sharing.number, sharing.size).placement(model_config)
         self._siblings = ExpertSiblings(sharing, placement, model_config.hidden_size)
-        self.part = SharedPart(sharing, EngineShard(self._siblings))
+        self.part: Part | None = SharedPart(sharing, EngineShard(self._siblings))
         self.failure: socket.socket | None = self._siblings.failure
 
     def model(self, own: Decoder) -> Decoder:
