@@ -44,7 +44,7 @@ async def create(device: str) -> AsyncIterator[Create]:
     def start(folder: Path, count: int = 2, **settings: Any) -> ReplicatedEngine:
         keywords = {"model": str(folder), "device": device, "memory": count * MEMORY, **SETTINGS}
         shared = {"data_parallel_size": count, "enable_expert_parallel": True}
-        config = EngineConfig.from_keywords(**keywords, **shared, **settings)
+        config = EngineConfig.from_keywords(**keywords | shared | settings)
         made.append(
             load_replicas(
                 config,
@@ -93,19 +93,14 @@ async def answers(engine: ReplicatedEngine) -> list[Any]:
     )
 
 
-def expect(folder: Path, device: str, **settings: Any) -> list[Any]:
+def expect(folder: Path, device: Any, **settings: Any) -> list[Any]:
     """Return the answers of one process, which are right."""
-    with LLM(str(folder), device=device, memory=MEMORY, **SETTINGS, **settings) as llm:
+    with LLM(str(folder), device=device, memory=MEMORY, **SETTINGS | settings) as llm:
         prompts = [prompt for prompt in PROMPTS for _ in range(2)]
         outputs = llm.generate(prompts, [GREEDY, DRAWN] * len(PROMPTS))
     return [
         [(tuple(o.token_ids), o.logprobs, o.finish_reason) for o in one.outputs] for one in outputs
     ]
-
-
-def rows(engine: ReplicatedEngine, way: str) -> list[float]:
-    """Return how many rows went out to each engine's siblings, or came from these."""
-    return [one.stats()[f'shared_expert_rows{{way="{way}"}}'] for one in engine.engines]
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -115,6 +110,107 @@ async def test_the_bits_are_those_of_one_process(
     folder = checkpoint(family)
     engine = create(folder)
     assert await answers(engine) == expect(folder, device)
-    await asyncio.sleep(0.3)  # counters come with steps, and now and then
-    each = [add_up(one.stats(), "generation_tokens") for one in engine.engines]
-    assert min(each) > 0 and min(rows(engine, "asked")) > 0
+    for stem in ("generation_tokens", "shared_expert_rows"):
+        assert min(add_up(one.stats(), stem) for one in engine.engines) > 0
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{"quantization": "int4"}, {"speculative_config": {"method": "ngram"}}, {"threads": 2}],
+    ids=str,
+)
+async def test_four_engines_whatever_they_are_set_to(
+    create: Create, checkpoint: Callable[..., Path], device: str, settings: dict[str, Any]
+) -> None:
+    folder = checkpoint("tiny-mixtral")
+    engine = create(folder, 4, **settings)
+    assert await answers(engine) == expect(folder, device, **settings)
+
+
+async def test_an_idle_engine_multiplies_for_the_others(
+    create: Create, checkpoint: Callable[..., Path]
+) -> None:
+    engine = create(checkpoint("tiny-mixtral"))
+    found = await answer(engine, PROMPTS[1], GREEDY, "alone")
+    assert len(found[0][0]) == 12
+    (busy, idle) = sorted(engine.engines, key=lambda one: -add_up(one.stats(), "generation_tokens"))
+    assert add_up(idle.stats(), "generation_tokens") == 0
+    assert busy.stats()['shared_expert_rows{way="asked"}'] > 40
+
+
+async def test_aborts_in_the_midst_leave_the_others_their_bits(
+    create: Create, checkpoint: Callable[..., Path], device: str
+) -> None:
+    folder = checkpoint("tiny-mixtral")
+    engine = create(folder)
+    long = [
+        asyncio.create_task(answer(engine, prompt, LONG, f"long-{number}"))
+        for number, prompt in enumerate(PROMPTS)
+    ]
+    asked = asyncio.create_task(answers(engine))
+    await asyncio.sleep(0.05)
+    for number in range(len(PROMPTS)):
+        await engine.abort(f"long-{number}")
+    assert await asked == expect(folder, device)
+    assert [one[0][2] for one in await asyncio.gather(*long)] == ["abort"] * len(PROMPTS)
+
+
+@pytest.mark.parametrize("is_busy", [True, False], ids=["busy", "idle"])
+async def test_a_killed_engine_is_named_and_all_serve_again(
+    create: Create, checkpoint: Callable[..., Path], device: str, is_busy: bool
+) -> None:
+    folder = checkpoint("tiny-mixtral")
+    engine = create(folder)
+    works = [
+        asyncio.create_task(answer(engine, PROMPTS[number], LONG, f"r{number}"))
+        for number in range(4 if is_busy else 0)
+    ]
+    while is_busy and not all(add_up(e.stats(), "generation_tokens") > 4 for e in engine.engines):
+        await asyncio.sleep(0.01)
+    pids = [one.pid for one in engine.engines]
+    assert pids[1] is not None
+    os.kill(pids[1], signal.SIGKILL)
+    start = time.monotonic()
+    told = [str(error) for error in await asyncio.gather(*works)]
+    if is_busy:
+        assert any("[experts] engine 1, which has experts 2 to 3, is gone" in one for one in told)
+    while any(one.pid is None or one.pid in pids for one in engine.engines):
+        assert time.monotonic() - start < 20
+        await asyncio.sleep(0.05)
+    assert [one.num_restarts for one in engine.engines] == [1, 1]
+    assert await answers(engine) == expect(folder, device)
+    assert not any(pid is not None and psutil.pid_exists(pid) for pid in pids)
+
+
+async def test_what_cannot_be_shared_is_refused(
+    create: Create, checkpoint: Callable[..., Path]
+) -> None:
+    with pytest.raises(ConfigError, match="must have a mixture of experts; got LlamaForCausalLM"):
+        create(checkpoint("tiny-llama"))
+    for refused in ({"pipeline_parallel_size": 2}, {"enable_eplb": True}):
+        with pytest.raises(ConfigError, match="--pipeline-parallel-size|--enable-eplb"):
+            create(checkpoint("tiny-mixtral"), **refused)
+
+
+async def test_an_engine_that_cannot_load_has_the_others_end(
+    create: Create, checkpoint: Callable[..., Path]
+) -> None:
+    """They wait for it, with their weights in memory."""
+    config = EngineConfig.from_keywords(
+        model=str(checkpoint("tiny-mixtral")),
+        data_parallel_size=2,
+        enable_expert_parallel=True,
+        memory=2 * MEMORY,
+        **SETTINGS,
+    )
+
+    def load(number: int, own: EngineConfig, loading: Loading) -> EngineProxy:
+        if number == 1:
+            raise ModelLoadError("[test] it cannot.")
+        return EngineProxy(own, loading=loading)
+
+    start = time.monotonic()
+    with pytest.raises(ModelLoadError, match="it cannot"):
+        await asyncio.to_thread(load_replicas, config, read_machine(), Loading(), load)
+    assert time.monotonic() - start < 60
+    assert not any("engine_loop" in " ".join(c.cmdline()) for c in psutil.Process().children())
