@@ -10,6 +10,7 @@ T rows, k experts of each, R = T k routed rows, D model dim.
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import accumulate, pairwise
 from typing import Protocol
 
 import numpy as np
@@ -18,7 +19,7 @@ import numpy.typing as npt
 from quire.kernels.backend import Array, Backend
 from quire.kernels.forward_batch import BatchRows
 from quire.layers.expert_placement import ExpertPlacement
-from quire.layers.own_experts import OwnExperts, combine_by_owner
+from quire.layers.own_experts import OwnExperts, combine_in_order
 from quire.layers.parallel_linear import Scratch
 
 Floats = npt.NDArray[np.float32]
@@ -99,8 +100,8 @@ class EngineExperts:
         given = self._scratch.take("inputs", len(flat), width)
         backend.gather_rows(x, backend.from_numpy(tokens), given)
         made, experts = self._scratch.take("gathered", len(flat), width), flat[order]
-        ends = np.cumsum(np.bincount(owners, minlength=siblings.size)).tolist()
-        parts = [slice(*ends) for ends in zip([0, *ends], ends, strict=False)]
+        ends = [0, *accumulate(np.bincount(owners, minlength=siblings.size).tolist())]
+        parts = [slice(*pair) for pair in pairwise(ends)]
         own = parts[siblings.number]
         others = [e for e, p in enumerate(parts) if p.start < p.stop and e != siblings.number]
         host, answers = backend.to_numpy(given), backend.to_numpy(made)
@@ -109,7 +110,7 @@ class EngineExperts:
         self._own.multiply(given[own], experts[own], made[own])
         for engine in others:
             siblings.answer(engine, answers[parts[engine]])
-        return combine_by_owner(backend, made, owners, weights, out)
+        return combine_in_order(backend, made, order, weights, out)
 
     def _multiply(self, x: Floats, experts: Ints) -> Floats:
         """Multiply rows of another engine."""

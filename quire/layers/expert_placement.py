@@ -43,6 +43,9 @@ class ExpertPlacement:
     def owners(self, ids: npt.NDArray[np.int32]) -> npt.NDArray[np.int64]:
         """Return which rank multiplies each of R rows, by their experts: one's ranks in turn."""
         counts, table = self._choices
+        if table.shape[1] == 1:
+            only: npt.NDArray[np.int64] = table[ids, 0]
+            return only
         order = np.argsort(ids, kind="stable")
         firsts = np.searchsorted(ids[order], ids[order], side="left")
         turns = np.empty(len(ids), np.int64)

@@ -39,6 +39,7 @@ class OwnExperts:
         self._backend, self._make = backend, make
         self._experts: MixedExperts | None = None
         self.numbers: Sequence[int] = ()
+        self._places = np.empty(0, np.int32)  # by number, which of these it is
         self.place(numbers)
 
     @property
@@ -61,6 +62,8 @@ class OwnExperts:
             held = {n: (packed[i], packed[count + i]) for i, n in enumerate(self.numbers)}
         self._experts = self._make(numbers, held) if numbers else None
         self.numbers = numbers
+        self._places = np.zeros(max(numbers, default=-1) + 1, np.int32)
+        self._places[list(numbers)] = np.arange(len(numbers))
 
     def multiply(
         self,
@@ -79,25 +82,25 @@ class OwnExperts:
         """
         if self._experts is None or not len(experts):
             return out
-        local = np.searchsorted(self.numbers, experts).astype(np.int32).reshape(-1, 1)
+        local = self._places[experts].reshape(-1, 1)
         ones = np.ones(local.shape, np.float32)  # its output, bit for bit
         ids, weights = (self._backend.from_numpy(one) for one in (local, ones))
         return self._experts(x, ids, weights, out, rows)
 
 
-def combine_by_owner(
-    backend: Backend, y: Array, owners: npt.NDArray[np.int64], weights: Array, out: Array
+def combine_in_order(
+    backend: Backend, y: Array, order: npt.NDArray[np.int64], weights: Array, out: Array
 ) -> Array:
-    """Sum up routed rows y (R, D) that lie in the order of their owners, each owner's in turn.
+    """Sum up routed rows that lie in another order than the router's.
 
     Args:
         backend: Computes.
         y: (T k, D).
-        owners: (T k,), in the order of the router.
+        order: (T k,), which of the router's each is.
         weights: (T, k).
         out: (T, D), written and returned.
     """
-    places = np.empty(len(owners), np.int32)
-    places[np.argsort(owners, kind="stable")] = np.arange(len(owners), dtype=np.int32)
+    places = np.empty(len(order), np.int32)
+    places[order] = np.arange(len(order), dtype=np.int32)
     shaped = backend.from_numpy(places.reshape(tuple(weights.shape)))
     return backend.combine_experts(y, shaped, weights, out)

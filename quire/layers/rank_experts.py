@@ -20,7 +20,7 @@ from quire.kernels.backend import Array, Backend
 from quire.kernels.forward_batch import BatchRows
 from quire.kernels.packed_weights import PackedWeights
 from quire.layers.expert_placement import ExpertDivision, ExpertPlacement, balanced_placement
-from quire.layers.own_experts import MakeExperts, OwnExperts, combine_by_owner
+from quire.layers.own_experts import MakeExperts, OwnExperts, combine_in_order
 from quire.layers.parallel_linear import Scratch
 
 log = logging.getLogger(__name__)
@@ -118,7 +118,7 @@ class RankExperts:
             return self._reduce(made, own, weights, out)
         if len(routed) < ROWS_TO_SHARE * self._group.size:
             gathered = self._gather(made, owners)
-            return combine_by_owner(self._backend, gathered, owners, weights, out)
+            return combine_in_order(self._backend, gathered, _in_turn(owners), weights, out)
         return self._share(made, own, owners, weights, out)
 
     def _multiply(
@@ -172,8 +172,8 @@ class RankExperts:
         self._group.all_to_all(np.split(made, cuts), parts)
         sums = self._scratch.take("inputs", len(mine), width)
         if mine:
-            shares_of = weights[mine.start : mine.stop]
-            combine_by_owner(self._backend, received, own_owners, shares_of, sums)
+            own_weights, order = weights[mine.start : mine.stop], _in_turn(own_owners)
+            combine_in_order(self._backend, received, order, own_weights, sums)
         sizes = [len(share) * width for share in shares]
         self._group.all_gather_columns(sums.reshape(1, -1), sizes, out.reshape(1, -1))
         return out
@@ -187,3 +187,8 @@ class RankExperts:
         places[own] = np.arange(count, dtype=np.int32)
         self._backend.combine_experts(y, places.reshape(weights.shape), weights, out)
         return self._group.all_reduce(out)
+
+
+def _in_turn(owners: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """Return the order of routed rows that lie rank after rank."""
+    return np.argsort(owners, kind="stable")

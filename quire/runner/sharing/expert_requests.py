@@ -127,7 +127,8 @@ class Results:
     ) -> None:
         self._memory, self._width, self._layers = memory, width, layers
         self._requests, self._results = memory.commands(), memory.group()
-        self._numbers = np.array(numbers, np.int32)
+        self._is_here = np.zeros(max(numbers, default=-1) + 1, bool)
+        self._is_here[list(numbers)] = True
 
     def serve(self) -> int:
         """Wait for a request, answer it, and return how many rows it had.
@@ -142,7 +143,8 @@ class Results:
         if not 0 < count <= slice_rows(self._width) or len(request) != size:
             raise ValueError(f"{count} rows in {len(request)} bytes")
         experts = np.frombuffer(request, np.int32, count, HEAD.size)
-        if not 0 <= layer < len(self._layers) or not np.isin(experts, self._numbers).all():
+        is_known = 0 <= experts.min() and experts.max() < len(self._is_here)
+        if not 0 <= layer < len(self._layers) or not is_known or not self._is_here[experts].all():
             raise ValueError(f"experts {sorted(set(experts.tolist()))} of layer {layer}")
         x = np.frombuffer(request, np.float32, offset=HEAD.size + 4 * count)
         made = self._layers[layer](x.reshape(count, self._width), experts)
