@@ -162,7 +162,9 @@ class Scheduler:
         else:
             num_live = len(self.running) + len(self.waiting)
             can_run = self.turns.are_over and not any(r.request_id in unready for r in self.running)
-            assert not (num_live and can_run), f"0 of {num_live} requests can run; {self.kv.describe()}"
+            assert not (num_live and can_run), (
+                f"0 of {num_live} requests can run; {self.kv.describe()}"
+            )
         return plan
 
     def update_from_output(self, plan: SchedulerOutput, result: StepOutput) -> list[EngineOutput]:

@@ -81,9 +81,7 @@ class Turns:
             return sum(request.decodes for request in running)
         return sum(r.decodes for r in running if r.request_id not in self.away)
 
-    def planned(
-        self, plan: SchedulerOutput, requests: Mapping[str, Request], now: float
-    ) -> None:
+    def planned(self, plan: SchedulerOutput, requests: Mapping[str, Request], now: float) -> None:
         """A plan was made at ``now``, and will be under way until its result is there."""
         self._planned.append(now)
         if self.depth == 1:

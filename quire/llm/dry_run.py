@@ -19,8 +19,8 @@ from quire.llm.replicas.loading import divide
 from quire.llm.replicas.sharing import find_sharings
 from quire.models.config_reader import read_model_config
 from quire.models.hub import resolve_model
-from quire.runner.parallel.device_map import map_devices
 from quire.models.shards.engine_model import ExpertPart
+from quire.runner.parallel.device_map import map_devices
 
 
 def dry_run_lines(config: EngineConfig, machine: Machine) -> Iterator[str]:

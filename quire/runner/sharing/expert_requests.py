@@ -143,7 +143,7 @@ class Results:
         if not 0 < count <= slice_rows(self._width) or len(request) != size:
             raise ValueError(f"{count} rows in {len(request)} bytes")
         experts = np.frombuffer(request, np.int32, count, HEAD.size)
-        is_known = 0 <= experts.min() and experts.max() < len(self._is_here)
+        is_known = experts.min() >= 0 and experts.max() < len(self._is_here)
         if not 0 <= layer < len(self._layers) or not is_known or not self._is_here[experts].all():
             raise ValueError(f"experts {sorted(set(experts.tolist()))} of layer {layer}")
         x = np.frombuffer(request, np.float32, offset=HEAD.size + 4 * count)
