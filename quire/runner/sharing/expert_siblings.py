@@ -70,12 +70,13 @@ class ExpertSiblings:
         self._addresses, self._placement, self._width = sharing.addresses, placement, width
         self._layers: list[Multiply] = []
         self._requests: dict[int, Requests] = {}
-        self._rows_asked = self._rows_served = 0
+        self._rows_asked = 0
         self._error: RankDeadError | None = None
         self._loaded, self._is_leaving = threading.Event(), False
         self.failure, self._fail = socket.socketpair()
         self._wake, self._waker = socket.socketpair()
         self._lock = threading.Lock()  # of what follows
+        self._rows_served = 0
         self._watched: dict[socket.socket, int] = {}  # engines that are asked
         self._served: dict[socket.socket, Results | None] = {}  # None until both have the memory
         self._threads: list[threading.Thread] = []
@@ -278,7 +279,10 @@ class ExpertSiblings:
             results.fail("the engine that asks has left")
             with self._lock:
                 self._served.pop(connection, None)
-        if engine is None or self._is_leaving:
+        if engine is None:
+            return
+        connection.close()
+        if self._is_leaving:
             return
         self._error = self._error or self._gone(engine)
         log.error("%s", self._error)
@@ -307,7 +311,9 @@ class ExpertSiblings:
                 self._served[connection] = results
             self._poke()
             while True:
-                self._rows_served += results.serve()
+                count = results.serve()
+                with self._lock:
+                    self._rows_served += count
         except (EOFError, OSError, msgspec.DecodeError, RankDeadError) as error:
             log.debug("[experts] an engine has left: %r", error)
         except Exception:

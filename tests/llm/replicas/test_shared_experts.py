@@ -116,7 +116,10 @@ async def test_the_bits_are_those_of_one_process(
 
 @pytest.mark.parametrize(
     "settings",
-    [{"quantization": "int4"}, {"speculative_config": {"method": "ngram"}}, {"threads": 2}],
+    [
+        {"quantization": "int4", "threads": 2},
+        {"speculative_config": {"method": "self", "quantization": "int4"}},
+    ],
     ids=str,
 )
 async def test_four_engines_whatever_they_are_set_to(
