@@ -89,9 +89,7 @@ def test_one_device_with_room_changes_nothing(
 def test_the_limit_of_one_device_is_kept(checkpoint: Callable[..., Path]) -> None:
     model = checkpoint("tiny-llama")
     most = least(model, SMALL)
-    placed, stats = generate(
-        model, [5, 6, 7], device_map="auto", max_memory={"cpu": most}, **SMALL
-    )
+    placed, stats = generate(model, [5, 6, 7], device_map="auto", max_memory={"cpu": most}, **SMALL)
     pools = ("weights", "kv_cache", "scratch")
     assert sum(stats[f'memory_bytes{{pool="{pool}"}}'] for pool in pools) <= most
 
