@@ -144,6 +144,76 @@ def test_readers_of_blocks_that_turn_out_wrong_are_computed_anew(staged):
     assert news == ["bad", "good", "good"]
 
 
+def test_parts_of_a_prompt_are_under_way_together(staged):
+    """The last one draws: only after it the request waits."""
+    run = staged(3, max_num_batched_tokens=8, block_size=4)
+    run.add("long", list(range(24)), max_tokens=2)
+    run.step()
+    assert [plan.scheduled[0].num_computed_tokens for plan in run.plans] == [0, 8, 16]
+    assert run.tokens == {}
+    run.finish()
+    assert run.tokens["long", 0] == expected(list(range(24)), 2)
+    assert len(run.plans) == 4
+
+
+def test_an_abort_with_parts_under_way_frees_blocks_after_the_last_of_them(staged):
+    run = staged(3, max_num_batched_tokens=8, block_size=4)
+    run.add("long", list(range(80)), max_tokens=2)
+    run.step()  # two more are under way
+    num_used = run.kv.pool.num_used
+    run.abort("long")
+    assert run.endings == {("long", 0): "abort"}
+    run.step()
+    assert run.kv.pool.num_used == num_used
+    run.step()
+    assert run.kv.pool.num_used == 0
+    assert len(run.plans) == 3
+
+
+def test_what_draws_or_is_asked_of_each_part_is_in_one_plan_at_a_time(staged):
+    run = staged(3, max_num_batched_tokens=8)
+    run.add("probable", list(range(24)), max_tokens=1, prompt_logprobs=0)
+    run.finish()
+    assert run.clock.now == 3 * 3
+    assert len(run.outputs) == 3
+
+
+def test_a_request_is_not_preempted_while_parts_of_it_are_under_way(staged):
+    run = staged(2, num_blocks=20, block_size=4, max_num_batched_tokens=8, looks_ahead=False)
+    for number in range(6):
+        run.add(f"old{number}", [number] * 3, max_tokens=5)
+    run.add("young", [7] * 50, max_tokens=10)
+    run.finish()
+    assert run.engine.scheduler.stats.num_preemptions > 0
+    for number in range(6):
+        assert run.tokens[f"old{number}", 0] == expected([number] * 3, 5)
+    assert run.tokens["young", 0] == expected([7] * 50, 10)
+
+
+def test_a_part_that_fails_ends_its_request_once_and_its_readers_are_computed_anew(staged):
+    run = staged(3, max_num_batched_tokens=16, block_size=4)
+    run.executor.failing = lambda plan: 0 if len(run.plans) == 1 else None
+    prompt = list(range(64))
+    run.add("bad", prompt, max_tokens=4)
+    run.step()
+    assert run.endings == {}  # two more parts are under way
+    run.add("good", [*prompt, 7], max_tokens=4)
+    run.finish()
+    assert run.endings == {("bad", 0): "error", ("good", 0): "length"}
+    assert run.tokens["good", 0] == expected([*prompt, 7], 4)
+
+
+def test_a_request_that_lost_parts_is_then_in_one_plan_at_a_time(staged):
+    """Else one whose plans fail when they begin would never come to its end."""
+    run = staged(3, max_num_batched_tokens=8)
+    run.executor.is_late = lambda plan: True
+    run.add("long", list(range(40)), max_tokens=2)
+    run.finish()
+    assert run.tokens["long", 0] == expected(list(range(40)), 2)
+    starts = [plan.scheduled[0].num_computed_tokens for plan in run.plans]
+    assert starts == [0, 8, 16, 0, 8, 16, 24, 32, 40]
+
+
 def test_a_canary_has_one_plan_at_a_time(staged):
     """What a step fills is sealed at its end: no other one may find it before."""
     run = staged(3, kv_canary="raise")
@@ -280,7 +350,7 @@ def test_random_arrivals_and_endings(start, num_stages, executor):
 
     Staged.make, Staged.num_stages, Staged.executor = staticmethod(start), num_stages, executor
     Staged.TestCase.settings = settings(
-        max_examples=150,
+        max_examples=40,
         stateful_step_count=25,
         deadline=None,
         suppress_health_check=list(HealthCheck),

@@ -72,6 +72,27 @@ def test_fewer_requests_than_stages_leave_them_idle_and_are_not_held_up(start):
     assert run.executor.idle_share() == pytest.approx(3 / 4)
 
 
+def test_a_long_prompt_does_not_hold_up_those_who_decode(start):
+    """A part of it is in each plan, and each stage has work at all times; one process does so."""
+    counts = []
+    for num_stages in (1, 2, 4):
+        run = start(executor_class=StagedExecutor, stages=[1.0] * num_stages, max_num_seqs=64,
+                    max_num_batched_tokens=32)  # fmt: skip
+        for number in range(8):
+            run.add(f"r{number}", [number] * 8, max_tokens=100)
+        for _ in range(20):
+            run.step()
+        before, start_time = len(run.outputs), run.clock.now
+        run.add("long", list(range(320)), max_tokens=1)
+        while ("long", 0) not in run.endings:
+            run.step()
+        assert run.executor.gaps(start_time, run.clock.now) == []
+        counts.append((len(run.outputs) - before) / (run.clock.now - start_time))
+    assert counts[0] == pytest.approx(8, rel=0.1)
+    assert counts[1] == pytest.approx(4, rel=0.1)  # a stage is a half of that work
+    assert counts[2] == pytest.approx(2, rel=0.1)
+
+
 def test_stages_that_differ_wait_for_the_slowest_alone(start):
     """The time of a plan is that of the slowest stage, and that one is never idle."""
     stages = [1.0, 3.0, 2.0]

@@ -19,6 +19,8 @@ from safetensors.numpy import save_file
 from benchmarks.equality import Condition, check_lattice, few_conditions
 from quire import LLM, LoRARequest, SamplingParams
 from quire.core.errors import EngineDeadError
+from quire.core.step import SchedulerOutput
+from quire.engine.turns import Turns
 from quire.models.config_reader import read_model_config
 from quire.models.hub import ASSETS, resolve_model
 from tests.integration.conftest import FAMILIES
@@ -73,6 +75,36 @@ def test_what_an_engine_can_do_it_can_on_ranks(
     varied = dict(zip(("tensor_parallel_size", "pipeline_parallel_size"), sizes, strict=True))
     outcomes = check_lattice(resolve_model("quire-tiny"), conditions, varied=varied, **settings)
     assert {o.condition.name: o.failures for o in outcomes if o.failures} == {}
+
+
+@pytest.mark.parametrize("model", ["quire-tiny", "tiny-mistral"])
+@pytest.mark.parametrize("settings", [{}, {"kv_cache_dtype": "int8"}, SETTINGS[-1]], ids=str)
+def test_parts_of_long_prompts_in_stages(
+    checkpoint: Callable[..., Path],
+    monkeypatch: pytest.MonkeyPatch,
+    model: str,
+    settings: dict[str, Any],
+) -> None:
+    """Parts of one prompt are at several stages at once; one family has windows."""
+    if model == "tiny-mistral" and settings == SETTINGS[-1]:
+        pytest.skip("the adapters are quire-tiny's")
+    most = []
+    planned = Turns.planned
+
+    def count(turns: Turns, plan: SchedulerOutput, *rest: Any) -> None:
+        planned(turns, plan, *rest)
+        most.append(max(turns.num_plans(row.request_id) for row in plan.scheduled))
+
+    monkeypatch.setattr(Turns, "planned", count)
+    folder = resolve_model(model) if model == "quire-tiny" else checkpoint(model)
+    conditions = [
+        Condition(chunked=True, warm=True),
+        Condition(batched=True, chunked=True, preempted=True),
+    ]
+    varied = {"pipeline_parallel_size": 3}
+    outcomes = check_lattice(folder, conditions, varied=varied, **settings)
+    assert {o.condition.name: o.failures for o in outcomes if o.failures} == {}
+    assert max(most) == 3
 
 
 @pytest.mark.parametrize("sizes", [(2, 1), (2, 2)], ids=str)

@@ -17,7 +17,7 @@ from quire.core.step import (
     StepOutput,
 )
 from quire.kernels.token_table import TokenTable
-from quire.runner.step_parts import MAX_FAILURES, StepParts
+from quire.runner.step_parts import MAX_FAILURES, Ending, StepParts
 
 BLOCK_SIZE = 4
 BROKEN = MemoryError()
@@ -75,6 +75,11 @@ class Requests:
         ]
         plan = SchedulerOutput(new_requests=new, scheduled=rows, droppable_ids=droppable)
         return self.parts.begin(plan, dict.fromkeys(broken, BROKEN), [])()
+
+    def begin(self, *parts: tuple[str, int, int]) -> Ending:
+        """Begin a step of parts of requests: a name, the first token and how many."""
+        rows = [ScheduledRequest(name, start, count, [], False) for name, start, count in parts]
+        return self.parts.begin(SchedulerOutput(scheduled=rows), {}, [])
 
 
 def errors(output: StepOutput) -> str:
@@ -169,3 +174,31 @@ def test_a_part_that_reads_another_dropped_part_is_lost() -> None:
     requests.on_compute = compute
     output = requests.run(["one", "two"], droppable=frozenset({"one", "two"}))
     assert (output.dropped_ids, output.lost_ids, output.results) == ({"one"}, {"two"}, {})
+
+
+def test_what_is_computed_after_a_failure_is_late() -> None:
+    requests = Requests(bad="b")
+    for name, block_id in zip("abc", (1, 2, 3), strict=True):
+        requests.add(name, [block_id])
+    first = requests.begin(("a", 0, 4), ("b", 0, 4))
+    requests.bad = ""
+    second = requests.begin(("c", 0, 4))
+    requests.bad = "b"
+    output = first()
+    assert errors(output) == "b"
+    assert output.late_ids == {"a"}
+    assert second().late_ids == set()
+
+
+def test_who_has_gone_on_is_not_computed_late() -> None:
+    """Its table is that of the later part: of blocks that a window left the ids are gone."""
+    requests = Requests(bad="b")
+    requests.add("a", [1, 2])
+    requests.add("b", [3])
+    requests.add("c", [1, 4])  # reads what "a" writes
+    ends = [requests.begin(("a", 0, 4), ("b", 0, 4), ("c", 4, 4)), requests.begin(("a", 4, 4))]
+    output = ends[0]()
+    assert errors(output) == "b"
+    assert output.lost_ids == {"a", "c"}
+    assert output.late_ids == set()
+    assert errors(ends[1]()) == ""
