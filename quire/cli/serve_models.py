@@ -73,6 +73,7 @@ class EngineLoader:
             options.disaggregate_tokens,
             options.long_prompt_replicas,
             options.long_prompt_tokens,
+            options.disaggregate_transport,
         )
         return load_replicas(config, read_machine(), loading, self._load_one, roles)
 

@@ -129,5 +129,5 @@ class Door:
         del self._waiting[connection]
         with suppress(OSError):  # nobody is there any more
             host = connection.getpeername()[0]
-            log.warning("[parallel] %s connected and did not say which rank it is", host)
+            log.warning("[port] %s connected and did not say who it is", host)
         connection.close()

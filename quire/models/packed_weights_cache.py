@@ -20,7 +20,7 @@ import mmap
 import os
 import struct
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import asdict
@@ -54,16 +54,26 @@ def checkpoint_digest(path: Path, settings: str) -> str:
         settings: Everything else that decides what is packed.
     """
     digest = hashlib.sha256(settings.encode())
-    files = sorted(path.glob("*.safetensors")) if path.is_dir() else [path]
-    for file in files:
+    for file in weight_files(path):
         status = file.stat()
         digest.update(f"{file.name} {status.st_size} {status.st_mtime_ns}\n".encode())
         with file.open("rb") as stream:
-            digest.update(stream.read(HASHED_BYTES))
-            for number in range(1, NUM_SAMPLES + 1):
-                stream.seek(max(0, status.st_size * number // NUM_SAMPLES - SAMPLE_BYTES))
-                digest.update(stream.read(SAMPLE_BYTES))
+            for part in samples(stream, status.st_size):
+                digest.update(part)
     return digest.hexdigest()[:32]
+
+
+def weight_files(path: Path) -> list[Path]:
+    """Return the files of a checkpoint, a folder or a file."""
+    return sorted(path.glob("*.safetensors")) if path.is_dir() else [path]
+
+
+def samples(stream: BinaryIO, num_bytes: int) -> Iterator[bytes]:
+    """Yield parts of a file by which those of two checkpoints differ, its beginning first."""
+    yield stream.read(HASHED_BYTES)
+    for number in range(1, NUM_SAMPLES + 1):
+        stream.seek(max(0, num_bytes * number // NUM_SAMPLES - SAMPLE_BYTES))
+        yield stream.read(SAMPLE_BYTES)
 
 
 def open_packed_weights_cache(

@@ -91,6 +91,9 @@ class ServerOptions:
         None, "engines for long prompts and for outputs: 1p1d", common=True
     )
     disaggregate_tokens: int = option(512, "least tokens of a prompt that is computed apart")
+    disaggregate_transport: Literal["auto", "shared", "tcp"] = option(
+        "auto", "of its KV blocks; auto: shared memory within a machine, TCP from one to another"
+    )
     long_prompt_replicas: int = option(
         0, "of the engines of a model, those that take long prompts alone"
     )

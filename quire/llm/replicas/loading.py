@@ -65,7 +65,9 @@ def load_replicas(
     Raises:
         QuireError: One of them cannot be loaded; those that could are shut down.
     """
-    transfers = roles.transfers(config.parallel.data_parallel_size)
+    parallel = config.parallel
+    hosts = [parallel.master_addr] * (parallel.data_parallel_size + roles.num_prefill)
+    transfers = roles.transfers(hosts, parallel.master_port + 1)
     own = divide(config, machine, len(transfers))
     sharings = find_sharings(config, len(transfers))
     loadings = [Loading() for _ in transfers]

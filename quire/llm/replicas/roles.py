@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 import secrets
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal, TypeAlias
 
-from quire.core.kv_transfer import KVTransfer
+from quire.core.errors import ConfigError
+from quire.core.kv_transfer import InboxAddress, KVTransfer
+
+#: How blocks get from one engine to another; ``auto``: shared memory where one machine has both.
+Transport: TypeAlias = Literal["auto", "shared", "tcp"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,25 +23,50 @@ class Roles:
         prefill_tokens: Least tokens of such a prompt that are to be computed.
         num_long: Of the others, the last ones, which take long prompts alone.
         long_tokens: Least tokens of a long prompt.
+        transport: Of blocks of prompts.
     """
 
     num_prefill: int = 0
     prefill_tokens: int = 1
     num_long: int = 0
     long_tokens: int = 1
+    transport: Transport = "auto"
 
-    def transfers(self, count: int) -> list[KVTransfer | None]:
+    def transfers(self, hosts: Sequence[str], first_port: int) -> list[KVTransfer | None]:
         """Return what each engine has to do with the prompts of others.
 
         Args:
-            count: Engines, those left out that compute prompts for them.
+            hosts: Of each engine's machine, those last that compute prompts for the others.
+            first_port: Of the first engine's blocks, on its machine; that of engine n is n more.
+
+        Raises:
+            ConfigError: Blocks cannot go that way.
         """
         if not self.num_prefill:
-            return [None] * count
-        name = f"quire-kv-{secrets.token_hex(16)}"
-        addresses = tuple(f"{name}-{number}" for number in range(count))
-        decode = [KVTransfer("decode", (address,)) for address in addresses]
-        return [*decode, *[KVTransfer("prefill", addresses)] * self.num_prefill]
+            return [None] * len(hosts)
+        own = f"quire-kv-{secrets.token_hex(16)}"
+        key, count = secrets.token_hex(16), len(hosts) - self.num_prefill
+        machines = set(hosts)
+        if self.transport == "shared" and len(machines) > 1:
+            raise ConfigError(
+                "[config] --disaggregate-transport shared must come with one machine; got engines "
+                f"on {', '.join(sorted(machines))}. Leave it out."
+            )
+        uses_tcp = self.transport == "tcp" or len(machines) > 1
+        if uses_tcp and first_port + count > 2**16:
+            raise ConfigError(
+                f"[config] --master-port must leave {count} ports after it for blocks of prompts; "
+                f"got {first_port - 1}. Give a lower one."
+            )
+        addresses = tuple(
+            InboxAddress(
+                "" if self.transport == "tcp" else f"{own}-{number}",
+                *((host, first_port + number) if uses_tcp else ()),
+            )
+            for number, host in enumerate(hosts[:count])
+        )
+        decode = [KVTransfer("decode", (address,), key) for address in addresses]
+        return [*decode, *[KVTransfer("prefill", addresses, key)] * self.num_prefill]
 
 
 NO_ROLES = Roles()

@@ -87,6 +87,8 @@ class BlockTiers:
             if block_hashes[len(seconds)] in self._ram:
                 seconds.append(self._move_seconds)
                 continue
+            if self._ram.is_coming(block_hashes[len(seconds)]):
+                return None
             for reader in self._readers:
                 count = self._find_slow(reader, block_hashes[len(seconds) :])
                 if count is None:
@@ -212,6 +214,8 @@ class BlockTiers:
         }
         for traffic in self._traffic:
             values |= traffic.samples()
+        if isinstance(self._ram, Inbox):
+            values |= self._ram.samples()
         for tier in self._slow:
             values |= tier.samples()
         for tier, reader in zip(self._slow, self._readers, strict=True):

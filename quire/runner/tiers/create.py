@@ -13,7 +13,12 @@ from quire.core.resolve import ResolvedConfig
 from quire.kernels.backend import Backend, KVCache
 from quire.runner.tiers.block_tiers import BlockTiers
 from quire.runner.tiers.disk_tier import DiskTier
-from quire.runner.tiers.fingerprint import local_fingerprint, settings_of, shared_fingerprint
+from quire.runner.tiers.fingerprint import (
+    local_fingerprint,
+    quick_fingerprint,
+    settings_of,
+    shared_fingerprint,
+)
 from quire.runner.tiers.ram_tier import RamTier
 from quire.runner.tiers.shared_tier import SharedTier
 from quire.runner.tiers.slow_tier import SlowTier
@@ -57,15 +62,18 @@ def create_tiers(
     """
     options, spec, block_bytes = resolved.config.offload, kv_cache.spec, kv_cache.block_bytes
     transfer = resolved.config.transfer
+    settings = settings_of(model, resolved, kv_cache, {"": backend.name, **backend.kernel_names()})
+    known = b""
+    if transfer is not None and any(address.port for address in transfer.addresses):
+        known = quick_fingerprint(path, settings)
     if transfer is not None and transfer.role == "prefill":
-        return Outbox(transfer.addresses, block_bytes)
+        return Outbox(transfer, block_bytes, known)
     num_blocks = options.ram_bytes // block_bytes
     if not num_blocks and not options.num_slow:
         return None
     if spec.window is not None:
         log.warning("KV tiers are off: a model whose layers all have a window uses none yet")
         return None
-    settings = settings_of(model, resolved, kv_cache, {"": backend.name, **backend.kernel_names()})
     writes, slow = not options.kv_offload_read_only, list[SlowTier]()
     if options.kv_offload_dir is not None:
         slow.append(
@@ -88,7 +96,7 @@ def create_tiers(
         )
     ram: RamTier | Inbox = RamTier(num_blocks, block_bytes)
     if transfer is not None:
-        ram = Inbox(num_blocks, block_bytes, transfer.addresses[0])
+        ram = Inbox(num_blocks, block_bytes, transfer, known)
     tiers = BlockTiers(ram, slow, block_bytes, _num_staged(block_bytes), _num_queued(block_bytes))
     log.info("KV tiers: %s", tiers.describe())
     return tiers

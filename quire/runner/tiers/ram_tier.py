@@ -40,6 +40,10 @@ class RamTier:
         """Whether it holds a block."""
         return block_hash in self._rows
 
+    def is_coming(self, block_hash: bytes) -> bool:
+        """Return False: nobody else fills it."""
+        return False
+
     def put(self, block_hash: bytes, data: Bytes) -> bool:
         """Copy a block; the least recently used one makes room. Return whether it was not there."""
         row = self._rows.pop(block_hash, None)

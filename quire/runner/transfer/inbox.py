@@ -2,28 +2,32 @@
 
 from __future__ import annotations
 
-import socket
 import threading
+import time
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from dataclasses import dataclass
 
-import msgspec
-
+from quire.core.kv_transfer import KVTransfer
 from quire.core.log import get_logger
-from quire.distributed.local_messages import peer_is_own_user, send
+from quire.core.metrics import Samples
 from quire.runner.tiers.sealed_block import Bytes
-from quire.runner.transfer.messages import (
-    NO_ROW,
-    Hello,
-    Offer,
-    Release,
-    Rows,
-    receive,
-)
+from quire.runner.tiers.traffic import Traffic
+from quire.runner.transfer.messages import NO_ROW, Hello, Knock
+from quire.runner.transfer.ports import Sender, TcpPort, UnixPort
 from quire.runner.transfer.shared_blocks import SharedBlocks
 
 log = get_logger(__name__)
+
+#: A block on its way is waited for while its sender is heard of, or this long after it was missed.
+PATIENCE_SECONDS = 1.0
+
+
+@dataclass(slots=True)
+class _Expected:
+    row: int
+    sender: Sender
+    missed: float | None = None  # when it was looked for first
 
 
 class Inbox:
@@ -34,28 +38,38 @@ class Inbox:
     Args:
         num_blocks: It holds at most, those included that are on their way.
         block_bytes: Of each.
-        address: Of the socket, in the kernel's own space of names: it has no file.
+        transfer: Where it takes them, and from whom.
+        fingerprint: (32 bytes) What blocks depend on besides their tokens, on every machine.
 
     Attributes:
         is_cached: Returns whether the engine holds a block in its cache; such ones are not wanted.
+        memory: The blocks; senders of this machine write there.
+
+    Raises:
+        ConfigError: Its port cannot be had.
     """
 
     label = "ram"
 
-    def __init__(self, num_blocks: int, block_bytes: int, address: str) -> None:
-        self._memory = SharedBlocks.create(num_blocks, block_bytes)
+    def __init__(
+        self, num_blocks: int, block_bytes: int, transfer: KVTransfer, fingerprint: bytes = b""
+    ) -> None:
+        self.memory = SharedBlocks.create(num_blocks, block_bytes)
+        self.hello = Hello(num_blocks, block_bytes)
         self._block_bytes, self._num_rows = block_bytes, num_blocks
         self._lock = threading.Lock()  # of all that follows
         self._rows: OrderedDict[bytes, int] = OrderedDict()  # least recently used first
         self._free = list(range(num_blocks - 1, -1, -1))
-        self._expected: dict[bytes, int] = {}  # offered, each by one sender
-        self._connections: set[socket.socket] = set()
+        self._expected: dict[bytes, _Expected] = {}
+        self._traffic, self._num_damaged = Traffic("transfer"), 0
         self.is_cached: Callable[[bytes], bool] = lambda block_hash: False
-        self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self._listener.bind("\0" + address)
-        self._listener.listen()
-        self._thread = threading.Thread(target=self._accept, name="quire-kv-inbox", daemon=True)
-        self._thread.start()
+        (address,) = transfer.addresses
+        self._ports: list[UnixPort | TcpPort] = []
+        if address.port:
+            knock = Knock(transfer.key, fingerprint)
+            self._ports.append(TcpPort(self, (address.host, address.port), knock))
+        if address.name:
+            self._ports.append(UnixPort(self, address.name))
 
     @property
     def num_blocks(self) -> int:
@@ -72,6 +86,17 @@ class Inbox:
         with self._lock:
             return block_hash in self._rows or self._has_come(block_hash)
 
+    def is_coming(self, block_hash: bytes) -> bool:
+        """Return whether a block is on its way and worth a wait."""
+        with self._lock:
+            expected = self._expected.get(block_hash)
+            if expected is None or not expected.sender.brings:
+                return False
+            now = time.monotonic()
+            if expected.missed is None:
+                expected.missed = now
+            return now - max(expected.missed, expected.sender.heard) < PATIENCE_SECONDS
+
     def put(self, block_hash: bytes, data: Bytes) -> bool:
         """Copy a block that leaves the cache; return whether it was not there."""
         with self._lock:
@@ -83,7 +108,7 @@ class Inbox:
                 row = self._take_row()
                 if row is None:
                     return False
-                self._memory.rows[row] = data
+                self.memory.rows[row] = data
             self._rows[block_hash] = row
             return is_new
 
@@ -96,7 +121,7 @@ class Inbox:
         with self._lock:
             self._has_come(block_hash)
             self._rows.move_to_end(block_hash)
-            found: Bytes = self._memory.rows[self._rows[block_hash]].copy()
+            found: Bytes = self.memory.rows[self._rows[block_hash]].copy()
         return found
 
     def clear(self) -> None:
@@ -107,21 +132,22 @@ class Inbox:
 
     def close(self) -> None:
         """End the connections."""
-        with suppress(OSError):
-            self._listener.shutdown(socket.SHUT_RDWR)
-        self._listener.close()
-        for connection in list(self._connections):
-            with suppress(OSError):
-                connection.shutdown(socket.SHUT_RDWR)
-        self._thread.join()
+        for port in self._ports:
+            port.close()
+
+    def samples(self) -> Samples:
+        """Return what other machines have brought, by metric stem."""
+        with self._lock:
+            damaged = {'kv_offload_damaged_blocks{tier="transfer"}': self._num_damaged}
+            return self._traffic.samples() | damaged
 
     def _has_come(self, block_hash: bytes) -> bool:
         """Return whether an offered block is there, which is a block like others from now on."""
-        row = self._expected.get(block_hash)
-        if row is None or not self._memory.flags[row]:
+        expected = self._expected.get(block_hash)
+        if expected is None or not self.memory.flags[expected.row]:
             return False
         del self._expected[block_hash]
-        self._rows[block_hash] = row
+        self._rows[block_hash] = expected.row
         return True
 
     def _take_row(self) -> int | None:
@@ -129,56 +155,57 @@ class Inbox:
             return self._free.pop()
         return self._rows.popitem(last=False)[1] if self._rows else None
 
-    # -- in threads of their own --------------------------------------------------------------
-    def _accept(self) -> None:
-        while True:
-            try:
-                connection, _ = self._listener.accept()
-            except OSError:
-                return
-            self._connections.add(connection)
-            threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
-
-    def _serve(self, connection: socket.socket) -> None:
-        """Answer a sender until it is gone."""
-        offered: set[bytes] = set()
-        try:
-            if peer_is_own_user(connection):
-                hello = Hello(self._num_rows, self._block_bytes)
-                send(connection, hello, self._memory.descriptor)
-                while True:
-                    message, _ = receive(connection)
-                    if isinstance(message, Offer):
-                        send(connection, Rows(self._reserve(message.block_hashes, offered)))
-                    elif isinstance(message, Release):
-                        self._give_up(message.block_hashes, offered)
-        except (EOFError, OSError, msgspec.DecodeError) as error:
-            log.debug("[kv] a sender has left: %r", error)
-        finally:
-            self._give_up(list(offered), offered)
-            self._connections.discard(connection)
-            connection.close()
-
-    def _reserve(self, block_hashes: Sequence[bytes], offered: set[bytes]) -> list[int]:
+    # -- for senders, in threads of their own -------------------------------------------------
+    def reserve(self, block_hashes: Sequence[bytes], sender: Sender) -> list[int]:
+        """Return a row for each block that is lacked, and ``NO_ROW`` for others."""
         rows = []
         with self._lock:
             for block_hash in block_hashes:
                 held = block_hash in self._rows or block_hash in self._expected
                 row = None if held or self.is_cached(block_hash) else self._take_row()
                 if row is not None:
-                    self._memory.flags[row] = 0
-                    self._expected[block_hash] = row
-                    offered.add(block_hash)
+                    self.memory.flags[row] = 0
+                    self._expected[block_hash] = _Expected(row, sender)
+                    sender.offered.add(block_hash)
                 rows.append(NO_ROW if row is None else row)
         return rows
 
-    def _give_up(self, block_hashes: Sequence[bytes], offered: set[bytes]) -> None:
+    def rows_of(self, block_hashes: Sequence[bytes], sender: Sender) -> list[int]:
+        """Return the rows that a sender may fill now.
+
+        Raises:
+            OSError: It has not offered them, or has brought them already.
+        """
+        with self._lock:
+            found = [self._expected.get(block_hash) for block_hash in block_hashes]
+            rows = [one.row for one in found if one is not None and one.sender is sender]
+        if len(set(rows)) < len(block_hashes):
+            raise OSError("blocks came that were not offered")
+        return rows
+
+    def brought(
+        self, block_hashes: Sequence[bytes], sender: Sender, whole: Sequence[bool], seconds: float
+    ) -> None:
+        """Take note of blocks that were written to their rows, and which of them are as sent."""
+        with self._lock:
+            sender.heard = time.monotonic()
+            self._traffic.loaded(len(block_hashes) * self._block_bytes, seconds)
+            for block_hash, is_whole in zip(block_hashes, whole, strict=True):
+                sender.offered.discard(block_hash)
+                if is_whole:
+                    self.memory.flags[self._expected[block_hash].row] = 1
+                    self._has_come(block_hash)
+                else:
+                    self._num_damaged += 1
+                    self._free.append(self._expected.pop(block_hash).row)
+
+    def give_up(self, block_hashes: Sequence[bytes], sender: Sender) -> None:
         """Free the rows of blocks that have not come and will not."""
         with self._lock:
             for block_hash in block_hashes:
-                if block_hash in offered:
-                    offered.discard(block_hash)
-                    if not self._has_come(block_hash):
-                        row = self._expected.pop(block_hash, None)
-                        if row is not None:
-                            self._free.append(row)
+                sender.offered.discard(block_hash)
+                expected = self._expected.get(block_hash)
+                if expected is None or expected.sender is not sender:
+                    continue
+                if not self._has_come(block_hash):
+                    self._free.append(self._expected.pop(block_hash).row)

@@ -5,7 +5,7 @@ It is the tiers of an engine that computes prompts for others: nothing is ever f
 
 from __future__ import annotations
 
-import socket
+import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -13,66 +13,25 @@ from dataclasses import dataclass
 import msgspec
 
 from quire.core.found_blocks import FoundBlocks
+from quire.core.kv_transfer import InboxAddress, KVTransfer
 from quire.core.log import get_logger
 from quire.core.metrics import Samples
-from quire.distributed.local_messages import peer_is_own_user, send
 from quire.runner.tiers.sealed_block import Bytes
 from quire.runner.tiers.traffic import Traffic
-from quire.runner.transfer.messages import (
-    NO_ROW,
-    Hello,
-    Offer,
-    Release,
-    Rows,
-    receive,
-)
-from quire.runner.transfer.shared_blocks import SharedBlocks
+from quire.runner.transfer.link import Link
+from quire.runner.transfer.messages import NO_ROW, Knock
+from quire.runner.transfer.shared_link import SharedLink
+from quire.runner.transfer.tcp_link import TcpLink
 
 log = get_logger(__name__)
 
-#: A receiver that does not answer an offer in this time gets no blocks: it computes them.
-ANSWER_SECONDS = 1.0
-
-
-class _Link:
-    """A connection to one receiver.
-
-    Raises:
-        OSError, EOFError, msgspec.DecodeError: There is none, or it does not answer.
-    """
-
-    def __init__(self, address: str, block_bytes: int) -> None:
-        self.connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self.connection.settimeout(ANSWER_SECONDS)
-        try:
-            self.connection.connect("\0" + address)
-            if not peer_is_own_user(self.connection):
-                raise OSError(f"{address} is another user's")
-            hello, descriptors = receive(self.connection)
-            if not isinstance(hello, Hello) or hello.block_bytes != block_bytes:
-                raise OSError(f"{address} has other blocks: {hello}")
-            self.blocks = SharedBlocks(descriptors[0], hello.num_rows, block_bytes)
-        except BaseException:
-            self.connection.close()
-            raise
-
-    def offer(self, block_hashes: Sequence[bytes]) -> list[int]:
-        """Return the row for each block, or ``NO_ROW``."""
-        send(self.connection, Offer(list(block_hashes)))
-        answer, _ = receive(self.connection)
-        if not isinstance(answer, Rows) or len(answer.rows) != len(block_hashes):
-            raise OSError(f"rows must follow an offer; got {type(answer).__name__}")
-        return answer.rows
-
-    def close(self) -> None:
-        """Have nothing more sent."""
-        self.connection.close()
-        self.blocks.close()
+#: A receiver that gave no answer is left alone for this many times as long as that took.
+PAUSE_FACTOR = 10.0
 
 
 @dataclass(slots=True)
 class _Place:
-    link: _Link
+    link: Link
     target: int
     row: int
 
@@ -81,30 +40,40 @@ class Outbox:
     """Blocks on their way out; the engine's thread calls it.
 
     Args:
-        addresses: Of the engines that take blocks, by their numbers.
+        transfer: Where engines take blocks, by their numbers.
         block_bytes: Of each block.
+        fingerprint: (32 bytes) What blocks depend on besides their tokens, on every machine.
     """
 
     outlive = True
     move_seconds = 1.0
 
-    def __init__(self, addresses: Sequence[str], block_bytes: int) -> None:
-        self._addresses = tuple(addresses)
+    def __init__(self, transfer: KVTransfer, block_bytes: int, fingerprint: bytes = b"") -> None:
+        self._addresses = transfer.addresses
+        self._knock = Knock(transfer.key, fingerprint)
         self._block_bytes = block_bytes
-        self._links: dict[int, _Link] = {}
+        self._links: dict[int, Link] = {}
+        self._pauses: dict[int, float] = {}  # till when
         self._places: dict[bytes, list[_Place]] = {}
+        self._num_dropped = 0
+        self._lock = threading.Lock()  # of all that follows
         self._traffic = Traffic("transfer")
 
     def announce(self, target: int, block_hashes: Sequence[bytes]) -> None:
         """Have blocks that are about to be computed sent to an engine, as far as it lacks them."""
+        start = time.monotonic()
+        if start < self._pauses.get(target, 0.0):
+            return
         try:
             link = self._links.get(target)
             if link is None:
-                link = self._links[target] = _Link(self._addresses[target], self._block_bytes)
+                link = self._links[target] = self._connect(self._addresses[target])
             rows = link.offer(block_hashes)
         except (OSError, EOFError, msgspec.DecodeError, IndexError) as error:
             log.warning("[kv] engine %d takes no blocks: %r", target, error)
             self._drop(target)
+            now = time.monotonic()
+            self._pauses[target] = now + PAUSE_FACTOR * (now - start)
             return
         for block_hash, row in zip(block_hashes, rows, strict=True):
             if row != NO_ROW:
@@ -118,7 +87,7 @@ class Outbox:
                 left.setdefault(place.target, []).append(block_hash)
         for target, hashes in left.items():
             try:
-                send(self._links[target].connection, Release(hashes))
+                self._links[target].release(hashes)
             except (OSError, KeyError):
                 self._drop(target)
 
@@ -129,11 +98,13 @@ class Outbox:
 
     def save(self, block_hash: bytes, data: Bytes) -> None:
         """Send a block that is full."""
-        start = time.perf_counter()
         for place in self._places.pop(block_hash, ()):
-            place.link.blocks.rows[place.row] = data
-            place.link.blocks.flags[place.row] = 1
-            self._traffic.stored(len(data), time.perf_counter() - start)
+            try:
+                if not place.link.write(block_hash, place.row, data):
+                    self._num_dropped += 1
+            except OSError as error:
+                log.warning("[kv] engine %d takes no more blocks: %s", place.target, error)
+                self._drop(place.target)
 
     def put(self, block_hash: bytes, data: Bytes) -> None:
         """A block leaves the cache: it was sent when it was full."""
@@ -177,7 +148,9 @@ class Outbox:
 
     def samples(self) -> Samples:
         """Return what was sent, by metric stem."""
-        return self._traffic.samples()
+        dropped = {'kv_offload_dropped_blocks{tier="transfer"}': self._num_dropped}
+        with self._lock:
+            return self._traffic.samples() | dropped
 
     def describe(self) -> str:
         """Return what is on its way, for people."""
@@ -187,6 +160,21 @@ class Outbox:
         """End the connections."""
         for target in list(self._links):
             self._drop(target)
+
+    def _connect(self, address: InboxAddress) -> Link:
+        """Return the way to a receiver: the shortest that there is."""
+        if address.name:
+            try:
+                return SharedLink(address.name, self._block_bytes, self._sent)
+            except ConnectionRefusedError:  # no such name on this machine
+                if not address.port:
+                    raise
+        return TcpLink(address, self._block_bytes, self._knock, self._sent)
+
+    def _sent(self, num_bytes: int, seconds: float) -> None:
+        """Take note of what went out; called by threads."""
+        with self._lock:
+            self._traffic.stored(num_bytes, seconds)
 
     def _drop(self, target: int) -> None:
         """Send nothing more to a receiver, which is told by the end of the connection."""

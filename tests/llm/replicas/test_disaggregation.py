@@ -6,8 +6,10 @@ import asyncio
 import os
 import random
 import signal
+import socket
 import time
 from collections.abc import AsyncIterator, Callable
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +28,7 @@ from quire.llm.process.proxy import EngineProxy
 from quire.llm.replicas.loading import load_replicas
 from quire.llm.replicas.prefill_choice import PrefillChoice
 from quire.llm.replicas.replicated_engine import ReplicatedEngine
-from quire.llm.replicas.roles import Roles
+from quire.llm.replicas.roles import Roles, Transport
 
 LONG_STREAM = SamplingParams(temperature=0.0, max_tokens=1500, ignore_eos=True)
 ASKED = SamplingParams(temperature=0.8, seed=3, max_tokens=12, logprobs=2, ignore_eos=True)
@@ -37,6 +39,19 @@ class Always(PrefillChoice):
 
     def is_apart(self, num_tokens: int, num_queued: int, num_others: int) -> bool:
         return True
+
+
+def free_ports(count: int) -> int:
+    """Return the first of free ports one after the other, none of those given out for port 0."""
+    for first in random.sample(range(10000, 30000), 100):
+        with ExitStack() as stack:
+            try:
+                for port in range(first, first + count):
+                    stack.enter_context(socket.create_server(("127.0.0.1", port)))
+            except OSError:
+                continue
+        return first
+    raise AssertionError("no free ports")
 
 
 def prompt(seed: int, num_tokens: int = 500) -> list[int]:
@@ -55,11 +70,17 @@ async def create(
         return EngineProxy(own, loading=loading)
 
     def start(
-        num_prefill: int = 1, num_decode: int = 1, always: bool = True, **settings: Any
+        num_prefill: int = 1,
+        num_decode: int = 1,
+        always: bool = True,
+        transport: Transport = "auto",
+        **settings: Any,
     ) -> ReplicatedEngine:
+        if transport == "tcp":
+            settings["master_port"] = free_ports(num_decode) - 1
         keywords = {"model": str(folder), "device": device, **small, **settings}
         config = EngineConfig.from_keywords(**keywords, data_parallel_size=num_decode)
-        roles = Roles(num_prefill, 64)
+        roles = Roles(num_prefill, 64, transport=transport)
         made.append(load_replicas(config, read_machine(), Loading(), load, roles))
         prefill = made[-1]._prefill
         assert prefill is not None
@@ -100,12 +121,22 @@ def apart(engine: ReplicatedEngine) -> float:
     return add_up(engine.stats(), "prefill_requests", place="apart")
 
 
-@pytest.mark.parametrize("settings", [{}, {"kv_cache_dtype": "int8"}, {"num_decode": 2}])
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"kv_cache_dtype": "int8"},
+        {"num_decode": 2},
+        {"transport": "tcp"},
+        {"transport": "tcp", "num_decode": 2, "max_num_batched_tokens": 64},
+    ],
+)
 async def test_tokens_are_those_of_one_engine(
     create: Callable[..., ReplicatedEngine], create_llm: Callable[..., LLM], settings: Any
 ) -> None:
     engine = create(**settings)
-    llm = create_llm(**{key: value for key, value in settings.items() if key != "num_decode"})
+    own = {key: settings[key] for key in settings.keys() & {"kv_cache_dtype"}}
+    llm = create_llm(**own)
     streams = await start_streams(engine, 6)
     tokens = [prompt(seed) for seed in range(4)]
     tokens[3] = tokens[2][:300] + prompt(9, 200)
@@ -122,10 +153,11 @@ async def test_tokens_are_those_of_one_engine(
     assert sent and loaded == 16 * (4 * 31 - 18), "all but a prefix that was there"
 
 
+@pytest.mark.parametrize("transport", ["shared", "tcp"])
 async def test_blocks_that_the_other_side_has_are_not_sent(
-    create: Callable[..., ReplicatedEngine],
+    create: Callable[..., ReplicatedEngine], transport: Transport
 ) -> None:
-    engine = create()
+    engine = create(transport=transport)
     streams = await start_streams(engine)
     tokens = prompt(1)
     await answer(engine, "mixed", tokens[:304], SamplingParams(max_tokens=1, prompt_logprobs=1))
@@ -150,12 +182,17 @@ async def test_a_prompt_that_holds_up_nobody_stays(create: Callable[..., Replica
     assert apart(engine) == 0
 
 
+@pytest.mark.parametrize("transport", ["shared", "tcp"])
 @pytest.mark.parametrize("victim", [0, 1])
 async def test_a_lost_engine_costs_no_answer(
-    create: Callable[..., ReplicatedEngine], create_llm: Callable[..., LLM], victim: int
+    create: Callable[..., ReplicatedEngine],
+    create_llm: Callable[..., LLM],
+    victim: int,
+    transport: Transport,
 ) -> None:
     """Two for outputs, one for prompts: of the former one is killed, or the latter."""
-    engine, llm = create(1, 2, max_num_batched_tokens=64), create_llm()
+    engine = create(1, 2, transport=transport, max_num_batched_tokens=64)
+    llm = create_llm()
     streams = await start_streams(engine, 4)
     works = {
         seed: asyncio.create_task(answer(engine, f"r{seed}", prompt(seed))) for seed in range(6)

@@ -1,0 +1,208 @@
+"""Where senders of blocks come to a receiver, and what it answers."""
+
+from __future__ import annotations
+
+import hmac
+import socket
+import threading
+import time
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+from zlib import crc32
+
+import msgspec
+
+from quire.core.errors import ConfigError
+from quire.core.log import get_logger
+from quire.distributed.connections import GREETING_SECONDS, Door, keep_alive
+from quire.distributed.local_messages import peer_is_own_user, send
+from quire.runner.transfer.messages import (
+    Blocks,
+    Hello,
+    Knock,
+    Offer,
+    Release,
+    Rows,
+    decode,
+    receive,
+    receive_parts,
+)
+
+if TYPE_CHECKING:
+    from quire.runner.transfer.inbox import Inbox
+
+log = get_logger(__name__)
+
+
+@dataclass(slots=True, eq=False)
+class Sender:
+    """One that fills rows.
+
+    Attributes:
+        brings: Whether blocks take a while from there to here.
+        offered: What it may still bring.
+        heard: When it brought something last.
+    """
+
+    brings: bool
+    offered: set[bytes] = field(default_factory=set)
+    heard: float = 0.0
+
+
+class _Connections:
+    """Those of senders, a thread each."""
+
+    def __init__(self, inbox: Inbox) -> None:
+        self._inbox = inbox
+        self._connections: set[socket.socket] = set()
+
+    def begin(self, connection: socket.socket, *, brings: bool) -> None:
+        """Answer a sender until it is gone."""
+        self._connections.add(connection)
+        arguments = (connection, Sender(brings))
+        threading.Thread(target=self._serve, args=arguments, daemon=True).start()
+
+    def close(self) -> None:
+        """Send all away."""
+        for connection in list(self._connections):
+            _end(connection)
+
+    def _serve(self, connection: socket.socket, sender: Sender) -> None:
+        inbox = self._inbox
+        try:
+            if not sender.brings:
+                send(connection, inbox.hello, inbox.memory.descriptor)
+            while True:
+                message, _ = receive(connection)
+                if isinstance(message, Offer):
+                    send(connection, Rows(inbox.reserve(message.block_hashes, sender)))
+                elif isinstance(message, Release):
+                    inbox.give_up(message.block_hashes, sender)
+                elif isinstance(message, Blocks) and sender.brings:
+                    _take(connection, inbox, message, sender)
+        except (EOFError, OSError, msgspec.DecodeError) as error:
+            log.debug("[kv] a sender has left: %r", error)
+        finally:
+            inbox.give_up(list(sender.offered), sender)
+            self._connections.discard(connection)
+            connection.close()
+
+
+def _take(connection: socket.socket, inbox: Inbox, message: Blocks, sender: Sender) -> None:
+    """Write blocks that come to their rows."""
+    start = time.perf_counter()
+    hashes = message.block_hashes
+    if len(message.checksums) != len(hashes):
+        raise OSError("a checksum must come with each block")
+    rows = [inbox.memory.rows[row].data for row in inbox.rows_of(hashes, sender)]
+    receive_parts(connection, rows)
+    sums = [crc32(row, crc32(block_hash)) for block_hash, row in zip(hashes, rows, strict=True)]
+    whole = [own == sent for own, sent in zip(sums, message.checksums, strict=True)]
+    if not all(whole):
+        log.warning("[kv] %d blocks came damaged, and are computed here", whole.count(False))
+    inbox.brought(hashes, sender, whole, time.perf_counter() - start)
+
+
+def _end(connection: socket.socket) -> None:
+    with suppress(OSError):  # it is gone already
+        connection.shutdown(socket.SHUT_RDWR)
+
+
+class UnixPort:
+    """For senders of this machine and this user.
+
+    Args:
+        inbox: They send to.
+        name: Of the socket, in the kernel's own space of names: it has no file.
+    """
+
+    def __init__(self, inbox: Inbox, name: str) -> None:
+        self._connections = _Connections(inbox)
+        self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self._listener.bind("\0" + name)
+        self._listener.listen()
+        self._thread = threading.Thread(target=self._accept, name="quire-kv-inbox", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Send all away."""
+        _end(self._listener)
+        self._thread.join()
+        self._listener.close()
+        self._connections.close()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                connection, _ = self._listener.accept()
+            except OSError:
+                return
+            if peer_is_own_user(connection):
+                self._connections.begin(connection, brings=False)
+            else:
+                connection.close()
+
+
+class TcpPort:
+    """For senders of other machines, who must have the key and the same model.
+
+    Args:
+        inbox: They send to.
+        address: Listened at.
+        knock: What they must say.
+
+    Raises:
+        ConfigError: It cannot be listened at.
+    """
+
+    def __init__(self, inbox: Inbox, address: tuple[str, int], knock: Knock) -> None:
+        self._hello, self._knock = inbox.hello, knock
+        self._connections = _Connections(inbox)
+        self._is_closed = False
+        try:
+            self._listener = socket.create_server(address)
+        except OSError as error:
+            raise ConfigError(
+                "[kv] the port for blocks of prompts must be of this machine and free; got "
+                f"{address[0]}:{address[1]} ({error.strerror}). Give another --master-port, after "
+                "which those of the engines are, or --master-addr."
+            ) from error
+        self._door = Door(self._listener)
+        self._thread = threading.Thread(target=self._greet, name="quire-kv-port", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Send all away."""
+        self._is_closed = True
+        _end(self._listener)  # which ends the wait
+        self._thread.join()
+        self._door.close()
+        self._connections.close()
+
+    def _greet(self) -> None:
+        while not self._is_closed:
+            for connection, greeting in self._door.greet(GREETING_SECONDS):
+                try:
+                    self._meet(connection, greeting)
+                except (OSError, msgspec.DecodeError) as error:
+                    log.warning("[kv] one that connected is no engine: %s", error)
+                    connection.close()
+
+    def _meet(self, connection: socket.socket, greeting: bytes) -> None:
+        said = decode(greeting)
+        if not isinstance(said, Knock):
+            raise OSError(f"it says {type(said).__name__}")
+        refusal = self._refusal(said)
+        send(connection, Hello(self._hello.num_rows, self._hello.block_bytes, refusal))
+        if refusal:
+            raise OSError(refusal)
+        keep_alive(connection)
+        self._connections.begin(connection, brings=True)
+
+    def _refusal(self, said: Knock) -> str:
+        if not hmac.compare_digest(said.key.encode(), self._knock.key.encode()):
+            return "it is of another server"
+        if said.fingerprint != self._knock.fingerprint:
+            return "it has another checkpoint, other settings or another processor"
+        return ""

@@ -1,0 +1,64 @@
+"""The way to a receiver of the same machine, whose memory is mapped."""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Sequence
+
+from quire.distributed.local_messages import peer_is_own_user, send
+from quire.runner.tiers.sealed_block import Bytes
+from quire.runner.transfer.link import ANSWER_SECONDS, Sent
+from quire.runner.transfer.messages import Hello, Offer, Release, receive, rows_of
+from quire.runner.transfer.shared_blocks import SharedBlocks
+
+
+class SharedLink:
+    """A :class:`~quire.runner.transfer.link.Link` through memory.
+
+    Args:
+        name: Of the receiver's socket, in the kernel's own space of names: it has no file.
+        block_bytes: Of each block.
+        sent: Told of each block.
+
+    Raises:
+        OSError, EOFError, msgspec.DecodeError: There is none, or it does not answer.
+    """
+
+    def __init__(self, name: str, block_bytes: int, sent: Sent) -> None:
+        self._sent = sent
+        self._connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self._connection.settimeout(ANSWER_SECONDS)
+        try:
+            self._connection.connect("\0" + name)
+            if not peer_is_own_user(self._connection):
+                raise OSError("it is another user's")
+            hello, descriptors = receive(self._connection)
+            if not isinstance(hello, Hello) or hello.block_bytes != block_bytes:
+                raise OSError(f"it has other blocks: {hello}")
+            self._blocks = SharedBlocks(descriptors[0], hello.num_rows, block_bytes)
+        except BaseException:
+            self._connection.close()
+            raise
+
+    def offer(self, block_hashes: Sequence[bytes]) -> list[int]:
+        """Return the row for each block; see the protocol."""
+        send(self._connection, Offer(list(block_hashes)))
+        return rows_of(receive(self._connection)[0], len(block_hashes))
+
+    def release(self, block_hashes: Sequence[bytes]) -> None:
+        """Say that blocks will not come; see the protocol."""
+        send(self._connection, Release(list(block_hashes)))
+
+    def write(self, block_hash: bytes, row: int, data: Bytes) -> bool:
+        """Write a block; see the protocol."""
+        start = time.perf_counter()
+        self._blocks.rows[row] = data
+        self._blocks.flags[row] = 1
+        self._sent(len(data), time.perf_counter() - start)
+        return True
+
+    def close(self) -> None:
+        """Have nothing more sent."""
+        self._connection.close()
+        self._blocks.close()

@@ -1,0 +1,150 @@
+"""The way to a receiver on another machine: a thread sends what is queued, with checksums."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from collections import deque
+from collections.abc import Sequence
+from contextlib import suppress
+from zlib import crc32
+
+from quire.core.kv_transfer import InboxAddress
+from quire.distributed.connections import keep_alive
+from quire.distributed.local_messages import send
+from quire.runner.tiers.sealed_block import Bytes
+from quire.runner.transfer.link import ANSWER_SECONDS, Sent
+from quire.runner.transfer.messages import (
+    Blocks,
+    Hello,
+    Knock,
+    Message,
+    Offer,
+    Release,
+    encoded,
+    receive,
+    rows_of,
+    send_parts,
+)
+
+#: Blocks that wait for the network, at most: as many as a step fills while the last ones' are sent.
+QUEUED_BYTES = 256 * 2**20
+#: Of blocks that are sent at once: messages wait for so many at most.
+FRAME_BYTES, FRAME_BLOCKS = 2 * 2**20, 256
+
+
+class TcpLink:
+    """A :class:`~quire.runner.transfer.link.Link` by TCP.
+
+    The engine's thread waits for answers to offers alone, which overtake blocks that are queued.
+
+    Args:
+        address: Of the receiver.
+        block_bytes: Of each block.
+        knock: What is said there first.
+        sent: Told of blocks.
+
+    Raises:
+        OSError, EOFError, msgspec.DecodeError: There is none, or it takes no blocks.
+    """
+
+    def __init__(self, address: InboxAddress, block_bytes: int, knock: Knock, sent: Sent) -> None:
+        self._sent = sent
+        self._num_at_once = max(1, min(FRAME_BYTES // block_bytes, FRAME_BLOCKS))
+        self._room = max(QUEUED_BYTES // block_bytes, 2)  # blocks
+        self._changed = threading.Condition()  # of all that follows
+        self._messages: deque[Message] = deque()
+        self._blocks: deque[tuple[bytes, Bytes]] = deque()
+        self._failure: OSError | None = None
+        self._is_closed = False
+        place = (address.host, address.port)
+        self._connection = socket.create_connection(place, timeout=ANSWER_SECONDS)
+        try:
+            keep_alive(self._connection)
+            send(self._connection, knock)
+            hello, _ = receive(self._connection)
+            if not isinstance(hello, Hello) or hello.refusal or hello.block_bytes != block_bytes:
+                raise OSError(f"it takes no blocks of {block_bytes} bytes: {hello}")
+        except BaseException:
+            self._connection.close()
+            raise
+        self._thread = threading.Thread(target=self._run, name="quire-kv-send", daemon=True)
+        self._thread.start()
+
+    def offer(self, block_hashes: Sequence[bytes]) -> list[int]:
+        """Return the row for each block; see the protocol."""
+        self._say(Offer(list(block_hashes)))
+        return rows_of(receive(self._connection)[0], len(block_hashes))
+
+    def release(self, block_hashes: Sequence[bytes]) -> None:
+        """Say that blocks will not come; see the protocol."""
+        self._say(Release(list(block_hashes)))
+
+    def write(self, block_hash: bytes, row: int, data: Bytes) -> bool:
+        """Queue a block; see the protocol."""
+        if not self._room:
+            self._say(Release([block_hash]))
+            return False
+        with self._changed:
+            self._check()
+            self._room -= 1
+            self._blocks.append((block_hash, data))
+            self._changed.notify()
+        return True
+
+    def close(self) -> None:
+        """Have nothing more sent."""
+        with self._changed:
+            self._is_closed = True
+            self._changed.notify()
+        self._end()
+        self._thread.join()
+        self._connection.close()
+
+    def _say(self, message: Message) -> None:
+        with self._changed:
+            self._check()
+            self._messages.append(message)
+            self._changed.notify()
+
+    def _check(self) -> None:
+        if self._failure is not None:
+            raise OSError(f"it was not sent: {self._failure}")
+
+    def _end(self) -> None:
+        with suppress(OSError):  # it is gone
+            self._connection.shutdown(socket.SHUT_RDWR)
+
+    # -- in a thread of its own ---------------------------------------------------------------
+    def _run(self) -> None:
+        while True:
+            with self._changed:
+                while not (self._messages or self._blocks or self._is_closed):
+                    self._changed.wait()
+                if self._is_closed:
+                    return
+                messages, self._messages = self._messages, deque()
+                count = min(len(self._blocks), self._num_at_once)
+                blocks = [self._blocks.popleft() for _ in range(count)]
+            try:
+                self._send(messages, blocks)
+            except OSError as error:
+                with self._changed:
+                    self._failure = error
+                    self._blocks.clear()
+                self._end()
+                return
+            with self._changed:
+                self._room += len(blocks)
+
+    def _send(self, messages: deque[Message], blocks: list[tuple[bytes, Bytes]]) -> None:
+        start = time.perf_counter()
+        heads, parts = [encoded(message) for message in messages], []
+        if blocks:
+            parts = [data.data for _, data in blocks]
+            sums = [crc32(data.data, crc32(block_hash)) for block_hash, data in blocks]
+            heads.append(encoded(Blocks([block_hash for block_hash, _ in blocks], sums)))
+        send_parts(self._connection, [memoryview(b"".join(heads)), *parts])
+        if blocks:
+            self._sent(sum(map(len, parts)), time.perf_counter() - start)
