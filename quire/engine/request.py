@@ -42,8 +42,8 @@ class Request:
         order: Sort key of queue and preemption, least first; unique.
         priority: Lower goes first; 0 for all under ``fcfs``.
         pending_children: Sequences that split off in the step that ends the prompt.
-        num_computed_tokens: Leading tokens whose KV is in the cache, or will be when the plans under
-            way have been computed (see :class:`~quire.engine.turns.Turns`).
+        num_computed_tokens: Leading tokens whose KV is in the cache, or will be when the plans
+            under way have been computed (see :class:`~quire.engine.turns.Turns`).
         num_cached_tokens: Of the prompt, those found by a prefix cache hit.
         num_loaded_tokens: Of the computed ones of a request that waits, those from tiers.
         num_lost_tokens: Most that were computed when a preemption took the blocks.
