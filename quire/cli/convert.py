@@ -11,6 +11,7 @@ import click
 
 from quire.core.errors import ConfigError
 from quire.core.model_config import ModelConfig
+from quire.core.parallel_options import ParallelOptions
 
 #: What a file can call tokens that end a text.
 ENDINGS = ("eos", "eot", "eom")
@@ -37,29 +38,51 @@ TYPES = (
 )  # fmt: skip
 @click.option("--threads", type=click.IntRange(min=1), metavar="N", help="[default: all cores]")
 @click.option(
-    "--tensor-parallel-size", "-tp", "ranks", type=int, metavar="N",
-    help="Write the checkpoint divided over N ranks to the folder OUT, not a GGUF file.",
+    "--tensor-parallel-size", "-tp", type=int, metavar="N",
+    help="Write a file for each rank to the folder OUT, not a GGUF file: N shards of each layer.",
 )  # fmt: skip
 @click.option(
-    "--enable-expert-parallel", "-ep", "whole_experts", is_flag=True,
+    "--pipeline-parallel-size", "-pp", type=int, metavar="N",
+    help="Write a file for each rank to the folder OUT: N stages of layers.",
+)  # fmt: skip
+@click.option(
+    "--stage-layers", metavar="N,...", help="Layers of each stage. [default: as many in each]"
+)
+@click.option(
+    "--enable-expert-parallel", "-ep", is_flag=True,
     help="A rank gets whole experts, not a part of each.",
 )  # fmt: skip
 @click.option("--force", is_flag=True, help="Replace OUT when it is there.")
 def convert(
-    model: str, out: Path, ranks: int | None, whole_experts: bool, force: bool, **of_files: Any
+    model: str,
+    out: Path,
+    tensor_parallel_size: int | None,
+    pipeline_parallel_size: int | None,
+    stage_layers: str | None,
+    enable_expert_parallel: bool,
+    force: bool,
+    **of_files: Any,
 ) -> None:
     """Write MODEL (folder, hub id or quire-tiny) to the GGUF file OUT.
 
     The file holds weights, configuration, tokenizer, chat template and sampling defaults.
     """
-    if ranks is not None:
+    if enable_expert_parallel and tensor_parallel_size is None:
+        raise ConfigError("[convert] --enable-expert-parallel needs --tensor-parallel-size.")
+    if tensor_parallel_size is not None or pipeline_parallel_size is not None:
         from quire.cli.convert_ranks import convert_ranks
 
         _refuse_options_of_files()
-        convert_ranks(model, out, ranks, whole_experts, force)
+        ranks = ParallelOptions(
+            tensor_parallel_size=1 if tensor_parallel_size is None else tensor_parallel_size,
+            pipeline_parallel_size=1 if pipeline_parallel_size is None else pipeline_parallel_size,
+            stage_layers=stage_layers,
+            enable_expert_parallel=enable_expert_parallel,
+        )
+        convert_ranks(model, out, ranks, force)
         return
-    if whole_experts:
-        raise ConfigError("[convert] --enable-expert-parallel needs --tensor-parallel-size.")
+    if stage_layers is not None:
+        raise ConfigError("[convert] --stage-layers needs --pipeline-parallel-size.")
     _check_place(out, force)
     from quire.core.machine import read_machine
     from quire.llm.progress import loading_bar
@@ -99,8 +122,9 @@ def _refuse_options_of_files() -> None:
         if context.get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE:
             flag = "--" + name.removesuffix("_name")
             raise ConfigError(
-                f"[convert] {flag} must be left out with --tensor-parallel-size, which divides "
-                "tensors as they are. Quantize the checkpoint first."
+                f"[convert] {flag} must be left out with --tensor-parallel-size and "
+                "--pipeline-parallel-size, which divide tensors as they are. Quantize the "
+                "checkpoint first."
             )
 
 

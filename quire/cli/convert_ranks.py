@@ -1,4 +1,4 @@
-"""``quire convert --tensor-parallel-size``: a checkpoint folder to a folder of files of ranks."""
+"""``quire convert`` with -tp or -pp: a checkpoint folder to a folder of files of ranks."""
 
 from __future__ import annotations
 
@@ -8,9 +8,12 @@ from pathlib import Path
 import click
 
 from quire.core.errors import ConfigError
+from quire.core.parallel_options import ParallelOptions
 
 
-def convert_ranks(model: str, out: Path, size: int, whole_experts: bool, force: bool) -> None:
+def convert_ranks(
+    model: str, out: Path, options: ParallelOptions, force: bool
+) -> None:
     """Write a model's tensors divided over ranks, with all that lies next to them.
 
     Raises:
@@ -22,8 +25,13 @@ def convert_ranks(model: str, out: Path, size: int, whole_experts: bool, force: 
     from quire.models.shards.rank_writer import rank_files_of, write_ranks
     from quire.quantizing.output import copy_files
 
-    if size < 2:
-        raise ConfigError(f"[convert] --tensor-parallel-size must be at least 2; got {size}.")
+    layout = options.layout
+    if layout.size < 2:
+        raise ConfigError(
+            "[convert] --tensor-parallel-size or --pipeline-parallel-size must be at least 2; got "
+            f"{layout.tensor} and {layout.pipeline}."
+        )
+    options.check()
     folder = resolve_model(model)
     if out.exists() and not out.is_dir():
         raise ConfigError(f"[convert] OUT must be a folder for ranks' files; got {out}.")
@@ -36,10 +44,10 @@ def convert_ranks(model: str, out: Path, size: int, whole_experts: bool, force: 
     try:
         out.mkdir(exist_ok=True)
         with loading_bar() as on_progress:
-            sizes = write_ranks(folder, out, size, whole_experts, on_progress)
+            sizes = write_ranks(folder, out, layout, options.enable_expert_parallel, on_progress)
         copy_files(out, folder)
         shutil.copyfile(folder / "config.json", out / "config.json")
     except OSError as error:
         raise ConfigError(f"[convert] OUT must be writable; got {out}: {error.strerror}.") from None
-    for name, nbytes in zip(rank_files_of(size), sizes, strict=False):
+    for name, nbytes in zip(rank_files_of(layout.size), sizes, strict=False):
         click.echo(f"{out / name}: {nbytes / 1e6:,.1f} MB")

@@ -17,6 +17,7 @@ import numpy as np
 
 from quire.core.errors import ModelLoadError, WeightMismatchError
 from quire.core.model_config import ModelConfig
+from quire.core.parallel_layout import ParallelLayout
 from quire.kernels.host_tensor import NUMPY_DTYPES, HostTensor
 from quire.kernels.quantized_tensor import QuantizedForm
 from quire.models.config_fields import read_json
@@ -58,12 +59,13 @@ class RankIndex:
 
     Attributes:
         version: :data:`VERSION`.
-        tensor_parallel_size: Ranks.
+        tensor_parallel_size: Shards of each layer.
         has_experts: The model is a mixture of experts.
         splits_experts: Ranks have a part of each expert; else whole ones.
         names: What tensors are called.
         forms: How quantized matrices are held, each form once.
         tensors: By name: the whole's shape, bytes of all ranks, and which of the forms.
+        stage_layers: Layers of each stage; empty where there is one stage.
     """
 
     version: int
@@ -73,6 +75,20 @@ class RankIndex:
     names: WeightNames
     forms: list[QuantizedForm]
     tensors: dict[str, tuple[tuple[int, ...], int, int | None]]
+    stage_layers: tuple[int, ...] = ()
+
+    @property
+    def layout(self) -> ParallelLayout:
+        """Which rank has what."""
+        counts = self.stage_layers
+        return ParallelLayout(self.tensor_parallel_size, max(1, len(counts)), counts)
+
+    def stage(self, layers: range) -> int | None:
+        """Return which stage has these layers; None if there is no such one."""
+        if not self.stage_layers:
+            return 0
+        stages = self.layout.stage_layers(sum(self.stage_layers))
+        return stages.index(layers) if layers in stages else None
 
 
 class _Divided:
@@ -107,7 +123,7 @@ class _Divided:
 
     def notices(self) -> list[str]:
         """Return how many ranks it is for."""
-        return [f"tensors are divided over {self._index.tensor_parallel_size} ranks"]
+        return [f"tensors are divided over {self._index.layout.size} ranks"]
 
     def entry(self, name: str) -> RankEntry:
         """Return shape and size of a tensor as all ranks have it."""
@@ -132,40 +148,60 @@ class RankFolder(_Divided):
 
     def tensor(self, name: str) -> Tensor:
         """Refuse: a rank has a part."""
-        raise self._refuse(1)
+        raise self._refuse_shards(1)
 
     def release(self, name: str) -> None:
         """Do nothing: nothing was read."""
 
     def of_rank(
-        self, rank: int, size: int, splits_experts: bool, shapes: Mapping[str, tuple[int, ...]]
+        self,
+        layers: range,
+        shapes: Mapping[str, tuple[int, ...]],
+        *,
+        rank: int = 0,
+        size: int = 1,
+        splits_experts: bool = True,
     ) -> RankTensors:
         """Return the tensors of a rank.
 
         Args:
-            rank, size: Which, of how many.
-            splits_experts: Whether ranks have a part of each expert, if there are any.
+            layers: Of its stage.
             shapes: Of its parts; what is not here must be whole.
+            rank, size: Which shard, of how many.
+            splits_experts: Whether ranks have a part of each expert, if there are any.
 
         Raises:
             ModelLoadError: The files are for other ranks, or one is missing or damaged.
         """
         index = self._index
         if size != index.tensor_parallel_size:
-            raise self._refuse(size)
-        if index.has_experts and splits_experts != index.splits_experts:
+            raise self._refuse_shards(size)
+        stage = index.stage(layers)
+        if stage is None:
+            raise self._refuse_layers(layers)
+        if size > 1 and index.has_experts and splits_experts != index.splits_experts:
             has, asked = ("a part of each", "is") if index.splits_experts else ("whole", "is not")
             raise ModelLoadError(
                 f"[load] {self.path} has experts divided so that a rank has {has} ones; got "
                 f"--enable-expert-parallel that {asked} set. Change it, or convert again."
             )
-        return RankTensors(self.path, index, rank, shapes)
+        return RankTensors(self.path, index, index.layout.stage_ranks(stage)[rank], shapes)
 
-    def _refuse(self, size: int) -> ModelLoadError:
+    def _refuse_shards(self, size: int) -> ModelLoadError:
+        shards, whole = self._index.tensor_parallel_size, self._index.layout.pipeline == 1
         return ModelLoadError(
-            f"[load] {self.path} is divided over {self._index.tensor_parallel_size} ranks, which "
+            f"[load] {self.path} is divided over {shards} {'ranks' if whole else 'shards'}, which "
             f"--tensor-parallel-size must be; got {size}. Give that number, or the checkpoint it "
             "was made of."
+        )
+
+    def _refuse_layers(self, layers: range) -> ModelLoadError:
+        counts = ",".join(map(str, self._index.stage_layers))
+        return ModelLoadError(
+            f"[load] {self.path} is divided into stages of {counts} layers, which stages must have;"
+            f" got one of layers {layers[0]} to {layers[-1]}. Give --pipeline-parallel-size "
+            f"{len(self._index.stage_layers)} --stage-layers {counts}, or the checkpoint it was "
+            "made of."
         )
 
 
@@ -219,8 +255,10 @@ class RankTensors(_Divided):
                     self._files[rank].release(f"{name}/{part}")
 
     def _holder(self, name: str) -> int:
-        """Return a rank that has a tensor, this one first."""
-        others = (rank for rank in range(self._index.tensor_parallel_size) if rank != self._rank)
+        """Return a rank of the stage that has a tensor, this one first."""
+        layout = self._index.layout
+        stage, _ = layout.place(self._rank)
+        others = (rank for rank in layout.stage_ranks(stage) if rank != self._rank)
         for rank in (self._rank, *others):
             if name in self._open(rank):
                 return rank
@@ -228,7 +266,7 @@ class RankTensors(_Divided):
 
     def _open(self, rank: int) -> dict[str, Any]:
         if rank not in self._files:
-            file = SafetensorsFile(self.path / rank_file(rank, self._index.tensor_parallel_size))
+            file = SafetensorsFile(self.path / rank_file(rank, self._index.layout.size))
             try:
                 described = json.loads(file.array(DESCRIPTION).tobytes())
                 if not isinstance(described, dict):
@@ -254,6 +292,8 @@ def _read_index(path: Path) -> RankIndex:
         numbers = [form for _, _, form in index.tensors.values() if form is not None]
         if any(form not in range(len(index.forms)) for form in numbers):
             raise ValueError("number of a form")
+        if min([index.tensor_parallel_size, *index.stage_layers]) < 1:
+            raise ValueError("number of shards or layers")
     except ValueError as error:
         raise ModelLoadError(
             f"[load] {path} must describe files of ranks; got {error!r:.120}. Convert the "

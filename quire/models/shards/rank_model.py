@@ -81,8 +81,12 @@ class WholeModel:
     rank_experts: Sequence[RankExperts] = ()
 
     def __init__(self, opened: OpenedCheckpoint) -> None:
-        self.tensors = arrange(opened.tensors, opened.weights.of_all_layers())
         self.weights: WeightMap = opened.weights
+        self.tensors: TensorSource
+        if isinstance(opened.tensors, RankFolder):
+            self.tensors = opened.tensors.of_rank(self.weights.layers, {})
+        else:
+            self.tensors = arrange(opened.tensors, opened.weights.of_all_layers())
 
     def linear(self, weights: LinearWeights, linear: Linear) -> Linear:
         """Return the linear."""
@@ -147,7 +151,13 @@ class RankModel:
         self.tensors: TensorSource
         if isinstance(opened.tensors, RankFolder):
             shapes = self.weights.shapes()
-            self.tensors = opened.tensors.of_rank(rank, size, not shard.experts.whole, shapes)
+            self.tensors = opened.tensors.of_rank(
+                self.weights.layers,
+                shapes,
+                rank=rank,
+                size=size,
+                splits_experts=not shard.experts.whole,
+            )
         else:
             every = opened.weights.of_all_layers()
             self.tensors = arrange(opened.tensors, every, self._own.picks)

@@ -12,6 +12,7 @@ import msgspec
 import numpy as np
 
 from quire.core.errors import ConfigError
+from quire.core.parallel_layout import ParallelLayout
 from quire.kernels.host_tensor import HostTensor
 from quire.kernels.quantized_tensor import QuantizedForm
 from quire.layers.expert_placement import ExpertDivision
@@ -43,7 +44,7 @@ FILE_DTYPES = {ours: theirs for theirs, ours in DTYPES.items()}
 def write_ranks(
     source: Path,
     out: Path,
-    size: int,
+    layout: ParallelLayout,
     whole_experts: bool,
     on_progress: Callable[[int, int], None],
 ) -> list[int]:
@@ -54,7 +55,7 @@ def write_ranks(
     Args:
         source: A folder of safetensors.
         out: A folder that is there.
-        size: Ranks.
+        layout: The ranks.
         whole_experts: A rank has some experts, not a part of each.
         on_progress: Called with tensors written and tensors in all.
 
@@ -68,25 +69,42 @@ def write_ranks(
     """
     opened = open_checkpoint(source, "auto", None)
     _check(opened)
-    plan = QuantizationPlan()
-    cuts = find_cuts(opened.tensors, opened.weights, plan, size, exact=True)
-    division = ExpertDivision(whole_experts)
-    shares = find_shares(opened.config, size, cuts.unit, division)
-    parts = [ShareWeights(opened.weights, share, cuts) for share in shares]
+    ranks = list(_ranks(opened, layout, ExpertDivision(whole_experts)))
     (out / INDEX).unlink(missing_ok=True)  # one from before is not of files that replace its own
-    totals, done = [sorted(weights.shapes()) for weights in parts], 0
+    done, total = 0, sum(len(names) for _, names in ranks)
     nbytes: list[int] = []
     sizes: dict[str, int] = {}
-    for rank, (weights, names) in enumerate(zip(parts, totals, strict=True)):
-        tensors = arrange(opened.tensors, opened.weights, own_parts(weights, cuts).picks)
-        path = out / rank_file(rank, size)
-        for _ in write_safetensors(path, _file_tensors(tensors, names, sizes)):
-            pass
-        done += len(names)
-        on_progress(done, sum(map(len, totals)))
-        nbytes.append(path.stat().st_size)
-    (out / INDEX).write_bytes(msgspec.json.encode(_index(opened, size, whole_experts, sizes)))
+    for stage in range(layout.pipeline):
+        own: dict[str, int] = {}
+        for rank in layout.stage_ranks(stage):
+            tensors, names = ranks[rank]
+            path = out / rank_file(rank, layout.size)
+            for _ in write_safetensors(path, _file_tensors(tensors, names, own)):
+                pass
+            done += len(names)
+            on_progress(done, total)
+            nbytes.append(path.stat().st_size)
+        sizes = own | sizes  # of a tied matrix, which two stages have, those of one
+    index = _index(opened, layout, whole_experts, sizes)
+    (out / INDEX).write_bytes(msgspec.json.encode(index))
     return nbytes
+
+
+def _ranks(
+    opened: OpenedCheckpoint, layout: ParallelLayout, division: ExpertDivision
+) -> Iterator[tuple[TensorSource, list[str]]]:
+    """Yield what each rank takes of a checkpoint, and the names of its tensors."""
+    size, whole = layout.tensor, opened.weights
+    cuts = find_cuts(opened.tensors, whole, QuantizationPlan(), size, exact=True)
+    shares = find_shares(opened.config, size, cuts.unit, division) if size > 1 else []
+    for layers in layout.stage_layers(opened.config.num_layers):
+        stage = whole.of_layers(layers)
+        if not shares:
+            yield arrange(opened.tensors, whole), sorted(stage.shapes())
+        for share in shares:
+            weights = ShareWeights(stage, share, cuts)
+            picks = own_parts(weights, cuts).picks
+            yield arrange(opened.tensors, whole, picks), sorted(weights.shapes())
 
 
 def _check(opened: OpenedCheckpoint) -> None:
@@ -97,7 +115,7 @@ def _check(opened: OpenedCheckpoint) -> None:
     if opened.config.vision is not None:
         raise ConfigError(
             f"[convert] a model that reads pictures is divided when it is loaded; got "
-            f"{opened.path}. Give --tensor-parallel-size to quire serve alone."
+            f"{opened.path}. Give the division to quire serve alone."
         )
 
 
@@ -135,8 +153,9 @@ def _file_tensors(
 
 
 def _index(
-    opened: OpenedCheckpoint, size: int, whole_experts: bool, sizes: dict[str, int]
+    opened: OpenedCheckpoint, layout: ParallelLayout, whole_experts: bool, sizes: dict[str, int]
 ) -> RankIndex:
+    stages = layout.stage_layers(opened.config.num_layers)
     forms: list[QuantizedForm] = []
     tensors: dict[str, tuple[tuple[int, ...], int, int | None]] = {}
     for name, shape in opened.weights.shapes().items():
@@ -148,12 +167,13 @@ def _index(
         tensors[name] = shape, sizes[name], number
     return RankIndex(
         version=VERSION,
-        tensor_parallel_size=size,
+        tensor_parallel_size=layout.tensor,
         has_experts=opened.config.moe is not None,
         splits_experts=not whole_experts,
         names=opened.weights.names,
         forms=forms,
         tensors=tensors,
+        stage_layers=() if layout.pipeline == 1 else tuple(map(len, stages)),
     )
 
 
