@@ -158,7 +158,7 @@ def _tell(configs: Sequence[EngineConfig]) -> None:
 def _compute_only(
     config: EngineConfig, options: ServerOptions, headless: bool, has_others: bool
 ) -> None:
-    """Run the ranks of a machine other than the server's, until a signal comes.
+    """Run the ranks or engines of a machine other than the server's, until a signal comes.
 
     Raises:
         ConfigError: The settings do not say which machine this is.
@@ -171,11 +171,11 @@ def _compute_only(
     if has_others:
         raise ConfigError("[config] --nnodes is of one model; got several. Name one.")
     from quire.core.log import set_format
-    from quire.llm.headless import compute_for_driver
+    from quire.llm.headless import compute_for_server
 
     use_background_stderr()
     set_format(options.log_format)
-    compute_for_driver(config)
+    compute_for_server(config, options.log_format)
 
 
 def _is_named(context: click.Context) -> bool:

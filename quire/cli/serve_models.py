@@ -15,6 +15,7 @@ from quire.core.loading import Loading
 from quire.core.machine import Machine, read_machine
 from quire.core.memory_budget import budget_from_total
 from quire.core.metrics import stem_of
+from quire.llm.process.launcher import ChildLauncher, EngineLauncher
 from quire.llm.process.proxy import EngineProxy
 from quire.models.file_state import file_state
 from quire.models.hub import resolve_model
@@ -75,10 +76,28 @@ class EngineLoader:
             options.long_prompt_tokens,
             options.disaggregate_transport,
         )
-        return load_replicas(config, read_machine(), loading, self._load_one, roles)
+        launchers: dict[int, EngineLauncher] = {}
+        if parallel.deals_engines:
+            from quire.llm.replicas.remote_engines import RemoteEngines, RemoteLauncher
 
-    def _load_one(self, number: int, config: EngineConfig, loading: Loading) -> EngineProxy:
+            others = RemoteEngines(config)
+            launchers.update((n, RemoteLauncher(n, others)) for n in others.numbers)
+
+        def load(number: int, config: EngineConfig, loading: Loading) -> EngineProxy:
+            return self._load_one(number, config, loading, launchers.get(number))
+
+        return load_replicas(config, read_machine(), loading, load, roles)
+
+    def _load_one(
+        self,
+        number: int,
+        config: EngineConfig,
+        loading: Loading,
+        launcher: EngineLauncher | None = None,
+    ) -> EngineProxy:
         options = self.options
+        if self.waiting and number == 0:
+            launcher = ChildLauncher(self.waiting.pop())
         return EngineProxy(
             config,
             watchdog_timeout=options.watchdog_timeout,
@@ -86,7 +105,7 @@ class EngineLoader:
             grammar_timeout=options.grammar_compilation_timeout,
             niceness=self.weights.niceness(model_names(config.model)[0]),
             loading=loading,
-            process=self.waiting.pop() if self.waiting and number == 0 else None,
+            launcher=launcher,
             meanwhile=_import_routes,
         )
 
@@ -125,12 +144,18 @@ def load_models(
                 "[config] --preload must come with --load-on-demand; got it without. All models "
                 "that are named are loaded at once."
             )
+    alone = _is_alone(configs, options, named)
     _check_roles(configs, options)
+    if configs[0].parallel.deals_engines and not alone:
+        raise ConfigError(
+            "[config] --nnodes with --data-parallel-size must come with one MODEL that is loaded "
+            "at the start; got several, none, or --load-on-demand."
+        )
     shared = Shared(options, keys)
     waiting = [] if process is None else [process]
 
     load = EngineLoader(options, weights, waiting).load
-    on_demand, alone = options.load_on_demand, _is_alone(configs, options, named)
+    on_demand = options.load_on_demand
     folders = _adapter_folders(configs[0], options, alone)
     if alone:
         engine = load(configs[0], loading)

@@ -103,6 +103,10 @@ class ChildProcess:
             code = self._process.wait()
         return code
 
+    def ending(self, *, at_once: bool) -> str:
+        """Do what :meth:`end` does; return how the process has ended as text."""
+        return ending_text(self.end(at_once=at_once))
+
 
 def ending_text(code: int) -> str:
     """Return an exit code as text."""

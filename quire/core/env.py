@@ -19,7 +19,7 @@ VARIABLES = {
     "QUIRE_LOG_LEVEL": "debug, info, warning or error",
     "QUIRE_API_KEY": "key that clients must send",
     "QUIRE_CACHE": "folder of the store of models and of what it fetched; default: ~/.cache/quire",
-    "QUIRE_CLUSTER_KEY": "what ranks on other machines must show to the driver",
+    "QUIRE_CLUSTER_KEY": "what ranks and engines on other machines must show to the first one",
     "QUIRE_MACHINE_ID": "name of this machine among ranks; those of one name share memory",
 }
 

@@ -70,7 +70,7 @@ class ParallelOptions:
         "auto", "who starts ranks: mp: this engine, as processes; ray: a Ray cluster"
     )
 
-    nnodes: int = option(1, "machines that ranks are on, started one by one", aliases=("-n",))
+    nnodes: int = option(1, "machines of ranks or engines, started one by one", aliases=("-n",))
     node_rank: int = option(0, "which of them this is; 0 serves", aliases=("-r",))
     master_addr: str = option("127.0.0.1", "address of machine 0 that the others reach")
     master_port: int = option(29501, "port there that they come to")
@@ -111,10 +111,22 @@ class ParallelOptions:
         )
 
     @property
+    def deals_engines(self) -> bool:
+        """Whether machines have whole engines, not ranks of one."""
+        return self.nnodes > 1 and self.layout.size == 1
+
+    def engines_of(self, node: int) -> range:
+        """Return the engines of a machine."""
+        each = self.data_parallel_size // self.nnodes
+        return range(node * each, (node + 1) * each)
+
+    @property
     def machine_ranks(self) -> int:
         """Ranks that share a machine, as they are meant to be placed: in Ray those of a stage."""
         if self.distributed_executor_backend == "ray":
             return self.tensor_parallel_size
+        if self.deals_engines:
+            return 1
         return self.layout.size // self.nnodes
 
     @property
@@ -164,24 +176,30 @@ class ParallelOptions:
                 f"--pipeline-parallel-size: engines of one process share experts; got {sizes[0]} "
                 f"engines of {sizes[1]} stages. Leave one of the three out."
             )
+        if self.distributed_executor_backend == "uni" and self.layout.size > 1:
+            raise ConfigError(
+                "[config] --distributed-executor-backend uni is one process; got "
+                f"{self.layout.size} ranks. Leave it out."
+            )
+        self._check_nodes()
+
+    def _check_nodes(self) -> None:
         if not 0 <= self.node_rank < self.nnodes:
             raise ConfigError(
                 f"[config] --node-rank must be in 0..{self.nnodes - 1}, less than --nnodes; got "
                 f"{self.node_rank}."
             )
-        if self.layout.size % self.nnodes:
+        count = self.data_parallel_size if self.deals_engines else self.layout.size
+        if count % self.nnodes:
+            what = "engines" if self.data_parallel_size > 1 else "ranks (shards x stages)"
             raise ConfigError(
-                f"[config] --nnodes must divide the {self.layout.size} ranks (shards x stages); "
-                f"got {self.nnodes}. Give -tp or -pp so that each machine has as many."
+                f"[config] --nnodes must divide the {count} {what}; got {self.nnodes}. Give -tp "
+                "or -pp, or -dp for engines (not --disaggregate, which is of one machine), so "
+                "that each machine has as many."
             )
         if not 1 <= self.master_port <= 65535:
             raise ConfigError(
                 f"[config] --master-port must be in 1..65535; got {self.master_port}."
-            )
-        if self.distributed_executor_backend == "uni" and self.layout.size > 1:
-            raise ConfigError(
-                "[config] --distributed-executor-backend uni is one process; got "
-                f"{self.layout.size} ranks. Leave it out."
             )
         if self.nnodes == 1:
             return
@@ -191,10 +209,16 @@ class ParallelOptions:
                 f"--distributed-executor-backend {self.distributed_executor_backend} as well. "
                 "Leave one out."
             )
-        if self.data_parallel_size > 1:
+        if self.data_parallel_size > 1 and not self.deals_engines:
             raise ConfigError(
-                "[config] --nnodes is of one engine; got --data-parallel-size "
-                f"{self.data_parallel_size} as well. Start each engine by itself."
+                "[config] --nnodes deals ranks of one engine, or engines of one rank; got "
+                f"--data-parallel-size {self.data_parallel_size} and {self.layout.size} ranks "
+                "each. Leave one out, or start each engine by itself."
+            )
+        if self.data_parallel_size > 1 and self.shares_experts:
+            raise ConfigError(
+                "[config] --enable-expert-parallel with --data-parallel-size is of engines of one "
+                f"machine, which share experts; got --nnodes {self.nnodes}. Leave one out."
             )
 
     def _check_stages(self) -> None:

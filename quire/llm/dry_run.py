@@ -11,6 +11,7 @@ from quire.core.expert_sharing import ExpertSharing
 from quire.core.machine import Machine
 from quire.core.memory_budget import format_bytes
 from quire.core.parallel_costs import LINKS, SplitShape, shared_row_bytes
+from quire.core.parallel_options import ParallelOptions
 from quire.core.parallel_plan import PlannedLoad
 from quire.core.parallel_report import report_lines
 from quire.llm.inferred_methods import infer_methods
@@ -35,7 +36,9 @@ def dry_run_lines(config: EngineConfig, machine: Machine) -> Iterator[str]:
     if count > 1:
         yield f"{config.model.model}: {count} engines, with requests of their own"
         sharings = [one for one in find_sharings(config, count) if one is not None]
-        config = divide(config, machine, count)
+        if config.parallel.deals_engines:
+            yield from _node_lines(config.parallel)
+        config = divide(config, machine, count // config.parallel.nnodes)
         if sharings:
             yield from _sharing_lines(path, config, machine, sharings)
             return
@@ -72,6 +75,15 @@ def dry_run_lines(config: EngineConfig, machine: Machine) -> Iterator[str]:
         exact=parallel.exact_tensor_parallel,
         whole_experts=parallel.enable_expert_parallel,
     )
+
+
+def _node_lines(parallel: ParallelOptions) -> Iterator[str]:
+    """Give the map of engines over machines."""
+    for node in range(parallel.nnodes):
+        engines = ", ".join(map(str, parallel.engines_of(node)))
+        own = ", this one" if node == parallel.node_rank else ""
+        what = "with the server" if node == 0 else f"which go to {parallel.master_addr}"
+        yield f"machine {node}{own}: engines {engines}, {what}"
 
 
 def _sharing_lines(

@@ -6,17 +6,23 @@ import signal
 from types import FrameType
 
 from quire.core.config import EngineConfig
+from quire.core.log import LogFormat
+from quire.core.machine import read_machine
+from quire.llm.replicas.node import run_engines
 from quire.models.hub import resolve_model
 from quire.runner.parallel.static_nodes import run_node
 
 
-def compute_for_driver(config: EngineConfig) -> None:
-    """Run this machine's ranks until SIGTERM or SIGINT.
+def compute_for_server(config: EngineConfig, log_format: LogFormat) -> None:
+    """Run this machine's ranks or engines until SIGTERM or SIGINT.
+
+    Args:
+        config: Which they are.
+        log_format: Of the log lines of engines.
 
     Raises:
-        QuireError: There is no such model or driver, or a rank could not be what it is to be.
+        QuireError: There is no such model or server, or one could not be what it is to be.
     """
-    folder = resolve_model(config.model.model, config.model.revision)
     ending = False
 
     def end(number: int, frame: FrameType | None) -> None:
@@ -25,7 +31,11 @@ def compute_for_driver(config: EngineConfig) -> None:
 
     before = {number: signal.signal(number, end) for number in (signal.SIGTERM, signal.SIGINT)}
     try:
-        run_node(config.parallel, folder, lambda: ending)
+        if config.parallel.deals_engines:
+            run_engines(config, read_machine(), log_format, lambda: ending)
+        else:
+            folder = resolve_model(config.model.model, config.model.revision)
+            run_node(config.parallel, folder, lambda: ending)
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

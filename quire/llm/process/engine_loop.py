@@ -61,22 +61,32 @@ PROGRESS_SECONDS = 0.1
 
 def run(connection: socket.socket) -> None:
     """Serve the socket until it closes."""
+    serve(connection, lambda start: start)
+
+
+def serve(connection: socket.socket, adapt: Callable[[Start], Start]) -> None:
+    """Serve the socket until it closes.
+
+    Args:
+        connection: To the server.
+        adapt: Returns what is to be loaded here, of what the server says.
+    """
     faulthandler.enable(all_threads=True)
     # A step lets go of the interpreter's lock many times, and waits as long to get it back from the
     # threads of grammars: 5 ms each time otherwise.
     sys.setswitchinterval(0.0005)
     link = MessageSocket(connection, to_engine)
     try:
-        loop = _load(link)
+        loop = _load(link, adapt)
         if loop is not None:
             loop.run()
     except (EOFError, OSError):
         log.debug("[engine] the server has closed the connection")
 
 
-def _load(link: MessageSocket) -> EngineLoop | None:
+def _load(link: MessageSocket, adapt: Callable[[Start], Start]) -> EngineLoop | None:
     """Load what the first message names, or report why it cannot be."""
-    start: Start = _first(link)
+    start = adapt(_first(link))
     if start.niceness:  # of this thread, and of those that it starts
         os.setpriority(os.PRIO_PROCESS, 0, os.getpriority(os.PRIO_PROCESS, 0) + start.niceness)
     use_background_stderr()

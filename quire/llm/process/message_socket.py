@@ -75,7 +75,7 @@ class MessageSocket:
                 data = self.connection.recv(_READ_BYTES)
             except BlockingIOError:
                 break
-            except ConnectionError:
+            except OSError:  # also of a machine that is out of reach
                 data = b""
             if not data:
                 ended = True

@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any
 
 from quire.core import errors
 from quire.core.adapters import AdapterReference
-from quire.core.child_process import ChildProcess
 from quire.core.config import EngineConfig, ModelOptions
 from quire.core.errors import CapacityError, EngineDeadError, QuireError
 from quire.core.loading import Loading
@@ -31,6 +30,7 @@ from quire.llm.engine_views import EngineView, EngineViews
 from quire.llm.inferred_methods import infer_methods
 from quire.llm.output_processor import OutputProcessor
 from quire.llm.output_streams import OutputStream, OutputStreams
+from quire.llm.process.launcher import EngineLauncher
 from quire.llm.process.messages import (
     Abort,
     Add,
@@ -72,7 +72,7 @@ class EngineProxy:
         grammar_timeout: Seconds that compiling a grammar may take.
         niceness: How far the process steps back where others want the cores, 0 to 19.
         loading: Told how far the process is while it loads.
-        process: That is to load it first, where one was started before.
+        launcher: Where its processes come from; without one they are children of this one.
         meanwhile: Called while it loads, in this thread.
 
     Raises:
@@ -89,11 +89,11 @@ class EngineProxy:
         grammar_timeout: float = DEFAULT_GRAMMAR_SECONDS,
         niceness: int = 0,
         loading: Loading | None = None,
-        process: ChildProcess | None = None,
+        launcher: EngineLauncher | None = None,
         meanwhile: Callable[[], None] = lambda: None,
     ) -> None:
         # Its process imports the engine while the model's texts are read here.
-        self._supervisor = supervisor = Supervisor(self, watchdog_timeout, loading, process)
+        self._supervisor = supervisor = Supervisor(self, watchdog_timeout, loading, launcher)
         try:
             config = infer_methods(config)
             self._reader = reader = RequestReader(

@@ -15,14 +15,13 @@ from dataclasses import replace
 from typing import Protocol
 
 from quire.core import errors
-from quire.core.child_process import ChildProcess, ending_text
 from quire.core.config import EngineConfig
 from quire.core.errors import CapacityError, EngineDeadError, QuireError
 from quire.core.loading import Loading
 from quire.core.log import get_logger
 from quire.core.metrics import METRICS, Samples, add_counters, stem_of
 from quire.core.process_usage import cpu_seconds
-from quire.llm.process.child import start_engine_process
+from quire.llm.process.launcher import ChildLauncher, EngineLauncher, EngineProcess
 from quire.llm.process.message_socket import MessageSocket
 from quire.llm.process.messages import (
     Done,
@@ -79,7 +78,7 @@ class Supervisor:
         owner: Told of what happens from :meth:`load` on.
         watchdog_timeout: Longest time without a message while there is work, in seconds.
         loading: Told how far a process is that loads; cancelling it ends the first one.
-        first: The first process, if one is there already.
+        launcher: Where processes come from; without one they are children of this one.
 
     Attributes:
         num_restarts: Since the start.
@@ -93,9 +92,9 @@ class Supervisor:
         owner: Owner,
         watchdog_timeout: float,
         loading: Loading | None = None,
-        first: ChildProcess | None = None,
+        launcher: EngineLauncher | None = None,
     ) -> None:
-        self._first = first
+        self._launcher = ChildLauncher() if launcher is None else launcher
         self._start: Start
         self._started = threading.Event()  # what to load is known, or that nothing is
         self.pace: StepPace
@@ -190,6 +189,12 @@ class Supervisor:
 
     # -- in the thread ------------------------------------------------------------------------
     def _run(self) -> None:
+        try:
+            self._keep_running()
+        finally:
+            self._launcher.close()
+
+    def _keep_running(self) -> None:
         delay = RestartDelay()
         while not self._closed:
             started = time.monotonic()
@@ -211,13 +216,14 @@ class Supervisor:
     def _run_process(self) -> QuireError:
         """Start a process and read it to its end; return why it ended."""
         try:
-            child = self._first or start_engine_process()
-        except OSError as failure:
-            return EngineDeadError(f"[engine] its process could not be started: {failure}.")
-        self._first = None
+            child = self._launcher.launch(self._is_wanted)
+        except QuireError as failure:
+            return failure
         self._started.wait()
-        if self._closed and not self._first_load.done():
-            child.end(at_once=True)
+        if child is None or (self._closed and not self._first_load.done()):
+            self._closed = True
+            if child is not None:
+                child.ending(at_once=True)
             return EngineDeadError("[engine] it was shut down.")
         self._pid = child.pid
         error: QuireError | None = None
@@ -233,13 +239,16 @@ class Supervisor:
         if self._closed:
             self._owner.ended(None)
         at_once = not (self._closed and self._first_load.done())
-        ending = ending_text(child.end(at_once=at_once))
+        ending = child.ending(at_once=at_once)
         if error is None:
             error = EngineDeadError(f"[engine] its process has died ({ending}); see the log.")
         self._owner.ended(error)
         return error
 
-    def _read(self, child: ChildProcess, link: MessageSocket) -> QuireError | None:
+    def _is_wanted(self) -> bool:
+        return not self._closed and (self._first_load.done() or not self._loading.cancelled)
+
+    def _read(self, child: EngineProcess, link: MessageSocket) -> QuireError | None:
         """Read a process until it fails, is stuck or is not wanted any more.
 
         Raises:
@@ -303,7 +312,12 @@ class Supervisor:
         return None
 
     def _computes(self) -> bool:
-        """Return whether the process has used the processor since the last look."""
+        """Return whether the process has used the processor since the last look.
+
+        What cannot be told of another machine is taken for granted; the watchdog finds it out.
+        """
+        if self._pid is None:
+            return True
         before, self._cpu_seconds = self._cpu_seconds, cpu_seconds(self._pid)
         return self._cpu_seconds > before
 
@@ -317,7 +331,7 @@ class Supervisor:
         age = time.monotonic() - self.step_time
         return age > self._watchdog_timeout and self._owner.has_work()
 
-    def _end_stuck(self, child: ChildProcess) -> EngineDeadError:
+    def _end_stuck(self, child: EngineProcess) -> EngineDeadError:
         error = EngineDeadError(
             f"[engine] no step has ended for {self._watchdog_timeout:g} s (--watchdog-timeout) "
             "while requests were pending."

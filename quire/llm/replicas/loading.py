@@ -26,9 +26,10 @@ INBOX_PART, INBOX_BYTES = 1 / 8, 2**30
 
 
 def divide(config: EngineConfig, machine: Machine, count: int) -> EngineConfig:
-    """Return the settings of each of ``count`` engines: an equal part of the memory and the cores.
+    """Return the settings of each of ``count`` engines of a machine.
 
-    What is given by flag for the KV cache or as threads is each engine's.
+    Each gets an equal part of the memory and the cores. What is given by flag for the KV cache or
+    as threads is each engine's.
     """
     cache, parallel = config.cache, config.parallel
     memory = cache.memory
@@ -42,7 +43,7 @@ def divide(config: EngineConfig, machine: Machine, count: int) -> EngineConfig:
     return replace(
         config,
         cache=replace(cache, memory=max(1, memory // count)),
-        parallel=replace(parallel, data_parallel_size=1, threads=threads),
+        parallel=replace(parallel, data_parallel_size=1, nnodes=1, node_rank=0, threads=threads),
     )
 
 
@@ -68,7 +69,7 @@ def load_replicas(
     parallel = config.parallel
     hosts = [parallel.master_addr] * (parallel.data_parallel_size + roles.num_prefill)
     transfers = roles.transfers(hosts, parallel.master_port + 1)
-    own = divide(config, machine, len(transfers))
+    own = divide(config, machine, len(transfers) // parallel.nnodes)
     sharings = find_sharings(config, len(transfers))
     loadings = [Loading() for _ in transfers]
     with ThreadPoolExecutor(len(loadings), thread_name_prefix="quire-load") as pool:

@@ -1,4 +1,4 @@
-"""Where the ranks of several machines find their driver: by TCP, each saying which rank it is.
+"""Where ranks find their driver, and engines their server: by TCP, each saying which it is.
 
 Messages are data alone, so that whoever reaches the port can run nothing; who has no key is sent
 away.
@@ -11,9 +11,10 @@ import os
 import select
 import socket
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 import msgspec
 
@@ -27,6 +28,7 @@ from quire.runner.parallel.handshake import decode, receive, send
 log = get_logger(__name__)
 
 Address = tuple[str, int]
+Role = Literal["rank", "engine"]
 #: How long a rank waits for its driver, and a driver for its ranks.
 MEETING_SECONDS = 600.0
 _CONNECT_SECONDS = 5.0
@@ -34,7 +36,7 @@ _RETRY_SECONDS = 0.25
 
 
 class Hello(msgspec.Struct, frozen=True):
-    """Who a rank is.
+    """Who a rank is, or an engine.
 
     Attributes:
         rank: Which it is to be.
@@ -43,6 +45,8 @@ class Hello(msgspec.Struct, frozen=True):
         machine: The same for all that can share memory.
         node: Name of the machine, for people.
         pid: Process id there.
+        role: What it is to be.
+        settings: What must be the same on all machines.
     """
 
     rank: int
@@ -51,6 +55,8 @@ class Hello(msgspec.Struct, frozen=True):
     machine: str
     node: str
     pid: int
+    role: Role = "rank"
+    settings: dict[str, str] = {}
 
 
 class Answer(msgspec.Struct, frozen=True):
@@ -61,7 +67,7 @@ class Answer(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class RankLink:
-    """A rank that has come.
+    """A rank or an engine that has come.
 
     Attributes:
         connection: To it.
@@ -72,7 +78,8 @@ class RankLink:
     hello: Hello
 
     def __str__(self) -> str:
-        return f"rank {self.hello.rank} on {self.hello.node} (process {self.hello.pid})"
+        said = self.hello
+        return f"{said.role} {said.rank} on {said.node} (process {said.pid})"
 
 
 def machine_id() -> str:
@@ -91,24 +98,35 @@ def machine_id() -> str:
         return f"{socket.gethostname()} {os.getppid()}"
 
 
-def hello(rank: int, key: str) -> Hello:
+def hello(
+    rank: int, key: str, role: Role = "rank", settings: Mapping[str, str] | None = None
+) -> Hello:
     """Return what this process says of itself."""
-    return Hello(rank, key, __version__, machine_id(), socket.gethostname(), os.getpid())
+    place = machine_id(), socket.gethostname(), os.getpid()
+    return Hello(rank, key, __version__, *place, role, dict(settings or {}))
 
 
 class Meeting:
-    """A driver's port, open until all ranks have come.
+    """A driver's port, open until all ranks have come, or a server's for its engines.
 
     Args:
         address: To listen at; port 0 is any.
-        key: That ranks must have.
+        key: That those who come must have.
+        role: What they are to be.
+        settings: That they must have, too, by name.
 
     Raises:
         ConfigError: It cannot be listened at.
     """
 
-    def __init__(self, address: Address, key: str) -> None:
-        self._key = key
+    def __init__(
+        self,
+        address: Address,
+        key: str,
+        role: Role = "rank",
+        settings: Mapping[str, str] | None = None,
+    ) -> None:
+        self._key, self._role, self._settings = key, role, dict(settings or {})
         try:
             self._door = Door(socket.create_server(address))
         except OSError as error:
@@ -150,13 +168,7 @@ class Meeting:
                         f"[parallel] all ranks must come within {seconds:g} s; got none for "
                         f"{missing}. See the log of the machines that they are to run on."
                     )
-                greetings = self._door.greet(_RETRY_SECONDS)
-                _forget_gone(found)
-                for connection, greeting in greetings:
-                    link = self._meet(connection, greeting, ranks, found)
-                    if link is not None:
-                        found[link.hello.rank] = link
-                        log.info("[parallel] %s is here", link)
+                self.greet(ranks, found)
         except BaseException:
             for link in found.values():
                 link.connection.close()
@@ -164,6 +176,21 @@ class Meeting:
         finally:
             self.close()
         return [found[rank] for rank in sorted(found)]
+
+    def greet(self, ranks: Collection[int], found: dict[int, RankLink]) -> None:
+        """Let in who comes within a moment, and drop who is gone again.
+
+        Args:
+            ranks: Which may come.
+            found: Those that are here, by number.
+        """
+        greetings = self._door.greet(_RETRY_SECONDS)
+        _forget_gone(found)
+        for connection, greeting in greetings:
+            link = self._meet(connection, greeting, ranks, found)
+            if link is not None:
+                found[link.hello.rank] = link
+                log.info("[parallel] %s is here", link)
 
     def _meet(
         self,
@@ -185,7 +212,7 @@ class Meeting:
                 return RankLink(connection, said)
             log.warning("[parallel] %s was sent away: %s", host, refusal)
         except (OSError, EOFError) as error:
-            log.warning("[parallel] one that connected is no rank: %s", error)
+            log.warning("[parallel] one that connected is no %s: %s", self._role, error)
         connection.close()
         return None
 
@@ -194,13 +221,30 @@ class Meeting:
             return "[parallel] QUIRE_CLUSTER_KEY must be the same on all machines; got another."
         if said.version != __version__:
             return (
-                f"[parallel] ranks must run Quire {__version__}, as their driver does; got "
+                f"[parallel] all machines must run Quire {__version__}, as the first one does; got "
                 f"{said.version} on {said.node}."
             )
+        role = self._role
+        if said.role != role:
+            return (
+                f"[parallel] here {role}s come together; got a {said.role} of {said.node}. Give "
+                "all machines the same -tp, -pp and -dp."
+            )
         if said.rank not in ranks:
-            return f"[parallel] a rank must be one of {_span(ranks)}; got {said.rank}."
+            return f"[parallel] {role}s must be {_span(ranks)}; got {said.rank}."
         if said.rank in found:
-            return f"[parallel] each rank must come once; got {found[said.rank]} already."
+            return f"[parallel] each {role} must come once; got {found[said.rank]} already."
+        return self._difference(said)
+
+    def _difference(self, said: Hello) -> str:
+        """Return which setting one that has come does not share; empty for none."""
+        for name in sorted({*self._settings, *said.settings}):
+            own, others = (of.get(name, "the default") for of in (self._settings, said.settings))
+            if own != others:
+                return (
+                    f"[parallel] {name} must be the same on all machines; got {others} on "
+                    f"{said.node}, and {own} on machine 0."
+                )
         return ""
 
     def close(self) -> None:
@@ -208,15 +252,28 @@ class Meeting:
         self._door.close()
 
 
-def join(address: Address, own: Hello, seconds: float = MEETING_SECONDS) -> socket.socket:
-    """Go to the driver, as soon as it listens, and return the connection.
+def join(
+    address: Address,
+    own: Hello,
+    seconds: float = MEETING_SECONDS,
+    check: Callable[[], None] = lambda: None,
+) -> socket.socket:
+    """Go to the driver or server, as soon as it listens, and return the connection.
+
+    Args:
+        address: Where it listens.
+        own: Who comes.
+        seconds: The longest wait.
+        check: Called often; raises where it is to go there no more.
 
     Raises:
-        ModelLoadError: There is no driver.
-        ConfigError: It takes no such rank.
+        ModelLoadError: There is nobody.
+        ConfigError: It takes no such one.
+        QuireError: As ``check`` says.
     """
     end = time.monotonic() + seconds
     while True:
+        check()
         connection = None
         try:
             connection = socket.create_connection(address, timeout=_CONNECT_SECONDS)
@@ -231,8 +288,9 @@ def join(address: Address, own: Hello, seconds: float = MEETING_SECONDS) -> sock
             if connection is not None:
                 connection.close()
             if time.monotonic() > end:
+                other = "rank 0" if own.role == "rank" else "the server"
                 raise ModelLoadError(
-                    f"[parallel] rank 0 must listen at {address[0]}:{address[1]} within "
+                    f"[parallel] {other} must listen at {address[0]}:{address[1]} within "
                     f"{seconds:g} s; got {error}. Start it, or correct --master-addr and "
                     "--master-port."
                 ) from error

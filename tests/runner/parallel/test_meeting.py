@@ -61,7 +61,7 @@ class Strange:
     "one",
     [
         Strange(1, "other", "", "QUIRE_CLUSTER_KEY must be the same"),
-        Strange(7, "k", "", "must be one of 1 to 2; got 7"),
+        Strange(7, "k", "", "must be 1 to 2; got 7"),
         Strange(1, "k", "0.0.9", "got 0.0.9 on"),
     ],
 )

@@ -1,0 +1,80 @@
+"""Where the process of an engine comes from, and what its supervisor asks of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from socket import socket
+from typing import Protocol
+
+from quire.core.child_process import ChildProcess
+from quire.core.errors import EngineDeadError
+from quire.llm.process.child import start_engine_process
+
+
+class EngineProcess(Protocol):
+    """A process that computes, wherever it is; it lives as long as its socket."""
+
+    @property
+    def socket(self) -> socket:
+        """To it."""
+        ...
+
+    @property
+    def pid(self) -> int | None:
+        """Process id on this machine; None on another one."""
+        ...
+
+    def stacks(self) -> str:
+        """Return its Python stacks; empty if none are to be had."""
+        ...
+
+    def ending(self, *, at_once: bool) -> str:
+        """Close the socket, have the process end, and return how it has ended.
+
+        Args:
+            at_once: Without time to end by itself.
+        """
+        ...
+
+
+class EngineLauncher(Protocol):
+    """Gives an engine its processes, one after the other."""
+
+    def launch(self, is_wanted: Callable[[], bool]) -> EngineProcess | None:
+        """Return the next process, as soon as there is one; None when it is wanted no more.
+
+        Args:
+            is_wanted: Asked again and again.
+
+        Raises:
+            QuireError: There is none.
+        """
+        ...
+
+    def close(self) -> None:
+        """Take note that no more are wanted."""
+        ...
+
+
+class ChildLauncher:
+    """Starts them as children of this process.
+
+    Args:
+        first: The first one, if it is there already.
+    """
+
+    def __init__(self, first: ChildProcess | None = None) -> None:
+        self._first = first
+
+    def launch(self, is_wanted: Callable[[], bool]) -> EngineProcess:
+        """Start one, whether it is wanted or not: see :class:`EngineLauncher`."""
+        child, self._first = self._first, None
+        try:
+            return child or start_engine_process()
+        except OSError as failure:
+            raise EngineDeadError(
+                f"[engine] its process could not be started: {failure}."
+            ) from failure
+
+    def close(self) -> None:
+        """Do nothing: see :class:`EngineLauncher`."""

@@ -1,0 +1,70 @@
+"""The process of an engine whose server is on another machine."""
+
+from __future__ import annotations
+
+import socket
+from dataclasses import replace
+
+import msgspec
+
+from quire.core.config import EngineConfig
+from quire.core.log import LogFormat
+from quire.llm.process.engine_loop import serve
+from quire.llm.process.messages import Start
+from quire.runner.parallel.handshake import receive, send
+
+
+class OwnSettings(msgspec.Struct, frozen=True):
+    """What the machine of an engine decides itself.
+
+    Attributes:
+        folder: The checkpoint there.
+        tokenizer_folder: Its tokenizer there.
+        config: The engine's settings, with its part of that machine.
+        log_format: Of its log lines.
+    """
+
+    folder: str
+    tokenizer_folder: str
+    config: EngineConfig
+    log_format: LogFormat
+
+    def adapt(self, start: Start) -> Start:
+        """Return what is to be loaded here: the contexts are as long as the server has promised."""
+        theirs = start.config
+        model = replace(self.config.model, max_model_len=theirs.model.max_model_len)
+        return msgspec.structs.replace(
+            start,
+            folder=self.folder,
+            tokenizer_folder=self.tokenizer_folder,
+            config=replace(self.config, model=model, transfer=theirs.transfer),
+            log_format=self.log_format,
+        )
+
+
+def hand_over(parent: socket.socket, connection: socket.socket, own: OwnSettings) -> None:
+    """Give the process that runs :func:`run` its server.
+
+    Args:
+        parent: To the process.
+        connection: To the server; a duplicate is sent.
+        own: What is decided here.
+
+    Raises:
+        OSError: The process is gone.
+    """
+    socket.send_fds(parent, [b"s"], [connection.fileno()])
+    send(parent, own)
+
+
+def run(parent: socket.socket) -> None:
+    """Be the engine of the server that the parent process hands over; until either is gone."""
+    try:
+        _, descriptors, _, _ = socket.recv_fds(parent, 1, 1)
+        if not descriptors:
+            return
+        connection = socket.socket(fileno=descriptors[0])
+        own = receive(parent, OwnSettings)
+    except (EOFError, OSError):
+        return
+    serve(connection, own.adapt)

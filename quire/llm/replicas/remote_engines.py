@@ -1,0 +1,171 @@
+"""Engines on other machines, as the server has them: each comes by TCP, and again when it is lost.
+
+What is here is ready to load; whoever comes with another key, version, model or setting is sent
+away.
+"""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+
+from quire.core import env
+from quire.core.config import EngineConfig
+from quire.core.errors import ModelLoadError
+from quire.core.log import get_logger
+from quire.llm.replicas.shared_settings import shared_settings
+from quire.runner.parallel.meeting import MEETING_SECONDS, Meeting, RankLink
+
+log = get_logger(__name__)
+
+#: How often an engine that is waited for is looked for.
+_LOOK_SECONDS = 0.1
+_LOOPBACK = ("127.", "::1", "localhost")
+
+
+class RemoteEngine:
+    """An engine's process on another machine; see :class:`quire.llm.process.launcher`.
+
+    Args:
+        link: To it.
+    """
+
+    pid = None
+
+    def __init__(self, link: RankLink) -> None:
+        self._link = link
+
+    @property
+    def socket(self) -> socket.socket:
+        """To it."""
+        return self._link.connection
+
+    def stacks(self) -> str:
+        """Return nothing: its machine writes them to its own log."""
+        return ""
+
+    def ending(self, *, at_once: bool) -> str:
+        """Close the connection, by which its machine ends it."""
+        self._link.connection.close()
+        return f"the connection to {self._link} is lost"
+
+
+class RemoteLauncher:
+    """Gives an engine the processes of its machine, as they come.
+
+    Args:
+        number: Of the engine.
+        engines: Where it comes.
+    """
+
+    def __init__(self, number: int, engines: RemoteEngines) -> None:
+        self._number, self._engines = number, engines
+        self._has_come = False
+
+    def launch(self, is_wanted: Callable[[], bool]) -> RemoteEngine | None:
+        """Wait for the next one: see :class:`quire.llm.process.launcher.EngineLauncher`.
+
+        Raises:
+            ModelLoadError: The first one has not come in time.
+        """
+        while is_wanted():
+            link = self._engines.take(self._number)
+            if link is not None:
+                self._has_come = True
+                return RemoteEngine(link)
+            if not self._has_come:
+                self._engines.check_time()
+            time.sleep(_LOOK_SECONDS)
+        return None
+
+    def close(self) -> None:
+        """Take note that no more are wanted."""
+        self._engines.leave(self._number)
+
+
+class RemoteEngines:
+    """The server's port for engines of other machines; open until none is wanted any more.
+
+    Args:
+        config: Says which, and where the port is.
+        seconds: How long the first ones may take to come.
+
+    Raises:
+        ConfigError: It cannot be listened at.
+        ModelLoadError: There is no such model.
+    """
+
+    def __init__(self, config: EngineConfig, seconds: float = MEETING_SECONDS) -> None:
+        options, key = config.parallel, env.get("QUIRE_CLUSTER_KEY") or ""
+        address = options.master_addr, options.master_port
+        if not key and not address[0].startswith(_LOOPBACK):
+            log.warning("[parallel] engines of other machines need no key: set QUIRE_CLUSTER_KEY")
+        own = options.engines_of(0)
+        self.numbers = range(own.stop, options.data_parallel_size)
+        self._meeting = Meeting(address, key, "engine", shared_settings(config))
+        self._seconds, self._end = seconds, time.monotonic() + seconds
+        self._lock = threading.Lock()  # guards what follows
+        self._open = set(self.numbers)
+        self._missing = set(self.numbers)  # that have never come
+        self._asked: set[int] = set()
+        self._given: dict[int, RankLink] = {}
+        place, others = "{}:{}".format(*self.address), _listed(self.numbers)
+        log.info("[parallel] engines of other machines come to %s: %s", place, others)
+        threading.Thread(target=self._run, name="quire-engines", daemon=True).start()
+
+    @property
+    def address(self) -> tuple[str, int]:
+        """Where they come."""
+        return self._meeting.address
+
+    def take(self, number: int) -> RankLink | None:
+        """Return an engine that has come; without one the next that comes is kept for it."""
+        with self._lock:
+            self._asked.add(number)
+            return self._given.pop(number, None)
+
+    def check_time(self) -> None:
+        """Return as long as engines that have never come may still do.
+
+        Raises:
+            ModelLoadError: They are late.
+        """
+        with self._lock:
+            if time.monotonic() < self._end or not self._missing:
+                return
+            missing = _listed(self._missing)
+        raise ModelLoadError(
+            f"[parallel] all engines must come within {self._seconds:g} s; got none for {missing}. "
+            "See the log of the machines that they are to run on."
+        )
+
+    def leave(self, number: int) -> None:
+        """Take note that an engine is wanted no more; after the last one the port is closed."""
+        with self._lock:
+            self._open.discard(number)
+
+    def _run(self) -> None:
+        """Let engines in, in a thread of its own."""
+        here: dict[int, RankLink] = {}
+        try:
+            while self._open:
+                self._meeting.greet(self.numbers, here)
+                with self._lock:
+                    self._missing -= here.keys()
+                    for number in self._asked & here.keys():
+                        self._asked.remove(number)
+                        self._given[number] = here.pop(number)
+        except Exception:
+            log.exception("[parallel] engines of other machines can come no more")
+        finally:
+            self._meeting.close()
+            for link in (*here.values(), *self._given.values()):
+                with suppress(OSError):
+                    link.connection.close()
+
+
+def _listed(numbers: range | set[int]) -> str:
+    return ", ".join(str(number) for number in sorted(numbers))
