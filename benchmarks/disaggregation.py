@@ -6,8 +6,8 @@ Eight streams make tokens while prompts of 4,096 tokens come, each when the one 
 token. Stated are the gaps between two tokens of the streams in that time, pooled, the first tokens
 of the prompts, and what moving their blocks took. ``mixed``: one engine on all cores, whose steps
 take a prompt whole. ``limited``: the same with the parts that it makes by default. ``apart``:
-``--disaggregate 1p1d``, an engine for prompts and one for outputs, which divide the cores. All
-tokens must be equal.
+``--disaggregate 1p1d``, an engine for prompts and one for outputs, which divide the cores; ``tcp``:
+the same with ``--disaggregate-transport tcp``. All tokens must be equal.
 """
 
 from __future__ import annotations
@@ -53,19 +53,21 @@ CASES: dict[str, dict[str, Any]] = {
     "mixed": {"mixed_prefill_tokens": 0, "max_num_batched_tokens": 8192},
     "limited": {},
     "apart": {},
+    "tcp": {},
 }
 
 
 def load(case: str, folder: Path) -> EngineClient:
     """Return an engine that serves."""
     config = EngineConfig.from_keywords(model=str(folder), memory=2**31, **CASES[case])
-    if case != "apart":
+    if case not in ("apart", "tcp"):
         return EngineProxy(config)
 
     def load_one(number: int, own: EngineConfig, loading: Loading) -> EngineProxy:
         return EngineProxy(own, loading=loading)
 
-    return load_replicas(config, read_machine(), Loading(), load_one, Roles(1, 512))
+    roles = Roles(1, 512, transport="tcp" if case == "tcp" else "auto")
+    return load_replicas(config, read_machine(), Loading(), load_one, roles)
 
 
 def ask(engine: EngineClient, name: str, prompt: list[int], num_tokens: int) -> Any:

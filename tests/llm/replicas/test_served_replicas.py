@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 from collections.abc import AsyncIterator, Iterator
 from contextlib import ExitStack, asynccontextmanager
 from typing import Any
@@ -16,9 +17,11 @@ from tools.serve_process import ServeProcess
 
 MODEL = ("quire-tiny", "--threads", "1", "--memory", "600MiB", "--max-num-seqs", "8")
 ADAPTERS = ("--enable-lora", "--lora-modules", "sql=quire-tiny-sql", "--spec-method", "ngram")
+ROLES = ("--disaggregate", "1p1d", "--disaggregate-tokens", "64")
 SITES = {
     "ranks": ("-dp", "2", "-tp", "2"),
-    "roles": ("--disaggregate", "1p1d", "--disaggregate-tokens", "64"),
+    "roles": ROLES,
+    "roles by TCP": (*ROLES, "--disaggregate-transport", "tcp"),
 }
 LONG = "A list of customers, with their names, towns and orders. " * 12 + "Name those in Rome."
 SCHEMA = {
@@ -33,6 +36,11 @@ ASKED: list[dict[str, Any]] = [
     {"temperature": 0.9, "n": 2},
     {"temperature": 0.9, "response_format": STRUCTURED},
 ]
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return int(server.getsockname()[1])
 
 
 @asynccontextmanager
@@ -111,14 +119,17 @@ def one() -> Iterator[ServeProcess]:
 @pytest.mark.parametrize("site", SITES)
 async def test_answers_are_those_of_one_engine(one: ServeProcess, site: str) -> None:
     with ExitStack() as stack:
-        server = stack.enter_context(ServeProcess([*MODEL, *ADAPTERS, *SITES[site]]))
+        flags = SITES[site]
+        if "tcp" in flags:
+            flags = (*flags, "--master-port", str(free_port() - 1))
+        server = stack.enter_context(ServeProcess([*MODEL, *ADAPTERS, *flags]))
         async with connect(one) as client:
             expected = await ask_all(client)
         async with connect(server) as client:
             streams = [await begin_stream(client) for _ in range(2)]
             _, num_cached = await ask(client, "sql", f"First. {LONG}")
-            if site == "roles":
-                assert num_cached, "an adapter's prompt is computed apart, too"
+            if site.startswith("roles"):
+                assert num_cached or "TCP" in site, "an adapter's prompt is computed apart, too"
                 assert total(server, "quire:prefill_requests_total", place="apart") == 1
             assert await ask_all(client) == expected
             for stream in streams:
