@@ -11,9 +11,7 @@ from quire.core.errors import ConfigError
 from quire.core.parallel_options import ParallelOptions
 
 
-def convert_ranks(
-    model: str, out: Path, options: ParallelOptions, force: bool
-) -> None:
+def convert_ranks(model: str, out: Path, options: ParallelOptions, force: bool) -> None:
     """Write a model's tensors divided over ranks, with all that lies next to them.
 
     Raises:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Iterator
+from pathlib import Path
 
 import psutil
 import pytest
 from click.testing import CliRunner
 
 from quire.cli.serve import serve
+from quire.distributed.memory_nodes import MemoryNode, cores_of_rank, read_nodes
 from tests.robustness.conftest import ask, is_ready, wait_for
 from tools.serve_process import ServeProcess
 
@@ -61,8 +63,24 @@ def rank_of(node: ServeProcess) -> psutil.Process:
     return psutil.Process(node.popen.pid).children()[0]
 
 
-def test_tokens_are_those_of_one_process_and_a_killed_rank_is_survived(nodes, alone):
+def check_cores(first: ServeProcess, second: ServeProcess, division: str) -> None:
+    """Check that ranks have their share of the cores among those of their machine."""
+    places = {"-tp 2 by shared memory": [(1, 2)], "-tp 2 by gloo": [(0, 1)]}
+    allowed = frozenset(psutil.Process().cpu_affinity())
+    machine = read_nodes(Path("/"), allowed) or [MemoryNode(0, allowed)]
+    shares = [
+        allowed if size == 1 else cores_of_rank(machine, place, size, 1)
+        for place, size in places.get(division, [(0, 2), (1, 2)])
+    ]
+    ranks = sorted(psutil.Process(second.popen.pid).children(), key=lambda rank: rank.pid)
+    assert [frozenset(rank.cpu_affinity()) for rank in ranks] == shares
+    told = "is bound to memory node" if shares[0] < allowed else "may use all cores"
+    assert f"[parallel] of this machine rank 0 {told}" in first.stderr
+
+
+def test_tokens_are_those_of_one_process_and_a_killed_rank_is_survived(nodes, alone, request):
     first, second = nodes
+    check_cores(first, second, request.node.callspec.params["nodes"])
     assert answers(first.address) == alone
     killed = rank_of(second)
     killed.kill()

@@ -7,6 +7,8 @@ import faulthandler
 import msgspec
 
 from quire.core.errors import ModelLoadError
+from quire.core.log import get_logger
+from quire.distributed.memory_nodes import bind_rank
 from quire.distributed.mixed_world import MixedWorld
 from quire.distributed.shared_memory_group import SharedMemory
 from quire.distributed.torch_group import TorchWorld
@@ -15,6 +17,8 @@ from quire.runner.parallel.meeting import MEETING_SECONDS, Address, hello, join,
 from quire.runner.parallel.rank_process import serve
 from quire.runner.parallel.ranks import World
 from quire.runner.parallel.remote_ranks import Welcome
+
+log = get_logger(__name__)
 
 
 def serve_driver(
@@ -54,4 +58,7 @@ def serve_driver(
             layout = start.config.parallel.layout
             torch_world = TorchWorld(*welcome.store, rank, layout.size)
             world = MixedWorld(torch_world, layout.groups, machine_id())
+        threads = start.config.parallel.threads or 1
+        bound = bind_rank(welcome.place, welcome.neighbours, threads)
+        log.debug("[rank %d] of this machine %s", rank, bound.text)
         serve(connection, start, world)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import socket
+from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -11,6 +13,7 @@ import msgspec
 
 from quire.core.config import EngineConfig
 from quire.core.log import get_logger
+from quire.distributed.memory_nodes import bind_rank
 from quire.distributed.mixed_world import MixedWorld
 from quire.distributed.shared_memory_group import SharedMemory
 from quire.distributed.torch_group import TorchWorld
@@ -65,11 +68,14 @@ class Welcome(msgspec.Struct, frozen=True):
         memory: Process and descriptor of the memory that all ranks share; None where they are on
             several machines.
         store: Where they meet then.
+        place, neighbours: Of the rank among those of its machine, and how many these are.
     """
 
     start: StartRank
     memory: tuple[int, int] | None = None
     store: Address | None = None
+    place: int = 0
+    neighbours: int = 1
 
 
 def gather_ranks(folder: Path, config: EngineConfig, launcher: Launcher) -> Ranks:
@@ -94,31 +100,55 @@ def gather_ranks(folder: Path, config: EngineConfig, launcher: Launcher) -> Rank
         meeting.close()
         launcher.close()
         raise
+    places = places_of([machine_id(), *(link.hello.machine for link in links)])
     try:
-        world = _join(links, folder, config)
+        world = _join(links, folder, config, places)
     except BaseException:
         for link in links:
             link.connection.close()
         launcher.close()
         raise
     log.info("[parallel] ranks exchange by %s", world.group().name)
-    return Ranks([_peer(link, launcher) for link in links], world, launcher.close)
+    binding = bind_rank(*places[0], config.parallel.threads or 1)
+    log.info("[parallel] of this machine %s", binding.text)
+
+    def end() -> None:
+        launcher.close()
+        binding.release()
+
+    return Ranks([_peer(link, launcher) for link in links], world, end)
 
 
-def _join(links: list[RankLink], folder: Path, config: EngineConfig) -> World:
+def places_of(machines: Sequence[str]) -> list[tuple[int, int]]:
+    """Return each rank's place among those of its machine, and how many these are.
+
+    Args:
+        machines: Of each rank, by rank.
+    """
+    before = Counter[str]()
+    found = []
+    for machine in machines:
+        found.append((before[machine], machines.count(machine)))
+        before[machine] += 1
+    return found
+
+
+def _join(
+    links: list[RankLink], folder: Path, config: EngineConfig, places: list[tuple[int, int]]
+) -> World:
     """Tell ranks what they are to be, and return how they are reached."""
     size, layout, machine = len(links) + 1, config.parallel.layout, machine_id()
     memory: SharedMemory | None = None
-    place = store = None
+    shared = store = None
     if all(link.hello.machine == machine for link in links):
         memory = SharedMemory.create(size, layout.groups)
-        place = (os.getpid(), memory.descriptor)
+        shared = (os.getpid(), memory.descriptor)
     else:
         store = (links[0].connection.getsockname()[0], _free_port())
     for link in links:
         rank = link.hello.rank
         start = StartRank(rank, str(folder), config.of_rank(rank))
-        send(link.connection, Welcome(start, place, store))
+        send(link.connection, Welcome(start, shared, store, *places[rank]))
     if memory is not None:
         return memory
     assert store is not None
