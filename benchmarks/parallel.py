@@ -29,6 +29,13 @@ ENGINES: dict[str, dict[str, Any]] = {
     "1 process, 2 threads": {"threads": 2},
     "2 ranks, exact": {"threads": 1, "tensor_parallel_size": 2},
     "2 ranks, sums": {"threads": 1, "tensor_parallel_size": 2, "exact_tensor_parallel": False},
+    "2 stages": {"threads": 1, "pipeline_parallel_size": 2},
+    # A prompt in parts keeps both stages at work.
+    "2 stages, parts of 128": {
+        "threads": 1,
+        "pipeline_parallel_size": 2,
+        "max_num_batched_tokens": 128,
+    },
 }
 #: Prompts, their tokens, and tokens of each answer.
 LOADS = {"decode, 1 stream": (1, 4, 48), "decode, 8 streams": (8, 4, 32), "prompt": (1, 512, 1)}
