@@ -101,7 +101,7 @@ class Request:
         return self.decodes_after(self.num_computed_tokens)
 
     def decodes_after(self, num_computed: int) -> bool:
-        """Return :attr:`decodes` of a step that begins with so many computed tokens."""
+        """Return :attr:`decodes` of a step that begins after that many computed tokens."""
         return num_computed >= self.num_prompt_tokens or len(self.token_ids) - num_computed == 1
 
     def block_keys(self, start: int, stop: int) -> tuple[str, ...]:

@@ -27,7 +27,7 @@ def test_the_bubble_of_a_run_from_its_beginning_to_its_end(start, num_stages, nu
 @pytest.mark.parametrize("num_chunks", [1, 2, 5, 27])
 @pytest.mark.parametrize("num_stages", [1, 2, 4])
 def test_the_chunks_of_one_prompt_follow_each_other(start, unpaged, num_stages, num_chunks):
-    """As so many prompts would: none waits for the result of those before it."""
+    """As prompts of a plan each would: none waits for the result of those before it."""
     run = start(executor_class=StagedExecutor, stages=[1.0] * num_stages, max_num_batched_tokens=16)
     prompt = list(range(16 * num_chunks))
     run.add("long", prompt, max_tokens=3)

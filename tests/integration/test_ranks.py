@@ -19,10 +19,12 @@ from safetensors.numpy import save_file
 from benchmarks.equality import Condition, check_lattice, few_conditions
 from quire import LLM, LoRARequest, SamplingParams
 from quire.core.errors import EngineDeadError
+from quire.core.request import EngineRequest
 from quire.core.step import SchedulerOutput
 from quire.engine.turns import Turns
 from quire.models.config_reader import read_model_config
 from quire.models.hub import ASSETS, resolve_model
+from quire.runner.sampling_state import SamplingState
 from tests.integration.conftest import FAMILIES
 
 ADAPTERS = sorted(p.parent for p in (ASSETS / "quire-tiny-adapters").glob("*/adapter_config.json"))
@@ -110,6 +112,39 @@ def test_parts_of_long_prompts_in_stages(
     outcomes = check_lattice(folder, conditions, varied=varied, **settings)
     assert {o.condition.name: o.failures for o in outcomes if o.failures} == {}
     assert max(most) == 2
+
+
+def test_a_long_prompt_that_cannot_be_taken_ends_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its second part is on the way by then, with blocks for a request that nobody knows."""
+    refused, prompt = 77, list(range(5, 69))
+    set_sampling = SamplingState.set
+
+    def fail(state: SamplingState, row: int, params: SamplingParams, seed: int) -> None:
+        if seed == refused:
+            raise RuntimeError("no memory for this one")
+        set_sampling(state, row, params, seed)
+
+    monkeypatch.setattr(SamplingState, "set", fail)
+    reasons, texts = {}, []
+    with LLM(threads=1, pipeline_parallel_size=2, max_num_batched_tokens=16, block_size=8) as llm:
+        engine = llm.engine.engine
+        for name, seed in (("bad", refused), ("good", 1)):
+            engine.add_request(
+                EngineRequest(
+                    name,
+                    prompt,
+                    SamplingParams(temperature=0, max_tokens=4, seed=seed, ignore_eos=True),
+                )
+            )
+        while engine.has_unfinished_requests():
+            for output in engine.step():
+                if output.request_id == "good":
+                    texts += output.result.token_ids
+                if output.finish_reason:
+                    reasons[output.request_id] = output.finish_reason
+        alone = llm.generate(prompt, SamplingParams(temperature=0, max_tokens=4, ignore_eos=True))
+    assert reasons == {"bad": "error", "good": "length"}
+    assert texts == list(alone[0].outputs[0].token_ids)
 
 
 @pytest.mark.parametrize("sizes", [(2, 1), (2, 2)], ids=str)
