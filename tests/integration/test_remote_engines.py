@@ -1,0 +1,207 @@
+"""Engines of one model on two machines, which are processes of this one: tokens, and what dies."""
+
+from __future__ import annotations
+
+import signal
+import socket
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx2
+import psutil
+import pytest
+from click.testing import CliRunner
+from prometheus_client.parser import text_string_to_metric_families
+
+from quire.cli.serve import serve
+from tests.robustness.conftest import SHORT, Crowd, ask, is_ready, wait_for
+from tools.random_checkpoint import PRESETS, random_checkpoint
+from tools.serve_process import ServeProcess
+
+PROMPTS = ["Hello", "The capital of France is", "Once upon a time", "A list of"]
+#: From a loss until the engine is used again.
+BACK_SECONDS = 20.0
+
+
+def free_port() -> str:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        return str(taken.getsockname()[1])
+
+
+def arguments(port: str, *flags: str) -> list[str]:
+    shared = ["-dp", "2", "--nnodes", "2", "--master-port", port, "--max-num-seqs", "8"]
+    return ["quire-tiny", *shared, "--threads", "1", "--memory", "200MiB", *flags]
+
+
+def headless(port: str, *flags: str, **environment: str) -> ServeProcess:
+    own = [*arguments(port), "--node-rank", "1", "--headless", *flags]
+    return ServeProcess(own[1:] if "--model" in flags else own, **environment)
+
+
+def answers(address: str) -> list[str]:
+    body = {"max_tokens": 12, "temperature": 0, "ignore_eos": True}
+    return [ask(address, {**body, "prompt": prompt}).text for prompt in PROMPTS]
+
+
+def tokens_by_engine(address: str) -> dict[str, float]:
+    text = httpx2.get(f"{address}/metrics").text
+    return {
+        sample.labels["engine"]: sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+        if sample.name == "quire:generation_tokens_total"
+    }
+
+
+def wait_until_used(address: str, engine: str = "1") -> None:
+    """Ask until an engine has made further tokens."""
+    before, end = tokens_by_engine(address).get(engine, 0.0), time.monotonic() + BACK_SECONDS
+    while tokens_by_engine(address).get(engine, 0.0) == before:
+        assert time.monotonic() < end, "it is used again"
+        answers(address)
+
+
+@pytest.fixture(scope="module")
+def alone() -> list[str]:
+    """What one process answers."""
+    with ServeProcess(["quire-tiny", "--threads", "1", "--memory", "100MiB"]) as process:
+        found = answers(process.wait_ready())
+        assert process.end() == 0
+    return found
+
+
+@pytest.fixture
+def started() -> Iterator[list[ServeProcess]]:
+    """Processes that are killed at the end of the test if they still run."""
+    running: list[ServeProcess] = []
+    yield running
+    for process in running:
+        process.__exit__()
+
+
+@pytest.mark.parametrize("is_machine", [False, True], ids=["its process", "its machine"])
+def test_an_engine_of_another_machine_is_killed(is_machine, alone, started):
+    """The others serve on, each request ends once, and the engine is used again."""
+    port = free_port()
+    server = ServeProcess(arguments(port))
+    node = headless(port)
+    started += [server, node]
+    url = server.wait_ready()
+    assert answers(url) == alone
+    wait_until_used(url)
+    whole = ask(url, SHORT)
+    killed = node.engine()
+    crowd = Crowd(url, [SHORT] * 12)
+    if is_machine:
+        node.popen.kill()
+        node.end()
+        node = headless(port)
+        started.append(node)
+    else:
+        killed.kill()
+    lost = [ending for ending in crowd.endings() if ending != whole]
+    for ending in lost:
+        assert ending.error is not None and ending.error["code"] == 503, ending
+    assert is_ready(url), "the other engine serves"
+    wait_until_used(url)
+    assert answers(url) == alone
+    assert not psutil.pid_exists(killed.pid) or killed.status() == psutil.STATUS_ZOMBIE
+    children = [*server.engines(), *node.engines()]
+    assert [server.end(), node.end()] == [0, 0], server.stderr + node.stderr
+    assert not [child for child in children if child.is_running()]
+    assert "is lost); see the log" in server.stderr
+    assert "Traceback" not in server.stderr + node.stderr
+
+
+def test_a_machine_serves_the_next_server_when_its_own_is_killed(alone, started):
+    port = free_port()
+    node = headless(port)
+    started.append(node)
+    wait_for(lambda: bool(node.engines()))  # it waits: the server begins later
+    for _ in range(2):
+        server = ServeProcess(arguments(port))
+        started.append(server)
+        assert answers(server.wait_ready()) == alone
+        wait_until_used(server.address)
+        engine = node.engine()
+        server.end(signal.SIGKILL)
+        wait_for(lambda gone=engine: not gone.is_running(), BACK_SECONDS)
+    assert "its server is gone" in node.stderr
+    assert node.end() == 0
+    assert "Traceback" not in node.stderr
+
+
+def test_a_stopped_engine_is_found_out_and_its_machine_replaces_it(started):
+    port = free_port()
+    server = ServeProcess(arguments(port, "--watchdog-timeout", "2"))
+    node = headless(port)
+    started += [server, node]
+    url = server.wait_ready()
+    stopped = node.engine()
+    stopped.suspend()
+    endings = Crowd(url, [SHORT] * 8).endings()
+    assert any(ending.reason == "length" for ending in endings), "the other engine answers"
+    wait_for(lambda: not stopped.is_running(), BACK_SECONDS)
+    wait_until_used(url)
+    assert "no step has ended for 2 s" in server.stderr
+    assert [server.end(), node.end()] == [0, 0]
+
+
+@pytest.fixture
+def other_model(tmp_path: Path) -> str:
+    """Another one of the same kind."""
+    random_checkpoint(tmp_path / "other", PRESETS["tiny-llama"])
+    return str(tmp_path / "other")
+
+
+@pytest.fixture
+def strange(other_model: str) -> dict[str, tuple[list[str], str]]:
+    """Flags and key of machines that do not belong, by what they are told."""
+    model = ["--model", other_model]
+    return {
+        "QUIRE_CLUSTER_KEY must be the same on all machines": ([], "wrong"),
+        "--block-size must be the same on all machines; got 32": (["--block-size", "32"], "right"),
+        "the model must be the same on all machines": (model, "right"),
+        "engines must be 1 to 1": (["-dp", "4"], "right"),
+        "here engines come together; got a rank": (["-dp", "1", "-tp", "2"], "right"),
+    }
+
+
+def test_who_does_not_belong_says_why_and_does_not_hold_up_others(strange, alone, started):
+    port = free_port()
+    server = ServeProcess(arguments(port), QUIRE_CLUSTER_KEY="right")
+    started.append(server)
+    for expected, (flags, key) in strange.items():
+        node = headless(port, *flags, QUIRE_CLUSTER_KEY=key)
+        started.append(node)
+        node.popen.wait(60)
+        assert node.end() == 1
+        assert expected in node.stderr and "Traceback" not in node.stderr, node.stderr
+    with socket.create_connection(("127.0.0.1", int(port))):  # a stranger that says nothing
+        good = headless(port, QUIRE_CLUSTER_KEY="right")
+        started.append(good)
+        assert answers(server.wait_ready()) == alone
+    assert server.stderr.count("was sent away") >= len(strange)
+    assert [server.end(), good.end()] == [0, 0]
+
+
+@pytest.mark.parametrize(
+    ("flags", "expected"),
+    [
+        (["-dp", "3", "-n", "2"], "--nnodes must divide the 3 engines; got 2"),
+        (["-dp", "2", "-tp", "2", "-n", "2"], "or engines of one rank"),
+        (["--disaggregate", "1p1d", "-n", "2"], "not --disaggregate, which is of one machine"),
+        (["-dp", "2", "-ep", "-n", "2"], "is of engines of one machine"),
+        (["-dp", "2", "-n", "2", "-r", "1"], "must come with --node-rank above 0"),
+    ],
+)
+def test_settings_that_do_not_fit_together(flags, expected):
+    result = CliRunner().invoke(serve, ["quire-tiny", *flags])
+    assert result.exit_code != 0 and expected in f"{result.output} {result.exception}"
+
+
+def test_a_dry_run_tells_which_engine_is_where():
+    result = CliRunner().invoke(serve, ["quire-tiny", "-dp", "4", "-n", "2", "--dry-run"])
+    assert "machine 0, this one: engines 0, 1, with the server" in result.output
+    assert "machine 1: engines 2, 3, which go to 127.0.0.1" in result.output
