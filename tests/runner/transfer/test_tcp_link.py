@@ -211,6 +211,7 @@ def test_strangers_hold_up_nobody(inbox: Inbox, outbox: Outbox, address: InboxAd
 @pytest.fixture
 def deaf(address: InboxAddress) -> Iterator[tuple[TcpLink, socket.socket]]:
     """A link to a receiver that reads as little as the test does."""
+
     def answer() -> socket.socket:
         connection, _ = server.accept()
         connection.settimeout(10)
@@ -218,7 +219,10 @@ def deaf(address: InboxAddress) -> Iterator[tuple[TcpLink, socket.socket]]:
         send(connection, Hello(99, 2**20))
         return connection
 
-    with socket.create_server((address.host, address.port)) as server, ThreadPoolExecutor(1) as pool:
+    with (
+        socket.create_server((address.host, address.port)) as server,
+        ThreadPoolExecutor(1) as pool,
+    ):
         answered = pool.submit(answer)
         link = TcpLink(address, 2**20, Knock(KEY, KNOWN), lambda num_bytes, seconds: None)
         with answered.result() as connection:
