@@ -6,6 +6,7 @@ import math
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
+from typing import cast
 
 from quire.core.config import EngineConfig
 from quire.core.device_map import Room, map_line, place_layers, read_max_memory
@@ -13,6 +14,7 @@ from quire.core.errors import ConfigError
 from quire.core.machine import Machine
 from quire.core.memory_budget import MemoryDemand
 from quire.core.model_config import ModelConfig
+from quire.core.parallel_options import Device
 from quire.core.resolve import ResolvedConfig, resolve
 from quire.kernels.registry import create_backend
 from quire.runner.loaded_drafts import find_drafts
@@ -52,7 +54,8 @@ def map_devices(
             [one.room_bytes for one in placed],
         )
     elif config.parallel.max_memory is not None:
-        parallel, memory = replace(parallel, device=placed[0].device), placed[0].room_bytes
+        device = cast(Device, placed[0].device)
+        parallel, memory = replace(parallel, device=device), placed[0].room_bytes
     config = replace(config, parallel=parallel, cache=replace(config.cache, memory=memory))
     return config, (map_line(placed),)
 
