@@ -34,6 +34,8 @@ def fleet(nodes: int, devices: int, gigabytes: float, link: str = "nvlink") -> F
         ("llama-3.1-70b", 2, fleet(1, 8, 80, "pcie"), (2, 2)),
         ("llama-3.1-70b", 2, fleet(2, 2, 80), (2, 2)),
         ("llama-3.1-405b", 1, fleet(1, 8, 80), (8, 1)),
+        ("llama-3.1-405b", 1, fleet(1, 8, 80, "pcie"), (2, 4)),
+        ("llama-3.1-405b", 1, fleet(2, 4, 80), (4, 2)),
         ("llama-3.1-405b", 2, fleet(2, 8, 80), (8, 2)),
         ("llama-3.1-405b", 2, fleet(4, 4, 80), (4, 3)),
         ("mixtral-8x7b", 2, fleet(1, 4, 80), (2, 1)),
