@@ -30,7 +30,7 @@ from quire.runner.picture_rows import PictureRows
 
 log = get_logger(__name__)
 
-#: Returns the bytes of what goes between processes in a step of so many tokens.
+#: Returns the bytes of what goes between processes in a step of some tokens.
 Buffers: TypeAlias = Callable[[SplitShape, int], int]
 
 

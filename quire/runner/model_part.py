@@ -44,7 +44,7 @@ class Part(Protocol):
         ...
 
     def buffer_bytes(self, shape: SplitShape, max_tokens: int) -> int:
-        """Return what it needs for what goes between processes in a step of so many tokens."""
+        """Return what it needs for what goes between processes in a step of some tokens."""
         ...
 
 

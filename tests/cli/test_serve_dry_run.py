@@ -51,3 +51,16 @@ def test_where_layers_are_placed_is_told():
         "--max-memory", "cpu=14MiB,reference=1GiB")  # fmt: skip
     assert "device_map = 2 stages: cpu layers 0 to 2 (" in text
     assert "stage 1: layers 3 to 5, ranks 1: whole layers" in text
+
+
+def test_engines_that_share_experts_are_told(checkpoint):
+    text = tell(str(checkpoint("tiny-mixtral")), "-dp", "2", "-ep")
+    assert "2 engines, with requests of their own" in text
+    assert "engine 1: experts 2 to 3 of each layer; weights" in text
+    assert "a token's forward sends 768 bytes to other engines on average" in text
+
+
+def test_engines_without_experts_cannot_share_any():
+    result = CliRunner().invoke(serve, ["quire-tiny", "-dp", "2", "-ep", "--dry-run"])
+    assert result.exit_code != 0
+    assert "must have a mixture of experts; got LlamaForCausalLM" in str(result.exception)
