@@ -1,9 +1,10 @@
 """``scripts/replica_kills``: engines killed one after the other while clients ask.
 
-Two servers in turn: one with two replicas, one with an engine for prompts and two for outputs. Of
-each kind of engine one is killed again and again with SIGKILL. Every request must end exactly once:
-with all its tokens, which are those that it gets alone, or with an error that says so; the server
-must answer again in time; and when it has ended no process is left.
+Servers in turn: one with two replicas, one with an engine for prompts and two for outputs, one with
+an engine of its own and one on another machine, which is a process of this one. Of each kind of
+engine one is killed again and again with SIGKILL, or the other machine whole. Every request must
+end exactly once: with all its tokens, which are those that it gets alone, or with an error that
+says so; the server must answer again in time; and when it has ended no process is left.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import argparse
 import json
 import random
+import socket
 import threading
 import time
 from collections import Counter
@@ -29,9 +31,16 @@ MODEL = ("quire-tiny", "--threads", "1", "--memory", "700MiB", "--max-num-seqs",
 SITES = {
     "replicas": ("--data-parallel-size", "2"),
     "roles": ("--disaggregate", "1p2d", "--disaggregate-tokens", "64"),
+    "machines": ("--data-parallel-size", "2", "--nnodes", "2"),
 }
 #: Kind of an engine, and the server that has it.
-KINDS = {"replica": "replicas", "prefill": "roles", "decode": "roles"}
+KINDS = {
+    "replica": "replicas",
+    "prefill": "roles",
+    "decode": "roles",
+    "remote": "machines",
+    "machine": "machines",
+}
 NUM_CLIENTS, NUM_TOKENS = 6, 48
 #: After a kill, until a request is answered again.
 MOST_SECONDS = 20.0
@@ -92,16 +101,77 @@ def ask(client: httpx2.Client, seed: int) -> tuple[str, str]:
     return given[0], text
 
 
-def engines_of(server: ServeProcess, kind: str) -> list[psutil.Process]:
-    """Return the engines of a kind: those for outputs listen where blocks come in."""
-    found = []
-    for engine in server.engines():
-        with suppress(psutil.Error):
-            names = [str(one.laddr) for one in engine.net_connections(kind="unix")]
-            takes_blocks = any("quire-kv-" in name for name in names)
-            if kind == "replica" or takes_blocks == (kind == "decode"):
-                found.append(engine)
-    return found
+class Site:
+    """A server, and the process that stands for another machine, if it has engines there.
+
+    Args:
+        kind: Of the engines that are killed.
+        flags: Further ones of the server.
+    """
+
+    def __init__(self, kind: str, flags: tuple[str, ...]) -> None:
+        self._kind = kind
+        arguments = [*MODEL, *SITES[KINDS[kind]], *flags]
+        self._node: ServeProcess | None = None
+        if KINDS[kind] == "machines":
+            with socket.create_server(("127.0.0.1", 0)) as taken:
+                arguments += ["--master-port", str(taken.getsockname()[1])]
+            self._other = [*arguments, "--node-rank", "1", "--headless"]
+            self._node = ServeProcess(self._other)
+        self.server = ServeProcess(arguments)
+
+    def __enter__(self) -> Site:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        for process in self._processes():
+            process.__exit__()
+
+    def _processes(self) -> list[ServeProcess]:
+        return [self.server, *([] if self._node is None else [self._node])]
+
+    def engines(self) -> list[psutil.Process]:
+        """Return all that run."""
+        return [engine for process in self._processes() for engine in process.engines()]
+
+    def children(self) -> list[psutil.Process]:
+        """Return all that must be gone in the end."""
+        running = [psutil.Process(process.popen.pid) for process in self._processes()]
+        return [child for process in running for child in process.children(recursive=True)]
+
+    def kill(self, number: int) -> bool:
+        """Kill one engine of the kind, or the other machine; False when there is none now."""
+        if self._kind == "machine":
+            assert self._node is not None
+            self._node.__exit__()
+            self._node = ServeProcess(self._other)
+            return True
+        engines = self._victims()
+        if not engines:
+            return False
+        engines[number % len(engines)].kill()
+        return True
+
+    def _victims(self) -> list[psutil.Process]:
+        """Return the engines of the kind: those for outputs listen where blocks come in."""
+        if self._node is not None:
+            return self._node.engines()
+        if self._kind == "replica":
+            return self.server.engines()
+        found = []
+        for engine in self.server.engines():
+            with suppress(psutil.Error):
+                names = [str(one.laddr) for one in engine.net_connections(kind="unix")]
+                takes_blocks = any("quire-kv-" in name for name in names)
+                if takes_blocks == (self._kind == "decode"):
+                    found.append(engine)
+        return found
+
+    def end(self) -> list[str]:
+        """End them with SIGTERM; return what was wrong."""
+        codes = [process.end() for process in self._processes()]
+        told = "".join(process.stderr for process in self._processes())
+        return [f"exit codes {codes}: {told[-2000:]}"] if any(codes) or "Traceback" in told else []
 
 
 class Clients:
@@ -144,29 +214,28 @@ class Clients:
 def run(kind: str, num_kills: int, flags: tuple[str, ...] = ()) -> dict[str, Any]:
     """Kill engines of a kind under load; return what was seen; ``wrong`` must be empty."""
     recovered: list[float] = []
-    with ServeProcess([*MODEL, *SITES[KINDS[kind]], *flags]) as server:
+    with Site(kind, flags) as site:
+        server = site.server
         server.wait_ready()
-        num_engines = len(server.engines())
-        children = psutil.Process(server.popen.pid).children(recursive=True)
+        num_engines = len(site.engines())
+        children = site.children()
         with httpx2.Client(base_url=server.address, timeout=TIMEOUT) as client:
             texts = {seed: ask(client, seed)[1] for seed in range(12)}
             clients = Clients(server, texts)
             try:
                 for number in range(num_kills):
                     time.sleep(0.5 + 0.1 * (number % 5))
-                    recovered.append(kill(server, client, kind, number))
-                wait_for_all(server, num_engines)
+                    recovered.append(kill(site, client, number))
+                wait_for_all(site, num_engines)
             finally:
                 clients.end()
             seen = clients.seen
-            children += psutil.Process(server.popen.pid).children(recursive=True)
+            children += site.children()
             for seed, text in texts.items():
                 if ask(client, seed) != ("whole", text):
                     seen.wrong.append(f"request {seed} after all kills")
-        code = server.end()
+        seen.wrong += site.end()
         seen.wrong += [f"left: {child}" for child in children if child.is_running()]
-        if code or "Traceback" in server.stderr:
-            seen.wrong.append(f"exit code {code}: {server.stderr[-2000:]}")
     if max(recovered, default=0.0) > MOST_SECONDS:
         seen.wrong.append(f"healthy after {max(recovered):.1f} s")
     return {
@@ -177,13 +246,12 @@ def run(kind: str, num_kills: int, flags: tuple[str, ...] = ()) -> dict[str, Any
     }
 
 
-def kill(server: ServeProcess, client: httpx2.Client, kind: str, number: int) -> float:
-    """Kill one engine of a kind, once there is one; return the seconds until an answer."""
+def kill(site: Site, client: httpx2.Client, number: int) -> float:
+    """Kill one engine, once there is one; return the seconds until an answer."""
     end = time.monotonic() + TIMEOUT
-    while not (engines := engines_of(server, kind)):
+    while not site.kill(number):
         assert time.monotonic() < end, "it is started again"
         time.sleep(0.05)
-    engines[number % len(engines)].kill()
     start = time.monotonic()
     while client.get("/health").status_code != 200 or ask(client, 0)[0] != "whole":
         assert time.monotonic() - start < TIMEOUT, "it answers again"
@@ -191,10 +259,10 @@ def kill(server: ServeProcess, client: httpx2.Client, kind: str, number: int) ->
     return time.monotonic() - start
 
 
-def wait_for_all(server: ServeProcess, count: int) -> None:
+def wait_for_all(site: Site, count: int) -> None:
     """Wait until as many engines run as at the start."""
     end = time.monotonic() + TIMEOUT
-    while len(server.engines()) < count:
+    while len(site.engines()) < count:
         assert time.monotonic() < end, "all are started again"
         time.sleep(0.1)
 

@@ -82,7 +82,7 @@ def test_settings_of_one_machine_may_differ_from_those_of_another():
     [
         ({"block_size": 32}, "--block-size"),
         ({"seed": 1}, "--seed"),
-        ({"speculative_config": '{"method": "ngram", "num_speculative_tokens": 3}'}, "a text of"),
+        ({"quantization": "int8", "quantization_overrides": "a=int8," * 9 + "b=none"}, "a text of"),
         ({"model": "quire-tiny-draft"}, "the model"),
     ],
 )
