@@ -178,7 +178,7 @@ class Meeting:
         return [found[rank] for rank in sorted(found)]
 
     def greet(self, ranks: Collection[int], found: dict[int, RankLink]) -> None:
-        """Let in who comes within a moment, and drop who is gone again.
+        """Let in those that come within a moment, and drop those that are gone again.
 
         Args:
             ranks: Which may come.
@@ -262,7 +262,7 @@ def join(
 
     Args:
         address: Where it listens.
-        own: Who comes.
+        own: What it says of itself.
         seconds: The longest wait.
         check: Called often; raises where it is to go there no more.
 

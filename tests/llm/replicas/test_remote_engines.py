@@ -1,4 +1,4 @@
-"""Engines of other machines at the server's port: who comes, who is named when it does not."""
+"""Engines of other machines at the server's port: those that come, and those that do not."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_settings_of_one_machine_may_differ_from_those_of_another():
     [
         ({"block_size": 32}, "--block-size"),
         ({"seed": 1}, "--seed"),
-        ({"quantization": "int8", "quantization_overrides": "a=int8," * 9 + "b=none"}, "a text of"),
+        ({"quantization_overrides": "a=int8," * 9 + "b=none"}, "a text of"),
         ({"model": "quire-tiny-draft"}, "the model"),
     ],
 )
