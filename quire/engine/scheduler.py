@@ -161,10 +161,8 @@ class Scheduler:
                 plan.droppable_ids = self._droppable.choose(plan, self.requests)
         else:
             num_live = len(self.running) + len(self.waiting)
-            can_run = self.turns.are_over and not any(r.request_id in unready for r in self.running)
-            assert not (num_live and can_run), (
-                f"0 of {num_live} requests can run; {self.kv.describe()}"
-            )
+            wait = not self.turns.are_over or any(r.request_id in unready for r in self.running)
+            assert wait or not num_live, f"0 of {num_live} requests can run; {self.kv.describe()}"
         return plan
 
     def update_from_output(self, plan: SchedulerOutput, result: StepOutput) -> list[EngineOutput]:
