@@ -24,6 +24,7 @@ from quire.runner.tiers.shared_tier import SharedTier
 from quire.runner.tiers.slow_tier import SlowTier
 from quire.runner.transfer.inbox import Inbox
 from quire.runner.transfer.outbox import Outbox
+from quire.runner.transfer.ports import open_inbox
 
 log = get_logger(__name__)
 
@@ -96,7 +97,7 @@ def create_tiers(
         )
     ram: RamTier | Inbox = RamTier(num_blocks, block_bytes)
     if transfer is not None:
-        ram = Inbox(num_blocks, block_bytes, transfer, known)
+        ram = open_inbox(num_blocks, block_bytes, transfer, known)
     tiers = BlockTiers(ram, slow, block_bytes, _num_staged(block_bytes), _num_queued(block_bytes))
     log.info("KV tiers: %s", tiers.describe())
     return tiers

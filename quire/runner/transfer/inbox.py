@@ -6,21 +6,43 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Protocol
 
-from quire.core.kv_transfer import KVTransfer
 from quire.core.log import get_logger
 from quire.core.metrics import Samples
 from quire.runner.tiers.sealed_block import Bytes
 from quire.runner.tiers.traffic import Traffic
-from quire.runner.transfer.messages import NO_ROW, Hello, Knock
-from quire.runner.transfer.ports import Sender, TcpPort, UnixPort
+from quire.runner.transfer.messages import NO_ROW, Hello
 from quire.runner.transfer.shared_blocks import SharedBlocks
 
 log = get_logger(__name__)
 
 #: A block on its way is waited for while its sender is heard of, or this long after it was missed.
 PATIENCE_SECONDS = 1.0
+
+
+class Port(Protocol):
+    """Where senders come to."""
+
+    def close(self) -> None:
+        """Send all away."""
+        ...
+
+
+@dataclass(slots=True, eq=False)
+class Sender:
+    """One that fills rows.
+
+    Attributes:
+        brings: Whether blocks take a while from there to here.
+        offered: What it may still bring.
+        heard: When it brought something last.
+    """
+
+    brings: bool
+    offered: set[bytes] = field(default_factory=set)
+    heard: float = 0.0
 
 
 @dataclass(slots=True)
@@ -38,22 +60,17 @@ class Inbox:
     Args:
         num_blocks: It holds at most, those included that are on their way.
         block_bytes: Of each.
-        transfer: Where it takes them, and from whom.
-        fingerprint: (32 bytes) What blocks depend on besides their tokens, on every machine.
 
     Attributes:
         is_cached: Returns whether the engine holds a block in its cache; such ones are not wanted.
         memory: The blocks; senders of this machine write there.
-
-    Raises:
-        ConfigError: Its port cannot be had.
+        hello: What senders are told first.
+        ports: Where they come to; closed with it.
     """
 
     label = "ram"
 
-    def __init__(
-        self, num_blocks: int, block_bytes: int, transfer: KVTransfer, fingerprint: bytes = b""
-    ) -> None:
+    def __init__(self, num_blocks: int, block_bytes: int) -> None:
         self.memory = SharedBlocks.create(num_blocks, block_bytes)
         self.hello = Hello(num_blocks, block_bytes)
         self._block_bytes, self._num_rows = block_bytes, num_blocks
@@ -63,13 +80,7 @@ class Inbox:
         self._expected: dict[bytes, _Expected] = {}
         self._traffic, self._num_damaged = Traffic("transfer"), 0
         self.is_cached: Callable[[bytes], bool] = lambda block_hash: False
-        (address,) = transfer.addresses
-        self._ports: list[UnixPort | TcpPort] = []
-        if address.port:
-            knock = Knock(transfer.key, fingerprint)
-            self._ports.append(TcpPort(self, (address.host, address.port), knock))
-        if address.name:
-            self._ports.append(UnixPort(self, address.name))
+        self.ports: list[Port] = []
 
     @property
     def num_blocks(self) -> int:
@@ -132,7 +143,7 @@ class Inbox:
 
     def close(self) -> None:
         """End the connections."""
-        for port in self._ports:
+        for port in self.ports:
             port.close()
 
     def samples(self) -> Samples:

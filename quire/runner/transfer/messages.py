@@ -133,7 +133,7 @@ def receive_parts(connection: socket.socket, parts: Sequence[memoryview]) -> Non
 
 
 def _after(parts: list[memoryview], count: int) -> list[memoryview]:
-    """Return what is left after so many bytes."""
+    """Return what is left after ``count`` bytes."""
     done = 0
     while done < len(parts) and count >= len(parts[done]):
         count -= len(parts[done])

@@ -7,16 +7,16 @@ import socket
 import threading
 import time
 from contextlib import suppress
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 from zlib import crc32
 
 import msgspec
 
 from quire.core.errors import ConfigError
+from quire.core.kv_transfer import KVTransfer
 from quire.core.log import get_logger
 from quire.distributed.connections import GREETING_SECONDS, Door, keep_alive
 from quire.distributed.local_messages import peer_is_own_user, send
+from quire.runner.transfer.inbox import Inbox, Sender
 from quire.runner.transfer.messages import (
     Blocks,
     Hello,
@@ -29,25 +29,7 @@ from quire.runner.transfer.messages import (
     receive_parts,
 )
 
-if TYPE_CHECKING:
-    from quire.runner.transfer.inbox import Inbox
-
 log = get_logger(__name__)
-
-
-@dataclass(slots=True, eq=False)
-class Sender:
-    """One that fills rows.
-
-    Attributes:
-        brings: Whether blocks take a while from there to here.
-        offered: What it may still bring.
-        heard: When it brought something last.
-    """
-
-    brings: bool
-    offered: set[bytes] = field(default_factory=set)
-    heard: float = 0.0
 
 
 class _Connections:
@@ -206,3 +188,26 @@ class TcpPort:
         if said.fingerprint != self._knock.fingerprint:
             return "it has another checkpoint, other settings or another processor"
         return ""
+
+
+def open_inbox(
+    num_blocks: int, block_bytes: int, transfer: KVTransfer, fingerprint: bytes = b""
+) -> Inbox:
+    """Return an inbox that senders can come to.
+
+    Args:
+        num_blocks: It holds at most, those included that are on their way.
+        block_bytes: Of each.
+        transfer: Where it takes them, and from whom.
+        fingerprint: (32 bytes) What blocks depend on besides their tokens, on every machine.
+
+    Raises:
+        ConfigError: Its port cannot be had.
+    """
+    inbox, (address,) = Inbox(num_blocks, block_bytes), transfer.addresses
+    if address.port:
+        knock = Knock(transfer.key, fingerprint)
+        inbox.ports.append(TcpPort(inbox, (address.host, address.port), knock))
+    if address.name:
+        inbox.ports.append(UnixPort(inbox, address.name))
+    return inbox

@@ -30,7 +30,7 @@ from quire.runner.transfer.messages import (
 
 #: Blocks that wait for the network, at most: as many as a step fills while the last ones' are sent.
 QUEUED_BYTES = 256 * 2**20
-#: Of blocks that are sent at once: messages wait for so many at most.
+#: Of blocks that are sent at once: messages wait for no more than these.
 FRAME_BYTES, FRAME_BLOCKS = 2 * 2**20, 256
 
 

@@ -32,6 +32,7 @@ from quire.runner.transfer.messages import (
     receive,
 )
 from quire.runner.transfer.outbox import Outbox
+from quire.runner.transfer.ports import open_inbox
 from quire.runner.transfer.tcp_link import TcpLink
 
 SIZE, KEY, KNOWN = 5000, "key", b"f" * 32
@@ -57,7 +58,7 @@ def address() -> InboxAddress:
 
 @pytest.fixture
 def inbox(address: InboxAddress) -> Iterator[Inbox]:
-    made = Inbox(8, SIZE, KVTransfer("decode", (address,), KEY), KNOWN)
+    made = open_inbox(8, SIZE, KVTransfer("decode", (address,), KEY), KNOWN)
     yield made
     made.close()
 
@@ -278,7 +279,7 @@ def test_a_receiver_that_comes_back_gets_blocks(address: InboxAddress, outbox: O
     outbox.announce(0, [name(1)])
     transfer = KVTransfer("decode", (address,), KEY)
     for _ in range(2):
-        inbox = Inbox(8, SIZE, transfer, KNOWN)
+        inbox = open_inbox(8, SIZE, transfer, KNOWN)
         try:
 
             def is_wanted() -> bool:
@@ -294,7 +295,7 @@ def test_a_receiver_that_comes_back_gets_blocks(address: InboxAddress, outbox: O
 
 def test_a_taken_port_is_a_setting_at_fault(inbox: Inbox, address: InboxAddress) -> None:
     with pytest.raises(ConfigError, match=r"must be of this machine and free; got 127.0.0.1:"):
-        Inbox(8, SIZE, KVTransfer("decode", (address,), KEY), KNOWN)
+        open_inbox(8, SIZE, KVTransfer("decode", (address,), KEY), KNOWN)
 
 
 def test_addresses_are_by_machine() -> None:
