@@ -68,7 +68,9 @@ class EngineLoader:
         from quire.llm.replicas.roles import Roles
 
         num_prefill, num_engines = options.num_engines or (0, parallel.data_parallel_size)
-        config = replace(config, parallel=replace(parallel, data_parallel_size=num_engines))
+        given = config
+        parallel = replace(parallel, data_parallel_size=num_engines, nnodes=1)
+        config = replace(config, parallel=parallel)
         roles = Roles(
             num_prefill,
             options.disaggregate_tokens,
@@ -77,16 +79,17 @@ class EngineLoader:
             options.disaggregate_transport,
         )
         launchers: dict[int, EngineLauncher] = {}
-        if parallel.deals_engines:
+        if given.parallel.deals_engines:
             from quire.llm.replicas.remote_engines import RemoteEngines, RemoteLauncher
 
-            others = RemoteEngines(config)
+            others = RemoteEngines(given)
             launchers.update((n, RemoteLauncher(n, others)) for n in others.numbers)
 
         def load(number: int, config: EngineConfig, loading: Loading) -> EngineProxy:
             return self._load_one(number, config, loading, launchers.get(number))
 
-        return load_replicas(config, read_machine(), loading, load, roles)
+        count = given.parallel.nnodes
+        return load_replicas(config, read_machine(), loading, load, roles, count)
 
     def _load_one(
         self,
@@ -216,8 +219,17 @@ def _check_roles(configs: Sequence[EngineConfig], options: ServerOptions) -> Non
             "[config] --disaggregate must come with one MODEL that is loaded at the start; got "
             "several, or --load-on-demand."
         )
-    count = configs[0].parallel.data_parallel_size
-    if count > 1:
+    parallel, num_prefill = configs[0].parallel, (options.num_engines or (0, 0))[0]
+    count = parallel.data_parallel_size
+    if parallel.deals_engines:
+        own = parallel.engines_of(0)
+        if count != num_prefill + num_engines or num_engines > len(own):
+            raise ConfigError(
+                "[config] --disaggregate with --nnodes must come with --data-parallel-size "
+                f"{num_prefill + num_engines}, all of its engines, of which those for outputs fit "
+                f"machine 0; got {count} engines, {len(own)} on each machine."
+            )
+    elif count > 1:
         raise ConfigError(
             "[config] --disaggregate says how many engines there are; got --data-parallel-size "
             f"{count}, too. Leave one out."

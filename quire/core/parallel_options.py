@@ -194,8 +194,8 @@ class ParallelOptions:
             what = "engines" if self.data_parallel_size > 1 else "ranks (shards x stages)"
             raise ConfigError(
                 f"[config] --nnodes must divide the {count} {what}; got {self.nnodes}. Give -tp "
-                "or -pp, or -dp for engines (not --disaggregate, which is of one machine), so "
-                "that each machine has as many."
+                "or -pp, or -dp for engines (with --disaggregate all of them), so that each "
+                "machine has as many."
             )
         if not 1 <= self.master_port <= 65535:
             raise ConfigError(

@@ -15,6 +15,10 @@ from click.testing import CliRunner
 from prometheus_client.parser import text_string_to_metric_families
 
 from quire.cli.serve import serve
+from quire.cli.serve_models import _check_roles
+from quire.core.config import EngineConfig
+from quire.core.errors import ConfigError
+from quire.server.options import ServerOptions
 from tests.robustness.conftest import SHORT, Crowd, ask, is_ready, wait_for
 from tools.random_checkpoint import PRESETS, random_checkpoint
 from tools.serve_process import ServeProcess
@@ -186,12 +190,43 @@ def test_who_does_not_belong_says_why_and_does_not_hold_up_others(strange, alone
     assert [server.end(), good.end()] == [0, 0]
 
 
+def total(address: str, name: str, **labels: str) -> float:
+    text = httpx2.get(f"{address}/metrics").text
+    return sum(
+        sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+        if sample.name == name and labels.items() <= sample.labels.items()
+    )
+
+
+def test_a_prompt_computed_on_another_machine_is_found_on_this_one(started):
+    port, text = free_port(), "A list of customers, with their towns. " * 12
+    roles = ["--disaggregate", "1p1d", "--disaggregate-tokens", "64"]
+    roles += ["--disaggregate-transport", "tcp"]
+    server, node = ServeProcess(arguments(port, *roles)), headless(port)
+    started += [server, node]
+    address = server.wait_ready()
+    body = {"max_tokens": 12, "temperature": 0, "ignore_eos": True}
+    with ServeProcess(["quire-tiny", "--threads", "1", "--memory", "100MiB"]) as one:
+        expected = [ask(one.wait_ready(), {**body, "prompt": f"{i} {text}"}).text for i in range(4)]
+        assert one.end() == 0
+    others = Crowd(address, [{**body, "prompt": "Tell", "max_tokens": 1000}] * 3)
+    others.wait_until_running()
+    found = [ask(address, {**body, "prompt": f"{i} {text}"}).text for i in range(4)]
+    assert found == expected
+    others.endings()
+    assert total(address, "quire:prefill_requests_total", place="apart")
+    assert total(address, "quire:kv_offload_load_bytes_total", tier="transfer")
+    assert [server.end(), node.end()] == [0, 0], server.stderr + node.stderr
+
+
 @pytest.mark.parametrize(
     ("flags", "expected"),
     [
         (["-dp", "3", "-n", "2"], "--nnodes must divide the 3 engines; got 2"),
         (["-dp", "2", "-tp", "2", "-n", "2"], "or engines of one rank"),
-        (["--disaggregate", "1p1d", "-n", "2"], "not --disaggregate, which is of one machine"),
+        (["--disaggregate", "1p1d", "-n", "2"], "with --disaggregate all of them"),
         (["-dp", "2", "-ep", "-n", "2"], "is of engines of one machine"),
         (["-dp", "2", "-n", "2", "-r", "1"], "must come with --node-rank above 0"),
     ],
@@ -199,6 +234,16 @@ def test_who_does_not_belong_says_why_and_does_not_hold_up_others(strange, alone
 def test_settings_that_do_not_fit_together(flags, expected):
     result = CliRunner().invoke(serve, ["quire-tiny", *flags])
     assert result.exit_code != 0 and expected in f"{result.output} {result.exception}"
+
+
+@pytest.mark.parametrize(
+    ("roles", "expected"),
+    [("1p3d", "of which those for outputs fit machine 0"), ("1p1d", "--data-parallel-size 2, all")],
+)
+def test_roles_that_do_not_fit_machines(roles, expected):
+    config = EngineConfig.from_keywords(model="quire-tiny", data_parallel_size=4, nnodes=2)
+    with pytest.raises(ConfigError, match=expected):
+        _check_roles([config], ServerOptions(disaggregate=roles))
 
 
 def test_a_dry_run_tells_which_engine_is_where():

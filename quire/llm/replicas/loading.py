@@ -53,6 +53,7 @@ def load_replicas(
     loading: Loading,
     load: LoadEngine,
     roles: Roles = NO_ROLES,
+    num_machines: int = 1,
 ) -> ReplicatedEngine:
     """Load the engines of a model, all at once, in threads.
 
@@ -62,14 +63,18 @@ def load_replicas(
         loading: Told how far the first one is.
         load: Called for each.
         roles: Of the engines.
+        num_machines: That have as many of them each, those for outputs on the first.
 
     Raises:
         QuireError: One of them cannot be loaded; those that could are shut down.
     """
     parallel = config.parallel
-    hosts = [parallel.master_addr] * (parallel.data_parallel_size + roles.num_prefill)
+    count = parallel.data_parallel_size + roles.num_prefill
+    each = count // num_machines
+    others = [f"machine {n // each}" for n in range(each, count)]  # none listens there
+    hosts = [parallel.master_addr] * each + others
     transfers = roles.transfers(hosts, parallel.master_port + 1)
-    own = divide(config, machine, len(transfers) // parallel.nnodes)
+    own = divide(config, machine, each)
     sharings = find_sharings(config, len(transfers))
     loadings = [Loading() for _ in transfers]
     with ThreadPoolExecutor(len(loadings), thread_name_prefix="quire-load") as pool:
@@ -84,8 +89,8 @@ def load_replicas(
         while state.not_done and not loading.cancelled and not _failures(state.done):
             loading.advance(loadings[0].done_bytes, loadings[0].total_bytes)
             state = wait(loads, LOOK_SECONDS, FIRST_EXCEPTION)
-        for each in loadings if state.not_done else ():  # they may wait for the one that failed
-            each.cancelled = True
+        for other in loadings if state.not_done else ():  # they may wait for the one that failed
+            other.cancelled = True
     failures = _failures(state.done) or _failures(loads)
     if failures:
         for one in loads:
