@@ -70,11 +70,11 @@ def load_replicas(
     """
     parallel = config.parallel
     count = parallel.data_parallel_size + roles.num_prefill
-    each = count // num_machines
-    others = [f"machine {n // each}" for n in range(each, count)]  # none listens there
-    hosts = [parallel.master_addr] * each + others
+    of_machine = count // num_machines
+    others = [f"machine {n // of_machine}" for n in range(of_machine, count)]  # none listens there
+    hosts = [parallel.master_addr] * of_machine + others
     transfers = roles.transfers(hosts, parallel.master_port + 1)
-    own = divide(config, machine, each)
+    own = divide(config, machine, of_machine)
     sharings = find_sharings(config, len(transfers))
     loadings = [Loading() for _ in transfers]
     with ThreadPoolExecutor(len(loadings), thread_name_prefix="quire-load") as pool:
