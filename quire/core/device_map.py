@@ -7,6 +7,7 @@ It starts nothing and measures nothing. What it finds is what ``--stage-layers``
 from __future__ import annotations
 
 import json
+from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
@@ -85,14 +86,10 @@ def map_line(placed: Sequence[PlacedStage]) -> str:
 
 def _most_layers(num_layers: int, start: int, need: Need, room: Room) -> int:
     """Return how many layers from ``start`` on fit in a room."""
-    low, high = 0, num_layers - start
-    while low < high:
-        middle = (low + high + 1) // 2
-        if need(room.device, range(start, start + middle)) <= room.num_bytes:
-            low = middle
-        else:
-            high = middle - 1
-    return low
+    stops = range(start + 1, num_layers + 1)
+    return bisect_right(
+        stops, room.num_bytes, key=lambda stop: need(room.device, range(start, stop))
+    )
 
 
 def read_max_memory(text: str) -> dict[str, int]:

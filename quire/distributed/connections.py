@@ -1,4 +1,4 @@
-"""Connections of ranks by TCP: who may come in, and how the kernel finds out that one is gone."""
+"""Connections between processes: messages' frames, who may come in, how a lost one is noticed."""
 
 from __future__ import annotations
 
@@ -29,6 +29,22 @@ GONE_SECONDS = _IDLE_SECONDS + _PROBE_SECONDS * _NUM_PROBES
 def framed(data: bytes) -> bytes:
     """Return a message as it is sent."""
     return len(data).to_bytes(LENGTH_BYTES, "little") + data
+
+
+def exactly(connection: socket.socket, count: int) -> bytes:
+    """Return the next bytes of a connection.
+
+    Raises:
+        EOFError: The other side is gone.
+        OSError: Likewise, or it does not send in time.
+    """
+    data = bytearray()
+    while len(data) < count:
+        part = connection.recv(count - len(data))
+        if not part:
+            raise EOFError("the other side is gone")
+        data += part
+    return bytes(data)
 
 
 def keep_alive(connection: socket.socket) -> None:

@@ -1,15 +1,17 @@
-"""Messages between processes of one user on one machine, and descriptors along with them."""
+"""Messages between engines, and descriptors along with them within a machine."""
 
 from __future__ import annotations
 
 import os
 import socket
 import struct
+from collections.abc import Callable
 from typing import TypeVar
 
 import msgspec
 
-_LENGTH_BYTES = 4
+from quire.distributed.connections import LENGTH_BYTES, exactly, framed
+
 #: Of a message: the hashes of a prompt of millions of tokens.
 _MOST_BYTES = 2**26
 Message = TypeVar("Message")
@@ -21,40 +23,34 @@ def send(connection: socket.socket, message: msgspec.Struct, *descriptors: int) 
     Raises:
         OSError: The other side is gone, or does not read in time.
     """
-    data = msgspec.msgpack.encode(message)
-    framed = len(data).to_bytes(_LENGTH_BYTES, "little") + data
+    data = framed(msgspec.msgpack.encode(message))
     if descriptors:
-        sent = socket.send_fds(connection, [framed], list(descriptors))
-        framed = framed[sent:]
-    connection.sendall(framed)
+        data = data[socket.send_fds(connection, [data], list(descriptors)) :]
+    connection.sendall(data)
 
 
-def receive(connection: socket.socket, kind: type[Message]) -> tuple[Message, list[int]]:
+def receive(
+    connection: socket.socket, decode: Callable[[bytes], Message]
+) -> tuple[Message, list[int]]:
     """Return the next message, and the descriptors that came with it.
+
+    Args:
+        connection: To the other side.
+        decode: Reads messages of the kinds that it sends.
 
     Raises:
         EOFError: The other side is gone.
         OSError: It does not send in time, or a message that is too long.
         msgspec.DecodeError: It is no such message.
     """
-    head, descriptors, *_ = socket.recv_fds(connection, _LENGTH_BYTES, 1)
-    head += _read(connection, _LENGTH_BYTES - len(head)) if head else b""
+    head, descriptors, *_ = socket.recv_fds(connection, LENGTH_BYTES, 1)
+    head += exactly(connection, LENGTH_BYTES - len(head)) if head else b""
     if not head:
         raise EOFError
     length = int.from_bytes(head, "little")
     if length > _MOST_BYTES:
         raise OSError(f"a message must have at most {_MOST_BYTES} bytes; got {length}")
-    return msgspec.msgpack.decode(_read(connection, length), type=kind), descriptors
-
-
-def _read(connection: socket.socket, count: int) -> bytes:
-    found = bytearray()
-    while len(found) < count:
-        part = connection.recv(count - len(found))
-        if not part:
-            raise EOFError
-        found += part
-    return bytes(found)
+    return decode(exactly(connection, length)), descriptors
 
 
 def peer_is_own_user(connection: socket.socket) -> bool:

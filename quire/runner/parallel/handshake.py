@@ -10,7 +10,7 @@ import msgspec
 from quire.core import errors
 from quire.core.config import EngineConfig
 from quire.core.errors import ModelLoadError, QuireError
-from quire.distributed.connections import LENGTH_BYTES, framed
+from quire.distributed.connections import LENGTH_BYTES, exactly, framed
 
 Message = TypeVar("Message")
 #: Far more than any message has: a length that somebody else sends would have memory taken.
@@ -83,10 +83,10 @@ def receive(connection: socket.socket, kind: type[Message]) -> Message:
         EOFError: The other side is gone.
         OSError: Likewise, or what it says is no such message.
     """
-    size = int.from_bytes(_exactly(connection, LENGTH_BYTES), "little")
+    size = int.from_bytes(exactly(connection, LENGTH_BYTES), "little")
     if size > _MAX_BYTES:
         raise ConnectionError(f"a message must have <= {_MAX_BYTES} bytes; got {size}")
-    return decode(_exactly(connection, size), kind)
+    return decode(exactly(connection, size), kind)
 
 
 def decode(data: bytes, kind: type[Message]) -> Message:
@@ -99,13 +99,3 @@ def decode(data: bytes, kind: type[Message]) -> Message:
         return msgspec.msgpack.decode(data, type=kind)
     except msgspec.DecodeError as error:
         raise ConnectionError(f"no {kind} was sent: {error}") from error
-
-
-def _exactly(connection: socket.socket, count: int) -> bytes:
-    data = bytearray()
-    while len(data) < count:
-        part = connection.recv(count - len(data))
-        if not part:
-            raise EOFError("the other side is gone")
-        data += part
-    return bytes(data)

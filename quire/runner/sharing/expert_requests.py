@@ -46,6 +46,10 @@ class Asker(msgspec.Struct, tag=True):
     number: int
 
 
+read_hello = msgspec.msgpack.Decoder(Hello).decode
+read_asker = msgspec.msgpack.Decoder(Asker).decode
+
+
 def create_memory() -> SharedMemory:
     """Make the memory of a pair, in the engine that multiplies.
 

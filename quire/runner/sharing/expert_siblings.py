@@ -35,6 +35,8 @@ from quire.runner.sharing.expert_requests import (
     Results,
     create_memory,
     gone,
+    read_asker,
+    read_hello,
 )
 
 log = get_logger(__name__)
@@ -209,7 +211,7 @@ class ExpertSiblings:
     def _meet(self, engine: int, connection: socket.socket) -> Requests:
         if not peer_is_own_user(connection):
             raise OSError("it is another user's")
-        hello, descriptors = receive(connection, Hello)
+        hello, descriptors = receive(connection, read_hello)
         expected = Hello(engine, len(self._layers), self._width)
         try:
             if hello != expected or len(descriptors) != 1:
@@ -306,7 +308,7 @@ class ExpertSiblings:
                 Hello(self.number, len(self._layers), self._width),
                 memory.descriptor,
             )
-            receive(connection, Asker)
+            receive(connection, read_asker)
             with self._lock:
                 self._served[connection] = results
             self._poke()

@@ -9,7 +9,7 @@ is late. From one machine to another, :class:`Blocks` brings them.
 from __future__ import annotations
 
 import socket
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
 import msgspec
@@ -80,9 +80,8 @@ class Blocks(msgspec.Struct, tag=True):
 
 
 Message: TypeAlias = Knock | Hello | Offer | Rows | Release | Blocks
-_decoder = msgspec.msgpack.Decoder(Message)
 _encode = msgspec.msgpack.Encoder().encode
-decode = _decoder.decode
+decode: Callable[[bytes], Message] = msgspec.msgpack.Decoder(Message).decode
 
 
 def encoded(message: Message) -> bytes:
@@ -92,7 +91,7 @@ def encoded(message: Message) -> bytes:
 
 def receive(connection: socket.socket) -> tuple[Message, list[int]]:
     """Return the next message; see :func:`quire.distributed.local_messages.receive`."""
-    return local_messages.receive(connection, Message)  # type: ignore[arg-type]
+    return local_messages.receive(connection, decode)
 
 
 def rows_of(answer: Message, count: int) -> list[int]:

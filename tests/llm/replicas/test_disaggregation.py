@@ -7,25 +7,18 @@ import os
 import random
 import signal
 import socket
-import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
-import pytest_asyncio
 
 from quire import LLM, SamplingParams
 from quire.core.config import EngineConfig
 from quire.core.errors import CapacityError, EngineDeadError
-from quire.core.loading import Loading
-from quire.core.machine import read_machine
 from quire.core.metrics import add_up
 from quire.core.request import EngineRequest
-from quire.llm.process.proxy import EngineProxy
-from quire.llm.replicas.loading import load_replicas
 from quire.llm.replicas.prefill_choice import PrefillChoice
 from quire.llm.replicas.replicated_engine import ReplicatedEngine
 from quire.llm.replicas.roles import Roles, Transport
@@ -59,15 +52,11 @@ def prompt(seed: int, num_tokens: int = 500) -> list[int]:
     return [draw.randrange(250) for _ in range(num_tokens)]
 
 
-@pytest_asyncio.fixture
-async def create(
-    folder: Path, device: str, small: dict[str, Any]
-) -> AsyncIterator[Callable[..., ReplicatedEngine]]:
+@pytest.fixture
+def create(
+    load_engines: Callable[..., ReplicatedEngine], folder: Path, device: str, small: dict[str, Any]
+) -> Callable[..., ReplicatedEngine]:
     """Return a function that starts engines for outputs and for prompts."""
-    made: list[ReplicatedEngine] = []
-
-    def load(number: int, own: EngineConfig, loading: Loading) -> EngineProxy:
-        return EngineProxy(own, loading=loading)
 
     def start(
         num_prefill: int = 1,
@@ -80,19 +69,13 @@ async def create(
             settings["master_port"] = free_ports(num_decode) - 1
         keywords = {"model": str(folder), "device": device, **small, **settings}
         config = EngineConfig.from_keywords(**keywords, data_parallel_size=num_decode)
-        roles = Roles(num_prefill, 64, transport=transport)
-        made.append(load_replicas(config, read_machine(), Loading(), load, roles))
-        prefill = made[-1]._prefill
-        assert prefill is not None
+        engine = load_engines(config, Roles(num_prefill, 64, transport=transport))
+        assert engine._prefill is not None
         if always:
-            prefill.choice = Always(64)
-        return made[-1]
+            engine._prefill.choice = Always(64)
+        return engine
 
-    yield start
-    pids = [engine.pid for one in made for engine in one.engines]
-    for engine in made:
-        await engine.shutdown()
-    assert not any(pid is not None and psutil.pid_exists(pid) for pid in pids)
+    return start
 
 
 async def answer(
@@ -214,9 +197,7 @@ async def test_a_lost_engine_costs_no_answer(
         assert output.outputs == expected.outputs
     engine.check_health()
     await asyncio.gather(*streams)
-    start = time.monotonic()
     while lost.pid is None:
-        assert time.monotonic() - start < 20
         await asyncio.sleep(0.05)
     # It has its role again.
     streams = await start_streams(engine, 4)

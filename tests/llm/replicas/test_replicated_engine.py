@@ -6,13 +6,11 @@ import asyncio
 import os
 import signal
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
-import pytest_asyncio
 
 from quire import LLM, SamplingParams
 from quire.core.beam_search_params import BeamSearchParams
@@ -32,31 +30,17 @@ GREEDY = SamplingParams(temperature=0.0, max_tokens=8, ignore_eos=True)
 LONG = SamplingParams(temperature=0.0, max_tokens=1900, ignore_eos=True)
 
 
-@pytest_asyncio.fixture
-async def create(
-    folder: Path, device: str, small: dict[str, Any]
-) -> AsyncIterator[Callable[..., ReplicatedEngine]]:
+@pytest.fixture
+def create(
+    load_engines: Callable[..., ReplicatedEngine], folder: Path, device: str, small: dict[str, Any]
+) -> Callable[..., ReplicatedEngine]:
     """Return a function that starts two engines, or more."""
-    made: list[ReplicatedEngine] = []
 
     def start(count: int = 2, **settings: Any) -> ReplicatedEngine:
         keywords = {"model": str(folder), "device": device, **small, **settings}
-        config = EngineConfig.from_keywords(**keywords, data_parallel_size=count)
-        made.append(
-            load_replicas(
-                config,
-                read_machine(),
-                Loading(),
-                lambda number, own, loading: EngineProxy(own, loading=loading),
-            )
-        )
-        return made[-1]
+        return load_engines(EngineConfig.from_keywords(**keywords, data_parallel_size=count))
 
-    yield start
-    pids = [engine.pid for one in made for engine in one.engines]
-    for engine in made:
-        await engine.shutdown()
-    assert not any(pid is not None and psutil.pid_exists(pid) for pid in pids)
+    return start
 
 
 async def answer(engine: ReplicatedEngine, text: str, params: SamplingParams, name: str) -> Any:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -53,13 +52,10 @@ async def test_answers_are_those_of_one_engine_before_a_kill_and_after(
         while not total(server, "quire:num_requests_running", engine="1"):
             await asyncio.sleep(0.05)
         engines[1].kill()
-        start = time.monotonic()
         assert {one for one in await long if isinstance(one, str)} <= {"ServiceUnavailableError"}
         while not is_healthy(server) or len(server.engines()) < 2 or engines[0].is_running():
-            assert time.monotonic() - start < 20
             await asyncio.sleep(0.1)
         while "ServiceUnavailableError" in (again := await ask_all(server, temperature=0.9)):
-            assert time.monotonic() - start < 20
             await asyncio.sleep(0.1)
         assert again == drawn
         assert "[experts] engine 1, which has experts 2 to 3, is gone" in server.stderr

@@ -5,15 +5,13 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import psutil
 import pytest
-import pytest_asyncio
 
 from quire import LLM, SamplingParams
 from quire.core.config import EngineConfig
@@ -36,30 +34,16 @@ FAMILIES = ["tiny-mixtral", "tiny-qwen2-moe", "tiny-deepseek"]
 Create = Callable[..., ReplicatedEngine]
 
 
-@pytest_asyncio.fixture
-async def create(device: str) -> AsyncIterator[Create]:
+@pytest.fixture
+def create(load_engines: Create, device: str) -> Create:
     """Return a function that starts engines which share a model's experts."""
-    made: list[ReplicatedEngine] = []
 
     def start(folder: Path, count: int = 2, **settings: Any) -> ReplicatedEngine:
         keywords = {"model": str(folder), "device": device, "memory": count * MEMORY, **SETTINGS}
         shared = {"data_parallel_size": count, "enable_expert_parallel": True}
-        config = EngineConfig.from_keywords(**keywords | shared | settings)
-        made.append(
-            load_replicas(
-                config,
-                read_machine(),
-                Loading(),
-                lambda number, own, loading: EngineProxy(own, loading=loading),
-            )
-        )
-        return made[-1]
+        return load_engines(EngineConfig.from_keywords(**keywords | shared | settings))
 
-    yield start
-    pids = [engine.pid for one in made for engine in one.engines]
-    for engine in made:
-        await engine.shutdown()
-    assert not any(pid is not None and psutil.pid_exists(pid) for pid in pids)
+    return start
 
 
 def create_prompts(*lengths: int) -> list[list[int]]:
@@ -173,12 +157,10 @@ async def test_a_killed_engine_is_named_and_all_serve_again(
     pids = [one.pid for one in engine.engines]
     assert pids[1] is not None
     os.kill(pids[1], signal.SIGKILL)
-    start = time.monotonic()
     told = [str(error) for error in await asyncio.gather(*works)]
     if is_busy:
         assert any("[experts] engine 1, which has experts 2 to 3, is gone" in one for one in told)
     while any(one.pid is None or one.pid in pids for one in engine.engines):
-        assert time.monotonic() - start < 20
         await asyncio.sleep(0.05)
     assert [one.num_restarts for one in engine.engines] == [1, 1]
     assert await answers(engine) == expect(folder, device)
@@ -212,8 +194,6 @@ async def test_an_engine_that_cannot_load_has_the_others_end(
             raise ModelLoadError("[test] it cannot.")
         return EngineProxy(own, loading=loading)
 
-    start = time.monotonic()
     with pytest.raises(ModelLoadError, match="it cannot"):
         await asyncio.to_thread(load_replicas, config, read_machine(), Loading(), load)
-    assert time.monotonic() - start < 60
     assert not any("engine_loop" in " ".join(c.cmdline()) for c in psutil.Process().children())

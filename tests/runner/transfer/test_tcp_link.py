@@ -80,9 +80,7 @@ def raw(inbox: Inbox, address: InboxAddress) -> Iterator[socket.socket]:
 
 
 def until(holds: Callable[[], object]) -> None:
-    end = time.monotonic() + 20
     while not holds():
-        assert time.monotonic() < end, "it did not happen"
         time.sleep(0.001)
 
 

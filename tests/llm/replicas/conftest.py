@@ -1,0 +1,35 @@
+"""Fixtures of tests with several engines."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+
+import psutil
+import pytest_asyncio
+
+from quire.core.config import EngineConfig
+from quire.core.loading import Loading
+from quire.core.machine import read_machine
+from quire.llm.process.proxy import EngineProxy
+from quire.llm.replicas.loading import load_replicas
+from quire.llm.replicas.replicated_engine import ReplicatedEngine
+from quire.llm.replicas.roles import NO_ROLES, Roles
+
+
+@pytest_asyncio.fixture
+async def load_engines() -> AsyncIterator[Callable[..., ReplicatedEngine]]:
+    """Return a function that loads engines; at the end no process of theirs is left."""
+    made: list[ReplicatedEngine] = []
+
+    def load(config: EngineConfig, roles: Roles = NO_ROLES) -> ReplicatedEngine:
+        def load_one(number: int, own: EngineConfig, loading: Loading) -> EngineProxy:
+            return EngineProxy(own, loading=loading)
+
+        made.append(load_replicas(config, read_machine(), Loading(), load_one, roles))
+        return made[-1]
+
+    yield load
+    pids = [engine.pid for one in made for engine in one.engines]
+    for engine in made:
+        await engine.shutdown()
+    assert not any(pid is not None and psutil.pid_exists(pid) for pid in pids)
