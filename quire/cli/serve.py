@@ -101,7 +101,7 @@ def _answer(configs: Sequence[EngineConfig], options: ServerOptions) -> None:
     from quire.core.log import set_format
     from quire.models.hub import served_name
     from quire.server.access.authentication import ApiKey, read_key_file
-    from quire.server.lifecycle import Load, Server, run_server
+    from quire.server.lifecycle import Load, Server, handle_signals, run_server
     from quire.server.loading_app import create_loading_app
 
     # The thread that reads the engine's outputs and the event loop share the GIL. At Python's 5 ms
@@ -141,8 +141,10 @@ def _answer(configs: Sequence[EngineConfig], options: ServerOptions) -> None:
         served = ", ".join(model.names[0] for model in models.known())
         _say(options, f"ready: {url} serves {served} after {seconds:.1f} s")
 
+    server = Server(options, Load(create, meanwhile, loading), announce)
+    handle_signals(server.handle_exit)  # whoever reads the next line may send one
     _say(options, f"loading: {url} answers 503 until {name} is there")
-    run_server(Server(options, Load(create, meanwhile, loading), announce), listener, options.uds)
+    run_server(server, listener, options.uds)
 
 
 def _tell(configs: Sequence[EngineConfig]) -> None:

@@ -222,7 +222,7 @@ def _settings(options: ServerOptions, app: Any, rules: ConnectionRules) -> Proto
 
 
 def run_server(server: Server, listener: socket.socket, uds: str | None = None) -> None:
-    """Serve until a signal, then drain; see :class:`Server`.
+    """Serve until a signal, which :func:`handle_signals` tells it of, then drain.
 
     Args:
         server: What to run.
@@ -233,21 +233,23 @@ def run_server(server: Server, listener: socket.socket, uds: str | None = None) 
         ConfigError: Somebody else has taken the address since it was bound.
         QuireError: The model could not be loaded.
     """
-    # uvicorn puts back what it found, by default what kills: a second signal must not, at the end.
-    _handle_signals(server.handle_exit)
     try:
         server.run(sockets=[listener])
     except OSError as error:
         raise ConfigError(f"[serve] the address must be free to listen on; got {error}.") from error
     finally:
         # Python's own end would put the default back for any handler but this one.
-        _handle_signals(signal.SIG_IGN)
+        handle_signals(signal.SIG_IGN)
         if uds is not None and os.path.exists(uds):
             os.unlink(uds)
     if server.error is not None:
         raise server.error
 
 
-def _handle_signals(handler: Callable[[int, FrameType | None], None] | signal.Handlers) -> None:
+def handle_signals(handler: Callable[[int, FrameType | None], None] | signal.Handlers) -> None:
+    """Have signals that end a server handled so, before one runs and after it.
+
+    uvicorn puts back what it found, by default what kills: a second signal must not, at the end.
+    """
     for number in HANDLED_SIGNALS:
         signal.signal(number, handler)
