@@ -62,9 +62,9 @@ def wait_until_idle(client: httpx2.Client, seconds: float = 60.0) -> None:
 
 
 def cache_state(client: httpx2.Client) -> tuple[int, str]:
-    """Return the blocks in use and what the engine says of the pool's integrity."""
+    """Return the blocks in use and what the engines say of their pools' integrity."""
     text = client.get("/debug/kv_cache").text
-    pool = _POOL.match(text)
-    assert pool is not None, text
-    (integrity,) = re.findall(r"^integrity: (.*)$", text, re.MULTILINE)
-    return int(pool[1]), integrity
+    pools = _POOL.findall(text)
+    assert pools, text
+    integrity = sorted(set(re.findall(r"^integrity: (.*)$", text, re.MULTILINE)))
+    return sum(map(int, pools)), "; ".join(integrity)

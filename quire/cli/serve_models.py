@@ -63,14 +63,12 @@ class EngineLoader:
         options, parallel = self.options, config.parallel
         if parallel.data_parallel_size == 1 and options.num_engines is None:
             return self._load_one(0, config, loading)
-        # Imported where it is needed: one engine starts without it.
+        # Imported where they are needed: one engine starts without them.
+        from quire.llm.replicas.elsewhere import engines_elsewhere
         from quire.llm.replicas.loading import load_replicas
         from quire.llm.replicas.roles import Roles
 
         num_prefill, num_engines = options.num_engines or (0, parallel.data_parallel_size)
-        given = config
-        parallel = replace(parallel, data_parallel_size=num_engines, nnodes=1)
-        config = replace(config, parallel=parallel)
         roles = Roles(
             num_prefill,
             options.disaggregate_tokens,
@@ -78,18 +76,20 @@ class EngineLoader:
             options.long_prompt_tokens,
             options.disaggregate_transport,
         )
-        launchers: dict[int, EngineLauncher] = {}
-        if given.parallel.deals_engines:
-            from quire.llm.replicas.remote_engines import RemoteEngines, RemoteLauncher
-
-            others = RemoteEngines(given)
-            launchers.update((n, RemoteLauncher(n, others)) for n in others.numbers)
+        machine = read_machine()
+        others = engines_elsewhere(
+            config, machine, num_engines, num_prefill, options.log_format, loading
+        )
+        parallel = replace(parallel, data_parallel_size=num_engines, nnodes=1)
+        if others is not None and parallel.places_engines:
+            parallel = replace(parallel, master_addr=others.address[0])
+        launchers = {} if others is None else others.launchers()
 
         def load(number: int, config: EngineConfig, loading: Loading) -> EngineProxy:
             return self._load_one(number, config, loading, launchers.get(number))
 
-        count = given.parallel.nnodes
-        return load_replicas(config, read_machine(), loading, load, roles, count)
+        config = replace(config, parallel=parallel)
+        return load_replicas(config, machine, loading, load, roles, min(launchers, default=None))
 
     def _load_one(
         self,
@@ -149,10 +149,13 @@ def load_models(
             )
     alone = _is_alone(configs, options, named)
     _check_roles(configs, options)
-    if configs[0].parallel.deals_engines and not alone:
+    parallel = configs[0].parallel
+    is_elsewhere = parallel.data_parallel_size > 1 and parallel.places_engines
+    if (parallel.deals_engines or is_elsewhere) and not alone:
+        flag = "--nnodes" if parallel.deals_engines else "--distributed-executor-backend ray"
         raise ConfigError(
-            "[config] --nnodes with --data-parallel-size must come with one MODEL that is loaded "
-            "at the start; got several, none, or --load-on-demand."
+            f"[config] {flag} with --data-parallel-size must come with one MODEL that is loaded at "
+            "the start; got several, none, or --load-on-demand."
         )
     shared = Shared(options, keys)
     waiting = [] if process is None else [process]

@@ -115,6 +115,11 @@ class ParallelOptions:
         """Whether machines have whole engines, not ranks of one."""
         return self.nnodes > 1 and self.layout.size == 1
 
+    @property
+    def places_engines(self) -> bool:
+        """Whether Ray places whole engines, not ranks of one."""
+        return self.distributed_executor_backend == "ray" and self.layout.size == 1
+
     def engines_of(self, node: int) -> range:
         """Return the engines of a machine."""
         each = self.data_parallel_size // self.nnodes
@@ -175,6 +180,12 @@ class ParallelOptions:
                 "[config] --enable-expert-parallel with --data-parallel-size must be without "
                 f"--pipeline-parallel-size: engines of one process share experts; got {sizes[0]} "
                 f"engines of {sizes[1]} stages. Leave one of the three out."
+            )
+        if self.data_parallel_size > 1 and self.shares_experts and self.places_engines:
+            raise ConfigError(
+                "[config] --enable-expert-parallel with --data-parallel-size is of engines of one "
+                "machine, which share experts; got --distributed-executor-backend ray. Leave one "
+                "out."
             )
         if self.distributed_executor_backend == "uni" and self.layout.size > 1:
             raise ConfigError(

@@ -36,9 +36,14 @@ def dry_run_lines(config: EngineConfig, machine: Machine) -> Iterator[str]:
     if count > 1:
         yield f"{config.model.model}: {count} engines, with requests of their own"
         sharings = [one for one in find_sharings(config, count) if one is not None]
+        num_own = count // config.parallel.nnodes
         if config.parallel.deals_engines:
             yield from _node_lines(config.parallel)
-        config = divide(config, machine, count // config.parallel.nnodes)
+        elif config.parallel.places_engines:
+            num_own = 1
+            yield "engine 0: with the server"
+            yield f"engines 1 to {count - 1}: in a Ray cluster, spread over its nodes"
+        config = divide(config, machine, num_own)
         if sharings:
             yield from _sharing_lines(path, config, machine, sharings)
             return

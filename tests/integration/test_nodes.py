@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,22 +11,12 @@ from click.testing import CliRunner
 
 from quire.cli.serve import serve
 from quire.distributed.memory_nodes import MemoryNode, cores_of_rank, read_nodes
-from tests.robustness.conftest import ask, is_ready, wait_for
+from tests.robustness.conftest import is_ready, wait_for
+from tests.served_engines import answers, free_port
 from tools.serve_process import ServeProcess
 
-PROMPTS = ["Hello", "The capital of France is", "Once upon a time"]
 #: From a rank's death until requests are answered again.
 HEALTHY_SECONDS = 20.0
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        return taken.getsockname()[1]
-
-
-def answers(address: str) -> list[str]:
-    body = {"max_tokens": 12, "temperature": 0, "ignore_eos": True}
-    return [ask(address, {**body, "prompt": prompt}).text for prompt in PROMPTS]
 
 
 @pytest.fixture(scope="module")

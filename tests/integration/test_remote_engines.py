@@ -7,11 +7,9 @@ import socket
 from collections.abc import Iterator
 from pathlib import Path
 
-import httpx2
 import psutil
 import pytest
 from click.testing import CliRunner
-from prometheus_client.parser import text_string_to_metric_families
 
 from quire.cli.serve import serve
 from quire.cli.serve_models import _check_roles
@@ -19,49 +17,23 @@ from quire.core.config import EngineConfig
 from quire.core.errors import ConfigError
 from quire.server.options import ServerOptions
 from tests.robustness.conftest import SHORT, Crowd, ask, is_ready, wait_for
+from tests.served_engines import answers, free_port, total, wait_until_used
 from tools.random_checkpoint import PRESETS, random_checkpoint
 from tools.serve_process import ServeProcess
 
-PROMPTS = ["Hello", "The capital of France is", "Once upon a time", "A list of"]
+RAY = ["--distributed-executor-backend", "ray"]
 #: From a loss until the engine is used again.
 BACK_SECONDS = 20.0
 
 
-def free_port() -> str:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        return str(taken.getsockname()[1])
-
-
-def arguments(port: str, *flags: str) -> list[str]:
-    shared = ["-dp", "2", "--nnodes", "2", "--master-port", port, "--max-num-seqs", "8"]
+def arguments(port: int, *flags: str) -> list[str]:
+    shared = ["-dp", "2", "--nnodes", "2", "--master-port", str(port), "--max-num-seqs", "8"]
     return ["quire-tiny", *shared, "--threads", "1", "--memory", "200MiB", *flags]
 
 
-def headless(port: str, *flags: str, **environment: str) -> ServeProcess:
+def headless(port: int, *flags: str, **environment: str) -> ServeProcess:
     own = [*arguments(port), "--node-rank", "1", "--headless", *flags]
     return ServeProcess(own[1:] if "--model" in flags else own, **environment)
-
-
-def answers(address: str) -> list[str]:
-    body = {"max_tokens": 12, "temperature": 0, "ignore_eos": True}
-    return [ask(address, {**body, "prompt": prompt}).text for prompt in PROMPTS]
-
-
-def tokens_by_engine(address: str) -> dict[str, float]:
-    text = httpx2.get(f"{address}/metrics").text
-    return {
-        sample.labels["engine"]: sample.value
-        for family in text_string_to_metric_families(text)
-        for sample in family.samples
-        if sample.name == "quire:generation_tokens_total"
-    }
-
-
-def wait_until_used(address: str, engine: str = "1") -> None:
-    """Ask until an engine has made further tokens."""
-    before = tokens_by_engine(address).get(engine, 0.0)
-    while tokens_by_engine(address).get(engine, 0.0) == before:
-        answers(address)
 
 
 @pytest.fixture(scope="module")
@@ -180,22 +152,12 @@ def test_who_does_not_belong_says_why_and_does_not_hold_up_others(strange, alone
         node.popen.wait(60)
         assert node.end() == 1
         assert expected in node.stderr and "Traceback" not in node.stderr, node.stderr
-    with socket.create_connection(("127.0.0.1", int(port))):  # a stranger that says nothing
+    with socket.create_connection(("127.0.0.1", port)):  # a stranger that says nothing
         good = headless(port, QUIRE_CLUSTER_KEY="right")
         started.append(good)
         assert answers(server.wait_ready()) == alone
     assert server.stderr.count("was sent away") >= len(strange)
     assert [server.end(), good.end()] == [0, 0]
-
-
-def total(address: str, name: str, **labels: str) -> float:
-    text = httpx2.get(f"{address}/metrics").text
-    return sum(
-        sample.value
-        for family in text_string_to_metric_families(text)
-        for sample in family.samples
-        if sample.name == name and labels.items() <= sample.labels.items()
-    )
 
 
 def test_a_prompt_computed_on_another_machine_is_found_on_this_one(started):
@@ -226,6 +188,7 @@ def test_a_prompt_computed_on_another_machine_is_found_on_this_one(started):
         (["-dp", "2", "-tp", "2", "-n", "2"], "or engines of one rank"),
         (["--disaggregate", "1p1d", "-n", "2"], "with --disaggregate all of them"),
         (["-dp", "2", "-ep", "-n", "2"], "is of engines of one machine"),
+        (["-dp", "2", "-ep", *RAY], "which share experts; got --distributed-executor-backend ray"),
         (["-dp", "2", "-n", "2", "-r", "1"], "must come with --node-rank above 0"),
     ],
 )
@@ -244,7 +207,17 @@ def test_roles_that_do_not_fit_machines(roles, expected):
         _check_roles([config], ServerOptions(disaggregate=roles))
 
 
+@pytest.mark.parametrize("flags", [["--nnodes", "2"], RAY])
+def test_several_models_have_their_engines_on_one_machine(flags):
+    with ServeProcess(["quire-tiny", "quire-tiny-draft", "-dp", "2", *flags]) as process:
+        assert process.popen.wait(60) == 1
+        process.end()
+        assert "with --data-parallel-size must come with one MODEL" in process.stderr
+
+
 def test_a_dry_run_tells_which_engine_is_where():
     result = CliRunner().invoke(serve, ["quire-tiny", "-dp", "4", "-n", "2", "--dry-run"])
     assert "machine 0, this one: engines 0, 1, with the server" in result.output
     assert "machine 1: engines 2, 3, which go to 127.0.0.1" in result.output
+    result = CliRunner().invoke(serve, ["quire-tiny", "-dp", "4", *RAY, "--dry-run"])
+    assert "engines 1 to 3: in a Ray cluster" in result.output

@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import importlib.util
 import re
-import signal
-import subprocess
-import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import suppress
+from collections.abc import Callable
 from typing import Any
 
 import psutil
 import pytest
 
 from quire.core.errors import ConfigError
+from tests.ray.conftest import RayCluster, kill_node_of, needs_ray
 from tests.robustness.conftest import (
     KILLS_OF_A_SERVER,
     Crowd,
@@ -25,69 +22,13 @@ from tests.robustness.conftest import (
     is_ready,
     wait_for,
 )
-from tools.serve_process import ROOT, ServeProcess
+from tools.serve_process import ServeProcess
 
 BODY: dict[str, Any] = {"prompt": "Once", "max_tokens": 300, "ignore_eos": True, "temperature": 0}
 MODEL = ["quire-tiny", "--threads", "1", "--memory", "200MiB", "--max-num-seqs", "4"]
 #: Within which the service must be healthy again.
 HEALTHY_SECONDS = 20.0
 HERE = re.compile(r"rank 1 on \S+ \(process (\d+)\) is here")
-
-needs_ray = pytest.mark.skipif(
-    importlib.util.find_spec("ray") is None, reason="run scripts/test_ray"
-)
-
-
-class RayCluster:
-    """A head without processors, and nodes of one each: ranks are on nodes of their own."""
-
-    def __init__(self) -> None:
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "tools.ray_cluster"],
-            cwd=ROOT,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        self.address = self._line()
-
-    def _line(self) -> str:
-        assert self._process.stdout is not None
-        return self._process.stdout.readline().strip()
-
-    def add(self) -> None:
-        """Add a node."""
-        assert self._process.stdin is not None
-        self._process.stdin.write("add\n")
-        self._process.stdin.flush()
-        assert self._line() == "added"
-
-    def end(self) -> None:
-        self._process.send_signal(signal.SIGTERM)
-        self._process.wait(60)
-        for stream in (self._process.stdin, self._process.stdout):
-            assert stream is not None
-            stream.close()
-
-
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[RayCluster]:
-    before = {process.pid for process in psutil.process_iter()}
-    cluster = RayCluster()
-    assert cluster.address
-    yield cluster
-    cluster.end()
-    wait_for(lambda: not ours(before), 20)
-
-
-def ours(before: set[int]) -> list[psutil.Process]:
-    """Return processes of Ray that were not there before."""
-    found = []
-    for process in psutil.process_iter():
-        with suppress(psutil.Error):
-            if process.pid not in before and "ray" in process.name():
-                found.append(process)
-    return found
 
 
 @pytest.fixture(scope="module")
@@ -112,11 +53,8 @@ def kill_actor(server: ServeProcess, cluster: RayCluster) -> None:
 
 
 def kill_node(server: ServeProcess, cluster: RayCluster) -> None:
-    """Kill all processes of the rank's node, as when it loses power; another one comes."""
-    node = rank(server).parent()
-    assert node is not None and "raylet" in node.name(), node
-    for process in (node, *node.children(recursive=True)):
-        process.kill()
+    """Kill the rank's node; another one comes."""
+    kill_node_of(rank(server))
     threading.Thread(target=cluster.add).start()
 
 

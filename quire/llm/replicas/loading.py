@@ -29,17 +29,20 @@ def divide(config: EngineConfig, machine: Machine, count: int) -> EngineConfig:
     """Return the settings of each of ``count`` engines of a machine.
 
     Each gets an equal part of the memory and the cores. What is given by flag for the KV cache or
-    as threads is each engine's.
+    as threads is each engine's. Where Ray may place further ones, it is their part of the cores
+    that counts.
     """
     cache, parallel = config.cache, config.parallel
+    threads = parallel.threads
+    if threads is None:
+        threads = max(1, machine.num_cores // (count * parallel.layout.size))
+    if parallel.places_engines:
+        count = max(count, machine.num_cores // threads)
     memory = cache.memory
     if memory is None and cache.free_gpu_memory_fraction is not None:
         memory = machine.free_bytes  # it is of the rest
     if memory is None:
         memory = budget_from_total(machine.free_bytes, cache.gpu_memory_utilization)
-    threads = parallel.threads
-    if threads is None:
-        threads = max(1, machine.num_cores // (count * parallel.layout.size))
     return replace(
         config,
         cache=replace(cache, memory=max(1, memory // count)),
@@ -53,7 +56,7 @@ def load_replicas(
     loading: Loading,
     load: LoadEngine,
     roles: Roles = NO_ROLES,
-    num_machines: int = 1,
+    num_own: int | None = None,
 ) -> ReplicatedEngine:
     """Load the engines of a model, all at once, in threads.
 
@@ -63,18 +66,18 @@ def load_replicas(
         loading: Told how far the first one is.
         load: Called for each.
         roles: Of the engines.
-        num_machines: That have as many of them each, those for outputs on the first.
+        num_own: Of them on this machine, with all for outputs; the others are elsewhere.
 
     Raises:
         QuireError: One of them cannot be loaded; those that could are shut down.
     """
     parallel = config.parallel
     count = parallel.data_parallel_size + roles.num_prefill
-    of_machine = count // num_machines
-    others = [f"machine {n // of_machine}" for n in range(of_machine, count)]  # none listens there
-    hosts = [parallel.master_addr] * of_machine + others
+    num_own = num_own or count
+    others = [f"machine {n // num_own}" for n in range(num_own, count)]  # none listens there
+    hosts = [parallel.master_addr] * num_own + others
     transfers = roles.transfers(hosts, parallel.master_port + 1)
-    own = divide(config, machine, of_machine)
+    own = divide(config, machine, num_own)
     sharings = find_sharings(config, len(transfers))
     loadings = [Loading() for _ in transfers]
     with ThreadPoolExecutor(len(loadings), thread_name_prefix="quire-load") as pool:

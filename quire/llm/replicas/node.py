@@ -108,6 +108,19 @@ class NodeEngine:
                 return
 
 
+def own_settings(
+    config: EngineConfig, machine: Machine, count: int, log_format: LogFormat
+) -> OwnSettings:
+    """Return what this machine decides for each of its engines.
+
+    Raises:
+        ModelLoadError: There is no such model.
+    """
+    folder, tokenizer_folder = map(str, model_folders(config))
+    part = divide(infer_methods(config), machine, count)
+    return OwnSettings(folder, tokenizer_folder, part, log_format)
+
+
 def run_engines(
     config: EngineConfig,
     machine: Machine,
@@ -126,10 +139,8 @@ def run_engines(
         QuireError: There is no such model, no server has come, or it takes no such engine.
     """
     options, settings = config.parallel, shared_settings(config)
-    folders = [str(folder) for folder in model_folders(config)]
     numbers = options.engines_of(options.node_rank)
-    part = divide(infer_methods(config), machine, len(numbers))
-    own = OwnSettings(folders[0], folders[1], part, log_format)
+    own = own_settings(config, machine, len(numbers), log_format)
     address, key = (options.master_addr, options.master_port), env.get("QUIRE_CLUSTER_KEY") or ""
     log.info("[parallel] engines %d to %d of %s:%d", numbers[0], numbers[-1], *address)
     engines = []

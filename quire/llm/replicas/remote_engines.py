@@ -9,15 +9,15 @@ from __future__ import annotations
 import socket
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 
 from quire.core import env
 from quire.core.config import EngineConfig
-from quire.core.errors import ModelLoadError
+from quire.core.errors import ModelLoadError, QuireError
 from quire.core.log import get_logger
 from quire.llm.replicas.shared_settings import shared_settings
-from quire.runner.parallel.meeting import MEETING_SECONDS, Meeting, RankLink
+from quire.runner.parallel.meeting import MEETING_SECONDS, Address, Meeting, RankLink
 
 log = get_logger(__name__)
 
@@ -77,7 +77,7 @@ class RemoteLauncher:
                 self._has_come = True
                 return RemoteEngine(link)
             if not self._has_come:
-                self._engines.check_time()
+                self._engines.check()
             time.sleep(_LOOK_SECONDS)
         return None
 
@@ -90,26 +90,31 @@ class RemoteEngines:
     """The server's port for engines of other machines; open until none is wanted any more.
 
     Args:
-        config: Says which, and where the port is.
+        numbers: Of the engines.
+        address: To listen at; port 0 is any.
+        key: That engines show.
+        settings: That they share; see :func:`~quire.llm.replicas.shared_settings.shared_settings`.
         seconds: How long the first ones may take to come.
 
     Raises:
         ConfigError: It cannot be listened at.
-        ModelLoadError: There is no such model.
     """
 
-    def __init__(self, config: EngineConfig, seconds: float = MEETING_SECONDS) -> None:
-        options, key = config.parallel, env.get("QUIRE_CLUSTER_KEY") or ""
-        address = options.master_addr, options.master_port
-        if not key and not address[0].startswith(_LOOPBACK):
-            log.warning("[parallel] engines of other machines need no key: set QUIRE_CLUSTER_KEY")
-        own = options.engines_of(0)
-        self.numbers = range(own.stop, options.data_parallel_size)
-        self._meeting = Meeting(address, key, "engine", shared_settings(config))
+    def __init__(
+        self,
+        numbers: Collection[int],
+        address: Address,
+        key: str,
+        settings: Mapping[str, str],
+        seconds: float = MEETING_SECONDS,
+    ) -> None:
+        self.numbers = numbers
+        self._meeting = Meeting(address, key, "engine", settings)
         self._seconds, self._end = seconds, time.monotonic() + seconds
         self._lock = threading.Lock()  # guards what follows
         self._open = set(self.numbers)
         self._missing = set(self.numbers)  # that have never come
+        self._failure: QuireError | None = None
         self._asked: set[int] = set()
         self._given: dict[int, RankLink] = {}
         place, others = "{}:{}".format(*self.address), _listed(self.numbers)
@@ -121,19 +126,31 @@ class RemoteEngines:
         """Where they come."""
         return self._meeting.address
 
+    @property
+    def is_open(self) -> bool:
+        """Whether any engine is wanted."""
+        return bool(self._open)
+
+    def launchers(self) -> dict[int, RemoteLauncher]:
+        """Return what gives each engine its processes, by number."""
+        return {number: RemoteLauncher(number, self) for number in self.numbers}
+
     def take(self, number: int) -> RankLink | None:
         """Return an engine that has come; without one the next that comes is kept for it."""
         with self._lock:
             self._asked.add(number)
             return self._given.pop(number, None)
 
-    def check_time(self) -> None:
+    def check(self) -> None:
         """Return as long as engines that have never come may still do.
 
         Raises:
             ModelLoadError: They are late.
+            QuireError: As :meth:`fail` was told.
         """
         with self._lock:
+            if self._missing and self._failure is not None:
+                raise self._failure
             if time.monotonic() < self._end or not self._missing:
                 return
             missing = _listed(self._missing)
@@ -141,6 +158,11 @@ class RemoteEngines:
             f"[parallel] all engines must come within {self._seconds:g} s; got none for {missing}. "
             "See the log of the machines that they are to run on."
         )
+
+    def fail(self, error: QuireError) -> None:
+        """Have those that wait for engines which have never come be told an error."""
+        with self._lock:
+            self._failure = error
 
     def leave(self, number: int) -> None:
         """Take note that an engine is wanted no more; after the last one the port is closed."""
@@ -167,5 +189,20 @@ class RemoteEngines:
                     link.connection.close()
 
 
-def _listed(numbers: range | set[int]) -> str:
+def listen_for_machines(config: EngineConfig) -> RemoteEngines:
+    """Return where engines of machines that are started one by one come.
+
+    Raises:
+        ConfigError: It cannot be listened at.
+        ModelLoadError: There is no such model.
+    """
+    options, key = config.parallel, env.get("QUIRE_CLUSTER_KEY") or ""
+    address = options.master_addr, options.master_port
+    if not key and not address[0].startswith(_LOOPBACK):
+        log.warning("[parallel] engines of other machines need no key: set QUIRE_CLUSTER_KEY")
+    numbers = range(options.engines_of(0).stop, options.data_parallel_size)
+    return RemoteEngines(numbers, address, key, shared_settings(config))
+
+
+def _listed(numbers: Iterable[int]) -> str:
     return ", ".join(str(number) for number in sorted(numbers))

@@ -48,8 +48,8 @@ class RankLoaded(msgspec.Struct, frozen=True, tag=True):
     max_model_len: int
 
 
-class RankFailed(msgspec.Struct, frozen=True, tag=True):
-    """A rank ends, because something went wrong.
+class StartFailed(msgspec.Struct, frozen=True, tag=True):
+    """What was started ends, because something went wrong.
 
     Attributes:
         kind: Name of the error's class.
@@ -58,6 +58,11 @@ class RankFailed(msgspec.Struct, frozen=True, tag=True):
 
     kind: str
     text: str
+
+    @classmethod
+    def of(cls, error: QuireError) -> StartFailed:
+        """Return what tells of an error."""
+        return cls(type(error).__name__, str(error))
 
     def error(self) -> QuireError:
         """Return the error that it tells of."""

@@ -16,7 +16,7 @@ from quire.core.log import get_logger
 from quire.distributed.memory_nodes import bind_rank
 from quire.distributed.shared_memory_group import SharedMemory
 from quire.runner.model_part import ModelPart
-from quire.runner.parallel.handshake import RankFailed, RankLoaded, StartRank, receive, send
+from quire.runner.parallel.handshake import RankLoaded, StartFailed, StartRank, receive, send
 from quire.runner.parallel.part import load_part
 from quire.runner.parallel.ranks import World
 from quire.runner.parallel.worker import Worker
@@ -68,7 +68,7 @@ def serve(connection: socket.socket, start: StartRank, world: World) -> None:
             log.exception("[rank %d] it failed", start.rank)
         wait_until_logged()
         text = str(error) if isinstance(error, QuireError) else f"{type(error).__name__}: {error}"
-        _tell(connection, RankFailed(type(error).__name__, text))
+        _tell(connection, StartFailed(type(error).__name__, text))
 
 
 def _end_with(connection: socket.socket) -> None:
@@ -82,7 +82,7 @@ def _end_with(connection: socket.socket) -> None:
     threading.Thread(target=wait, name="quire-driver", daemon=True).start()
 
 
-def _tell(connection: socket.socket, message: RankFailed) -> None:
+def _tell(connection: socket.socket, message: StartFailed) -> None:
     try:
         send(connection, message)
     except OSError:

@@ -15,7 +15,7 @@ from quire.core.log import get_logger
 from quire.distributed.command_ring import CommandChannel
 from quire.distributed.group import Group
 from quire.runner.parallel.commands import Command, encode
-from quire.runner.parallel.handshake import RankFailed, RankLoaded, receive
+from quire.runner.parallel.handshake import RankLoaded, StartFailed, receive
 
 log = get_logger(__name__)
 
@@ -90,7 +90,7 @@ class Ranks:
         found = []
         for peer in self._peers:
             try:
-                message = receive(peer.connection, RankLoaded | RankFailed)  # type: ignore[arg-type]
+                message = receive(peer.connection, RankLoaded | StartFailed)  # type: ignore[arg-type]
             except (EOFError, OSError):
                 why = peer.why_gone() or "see its log"
                 raise ModelLoadError(
@@ -146,7 +146,7 @@ class Ranks:
             return
         peer = peers[found[0][0]]
         try:
-            reason = receive(peer.connection, RankFailed).text
+            reason = receive(peer.connection, StartFailed).text
         except (EOFError, OSError):
             reason = peer.why_gone() or "its process has died"
         self._error = RankDeadError(f"[rank {peer.rank}] {reason} ({peer.place}).")

@@ -20,7 +20,7 @@ from quire.core.child_process import ChildProcess, ending_text
 from quire.core.errors import ModelLoadError, QuireError
 from quire.core.log import get_logger
 from quire.core.parallel_options import ParallelOptions
-from quire.runner.parallel.handshake import RankFailed, receive, send
+from quire.runner.parallel.handshake import StartFailed, receive, send
 from quire.runner.parallel.meeting import Address
 
 log = get_logger(__name__)
@@ -56,7 +56,7 @@ def run(connection: socket.socket) -> None:
     except QuireError as error:
         wait_until_logged()
         with suppress(OSError):
-            send(connection, RankFailed(type(error).__name__, str(error)))
+            send(connection, StartFailed.of(error))
 
 
 class NodeRanks:
@@ -93,10 +93,10 @@ class NodeRanks:
                 return sockets[found]
         return None
 
-    def error_of(self, rank: int) -> RankFailed | None:
+    def error_of(self, rank: int) -> StartFailed | None:
         """Return what a rank that has ended says of it, if it says anything."""
         with suppress(EOFError, OSError):
-            return receive(self._children[rank].socket, RankFailed)
+            return receive(self._children[rank].socket, StartFailed)
         return None
 
     def why_gone(self, rank: int) -> str:

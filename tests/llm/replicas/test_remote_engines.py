@@ -24,8 +24,9 @@ def config() -> EngineConfig:
 
 @pytest.fixture
 def launchers(config: EngineConfig) -> Iterator[list[RemoteLauncher]]:
-    engines = RemoteEngines(config, seconds=0.3)
-    made = [RemoteLauncher(number, engines) for number in engines.numbers]
+    address = config.parallel.master_addr, config.parallel.master_port
+    engines = RemoteEngines(range(2, 4), address, "", shared_settings(config), seconds=0.3)
+    made = list(engines.launchers().values())
     yield made
     for launcher in made:
         launcher.close()

@@ -1,0 +1,46 @@
+"""Which of a model's engines run on other machines, and where they come."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from quire.core.config import EngineConfig
+from quire.core.loading import Loading
+from quire.core.log import LogFormat
+from quire.core.machine import Machine
+from quire.llm.replicas.ray_engines import RayEngines
+from quire.llm.replicas.ray_keeper import Wanted
+from quire.llm.replicas.remote_engines import RemoteEngines, listen_for_machines
+
+
+def engines_elsewhere(
+    config: EngineConfig,
+    machine: Machine,
+    num_outputs: int,
+    num_prefill: int,
+    log_format: LogFormat,
+    loading: Loading,
+) -> RemoteEngines | None:
+    """Return where engines of other machines come; None where there are none.
+
+    Args:
+        config: Of all engines, as it was given.
+        machine: This one.
+        num_outputs: Engines that make outputs.
+        num_prefill: Further ones, which compute prompts for them.
+        log_format: Of the log lines of those that this server has started.
+        loading: Of the model; cancelling it ends the wait for a cluster.
+
+    Raises:
+        QuireError: None can come.
+    """
+    parallel = config.parallel
+    if parallel.deals_engines:
+        return listen_for_machines(config)
+    if not parallel.places_engines:
+        return None
+    num_own = num_outputs if num_prefill else 1
+    numbers = list(range(num_own, num_outputs + num_prefill))
+    threads = parallel.threads or max(1, machine.num_cores // num_own)
+    config = replace(config, parallel=replace(parallel, threads=threads))
+    return RayEngines(Wanted(numbers, num_own, config, log_format), loading).engines

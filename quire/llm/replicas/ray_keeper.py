@@ -1,0 +1,178 @@
+"""The process that keeps a server's engines running in a Ray cluster; it ends with its server.
+
+Ray ends a process that uses it when the head of the cluster is gone for a minute. So the server
+does not use it.
+"""
+
+from __future__ import annotations
+
+import select
+import socket
+import time
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any
+
+import msgspec
+
+from quire.core.config import EngineConfig
+from quire.core.errors import QuireError
+from quire.core.log import LogFormat, get_logger, set_format
+from quire.core.machine import read_machine
+from quire.llm.replicas.node import TICK_SECONDS, NodeEngine, own_settings
+from quire.llm.replicas.shared_settings import shared_settings
+from quire.runner.parallel.handshake import StartFailed, receive, send
+from quire.runner.parallel.meeting import Address, hello
+from quire.runner.parallel.ray_cluster import RayCluster, failure_text
+
+log = get_logger(__name__)
+
+#: Between an actor's end and the next one.
+PAUSE_SECONDS = 1.0
+
+
+class Wanted(msgspec.Struct, frozen=True):
+    """What a keeper is to keep.
+
+    Attributes:
+        numbers: Of the engines.
+        num_own: Engines of the server's machine, for which room is left there.
+        config: Of all engines; threads are each one's.
+        log_format: Of their log lines.
+    """
+
+    numbers: list[int]
+    num_own: int
+    config: EngineConfig
+    log_format: LogFormat
+
+
+class Place(msgspec.Struct, frozen=True):
+    """Where engines go.
+
+    Attributes:
+        address: Of the server's port for them.
+        key: That they show there.
+    """
+
+    address: Address
+    key: str
+
+
+class News(msgspec.Struct, frozen=True):
+    """What a keeper tells its server: first where it is, then what goes wrong.
+
+    Attributes:
+        node: Address of this machine.
+        failure: Why an engine has ended by itself, or none can be placed.
+    """
+
+    node: str = ""
+    failure: StartFailed | None = None
+
+
+class EngineActor:
+    """What Ray runs: one engine of a server, and its next process when one has ended."""
+
+    def __init__(self, number: int) -> None:
+        self._number = number
+
+    def __repr__(self) -> str:
+        """Return how Ray begins each line that this engine logs."""
+        return f"engine {self._number}"
+
+    def run(self, place: Place, wanted: Wanted) -> None:
+        """Serve for ever.
+
+        Raises:
+            QuireError: There is no such model here, or the server takes no such engine.
+        """
+        import ray
+
+        set_format(wanted.log_format)
+        config, node = wanted.config, ray.get_runtime_context().get_node_id()
+        found = [one for one in ray.nodes() if one["NodeID"] == node]
+        machine = replace(read_machine(), num_cores=int(found[0]["Resources"]["CPU"]))
+        said = hello(self._number, place.key, "engine", shared_settings(config))
+        own = own_settings(config, machine, 1, wanted.log_format)
+        engine = NodeEngine(place.address, said, own)
+        while engine.failure is None:
+            time.sleep(TICK_SECONDS)
+        raise engine.failure
+
+
+class Keeper:
+    """Engines in the cluster, each in room of its own.
+
+    Args:
+        cluster: Where they are placed.
+        wanted: Which.
+        place: Where they go.
+        server: Told of failures.
+
+    Raises:
+        ModelLoadError: The cluster has no room for them.
+    """
+
+    def __init__(
+        self, cluster: RayCluster, wanted: Wanted, place: Place, server: socket.socket
+    ) -> None:
+        self._cluster, self._wanted, self._place, self._server = cluster, wanted, place, server
+        self._threads = wanted.config.parallel.threads or 1
+        room = [self._threads * wanted.num_own, *[self._threads] * len(wanted.numbers)]
+        cluster.take_room(room, "SPREAD")
+        self._runs: dict[int, Any] = {}
+        for number in wanted.numbers:
+            self._start(number)
+
+    def keep(self) -> None:
+        """Start engines that have ended again, until the server is gone.
+
+        Raises:
+            OSError: It is.
+        """
+        again: dict[int, float] = {}
+        while not select.select([self._server], [], [], 0)[0]:
+            running = [run for number, run in self._runs.items() if number not in again]
+            ended = self._cluster.ended(running, TICK_SECONDS) if running else ()
+            for number, run in self._runs.items():
+                if run in ended:
+                    self._tell(number, run)
+                    again[number] = time.monotonic() + PAUSE_SECONDS
+            due = [number for number, moment in again.items() if moment < time.monotonic()]
+            for number in due:
+                del again[number]
+                self._start(number)
+            if not running:
+                time.sleep(TICK_SECONDS)
+
+    def _start(self, number: int) -> None:
+        part = 1 + self._wanted.numbers.index(number)
+        self._runs[number] = self._cluster.start(
+            EngineActor, number, part, self._threads, self._place, self._wanted
+        )
+
+    def _tell(self, number: int, run: Any) -> None:
+        failure = self._cluster.failure(run)
+        log.warning("[engine %d] its actor has ended: %s", number, failure_text(failure))
+        if isinstance(failure, QuireError):
+            send(self._server, News(failure=StartFailed.of(failure)))
+
+
+def run(parent: socket.socket) -> None:
+    """Keep the engines that the parent process wants, until it is gone."""
+    cluster = None
+    try:
+        wanted = receive(parent, Wanted)
+        set_format(wanted.log_format)
+        cluster = RayCluster()
+        send(parent, News(cluster.node))
+        Keeper(cluster, wanted, receive(parent, Place), parent).keep()
+    except QuireError as error:
+        with suppress(OSError):
+            send(parent, News(failure=StartFailed.of(error)))
+    except (EOFError, OSError):
+        return
+    finally:
+        if cluster is not None:
+            cluster.close()

@@ -1,0 +1,148 @@
+"""A Ray cluster: room on its nodes, processes there, and why one of them is gone.
+
+Ray only places and starts them; nothing of a step goes through it.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Any
+
+from quire.core import env
+from quire.core.errors import ConfigError, ModelLoadError
+
+#: How long a cluster may take to find room.
+PLACE_SECONDS = 300.0
+_NO_RAY = (
+    "[parallel] --distributed-executor-backend ray needs Ray; it is not installed. Run pip install "
+    "'quire[ray]' on each node."
+)
+
+
+def _reach(address: str | None) -> None:
+    """Try the cluster's address; Ray itself would go on for minutes.
+
+    Raises:
+        OSError: Nobody listens there.
+    """
+    if address is not None:
+        host, _, port = address.rpartition(":")
+        socket.create_connection((host, int(port)), timeout=10).close()
+
+
+class RayCluster:
+    """The cluster that ``RAY_ADDRESS`` names, or this node's; actors and room end with it.
+
+    Attributes:
+        node: Address of this node.
+
+    Raises:
+        ConfigError: Ray is not installed, or there is no cluster.
+    """
+
+    def __init__(self) -> None:
+        try:
+            import ray
+        except ImportError as error:
+            raise ConfigError(_NO_RAY) from error
+        self._ray = ray
+        try:
+            _reach(env.ray_address())
+            ray.init(address="auto", logging_level="warning", namespace="quire")
+        except OSError as error:  # ConnectionError, too
+            raise ConfigError(
+                "[parallel] --distributed-executor-backend ray needs a cluster; got none. Run ray "
+                "start --head on this node, or set RAY_ADDRESS."
+            ) from error
+        self.node: str = ray.util.get_node_ip_address()
+        self._group: Any = None
+        self._actors: dict[int, Any] = {}
+
+    def processors(self) -> list[float]:
+        """Return what each node that lives has in all."""
+        return [one["Resources"].get("CPU", 0) for one in self._ray.nodes() if one["Alive"]]
+
+    def take_room(self, processors: Sequence[int], strategy: str) -> None:
+        """Take room; each part of it is on one node, the first on this one.
+
+        Args:
+            processors: Of each part.
+            strategy: Of Ray, by which parts are placed.
+
+        Raises:
+            ModelLoadError: There is none.
+        """
+        ray = self._ray
+        bundles: list[dict[str, float]] = [{"CPU": count} if count else {} for count in processors]
+        bundles[0][f"node:{self.node}"] = 0.001
+        self._group = ray.util.placement_group(bundles, strategy=strategy)
+        ready, _ = ray.wait([self._group.ready()], timeout=PLACE_SECONDS)
+        if not ready:
+            raise ModelLoadError(
+                f"[ray] the cluster must have room for {bundles}; got nodes of {self.processors()} "
+                f"processors, {ray.available_resources().get('CPU', 0):g} free in all. Add nodes, "
+                "or lower --threads."
+            )
+
+    def start(self, kind: type, number: int, part: int, threads: int, *arguments: object) -> Any:
+        """Start an actor, have it run, and return what ends when it has.
+
+        Args:
+            kind: Its class, made with ``number``.
+            number: Which it is to be, in place of an earlier one.
+            part: Of the room.
+            threads: Processors that it takes of that.
+            arguments: Of its method ``run``.
+        """
+        from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
+        actor = (
+            self._ray.remote(kind)
+            .options(
+                num_cpus=threads,
+                max_restarts=0,  # who started it knows whether another is wanted
+                scheduling_strategy=PlacementGroupSchedulingStrategy(
+                    self._group, placement_group_bundle_index=part
+                ),
+            )
+            .remote(number)
+        )
+        self._actors[number] = actor
+        return actor.run.remote(*arguments)
+
+    def ended(self, runs: Sequence[Any], seconds: float = 0.0) -> Sequence[Any]:
+        """Return those that have ended, as soon as there are any, or after a time."""
+        ended: Sequence[Any] = self._ray.wait(runs, timeout=seconds)[0]
+        return ended
+
+    def failure(self, run: Any, seconds: float = 2.0) -> Exception | None:
+        """Return what an actor has ended with; None where nothing is known."""
+        try:
+            self._ray.get(run, timeout=seconds)
+        except self._ray.exceptions.GetTimeoutError:
+            return None
+        except self._ray.exceptions.RayTaskError as error:
+            cause = error.cause
+            return cause if isinstance(cause, Exception) else error
+        except Exception as error:
+            return error
+        return None
+
+    def close(self) -> None:
+        """End the actors and give their places back."""
+        with suppress(Exception):  # the cluster may be gone
+            for actor in self._actors.values():
+                self._ray.kill(actor)
+            if self._group is not None:
+                self._ray.util.remove_placement_group(self._group)
+        self._ray.shutdown()
+
+
+def failure_text(error: Exception | None) -> str:
+    """Return an actor's ending in a line; empty where nothing is known."""
+    if error is None:
+        return ""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return f"{type(error).__name__}: {' '.join(lines)[:400]}"
