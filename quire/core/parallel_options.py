@@ -134,11 +134,10 @@ class ParallelOptions:
             return 1
         return self.layout.size // self.nnodes
 
-    @property
-    def node_ranks(self) -> range:
-        """The ranks of this machine, of those that were started one by one."""
+    def ranks_of(self, node: int) -> range:
+        """Return the ranks of a machine, of those that are started one by one."""
         each = self.machine_ranks
-        return range(self.node_rank * each, (self.node_rank + 1) * each)
+        return range(node * each, (node + 1) * each)
 
     def check(self) -> None:
         """Refuse numbers that cannot be.

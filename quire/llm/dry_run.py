@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -38,7 +38,8 @@ def dry_run_lines(config: EngineConfig, machine: Machine) -> Iterator[str]:
         sharings = [one for one in find_sharings(config, count) if one is not None]
         num_own = count // config.parallel.nnodes
         if config.parallel.deals_engines:
-            yield from _node_lines(config.parallel)
+            engines = config.parallel.engines_of
+            yield from _node_lines(config.parallel, "engines", engines, "with the server")
         elif config.parallel.places_engines:
             num_own = 1
             yield "engine 0: with the server"
@@ -72,7 +73,10 @@ def dry_run_lines(config: EngineConfig, machine: Machine) -> Iterator[str]:
             "it fits one process: divide it for memory's sake only. More processes serve more "
             "requests as replicas (--data-parallel-size)."
         )
-    link = LINKS["shared-memory"]
+    if parallel.nnodes > 1:
+        yield from _node_lines(parallel, "ranks", parallel.ranks_of, "rank 0 with the server")
+    is_apart = parallel.machine_ranks % layout.tensor != 0  # shards of a layer
+    link = LINKS["10gbe" if is_apart else "shared-memory"]
     yield from report_lines(
         load,
         layout,
@@ -82,13 +86,15 @@ def dry_run_lines(config: EngineConfig, machine: Machine) -> Iterator[str]:
     )
 
 
-def _node_lines(parallel: ParallelOptions) -> Iterator[str]:
-    """Give the map of engines over machines."""
+def _node_lines(
+    parallel: ParallelOptions, what: str, numbers: Callable[[int], range], of_first: str
+) -> Iterator[str]:
+    """Give the map of engines, or of ranks, over machines."""
     for node in range(parallel.nnodes):
-        engines = ", ".join(map(str, parallel.engines_of(node)))
         own = ", this one" if node == parallel.node_rank else ""
-        what = "with the server" if node == 0 else f"which go to {parallel.master_addr}"
-        yield f"machine {node}{own}: engines {engines}, {what}"
+        where = of_first if node == 0 else f"which go to {parallel.master_addr}"
+        listed = ", ".join(map(str, numbers(node)))
+        yield f"machine {node}{own}: {what} {listed}, {where}"
 
 
 def _sharing_lines(

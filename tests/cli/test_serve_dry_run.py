@@ -29,6 +29,17 @@ def test_fewer_messages_where_sums_may_be_divided():
     assert "6 x all_reduce, attention's outputs" in text
 
 
+def test_ranks_of_several_machines_are_told_with_what_is_between_them():
+    text = tell("quire-tiny", "-tp", "2", "-pp", "2", "-n", "2", "-r", "1")
+    assert "machine 0: ranks 0, 1, rank 0 with the server" in text
+    assert "machine 1, this one: ranks 2, 3, which go to 127.0.0.1" in text
+    first = text[text.index("\nover ") :]
+    assert first.startswith("\nover shared memory of one machine")
+    text = tell("quire-tiny", "-tp", "4", "-n", "2")
+    assert text.index("over 10 Gbit/s") < text.index("over shared memory")
+    assert "warning: 4 shards of each layer over 10 Gbit/s Ethernet" in text
+
+
 def test_one_process_has_nothing_to_exchange():
     assert "0 bytes in 0 calls" in tell("quire-tiny")
 

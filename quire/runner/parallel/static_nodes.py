@@ -72,7 +72,7 @@ class NodeRanks:
     def __init__(self, options: ParallelOptions, folder: Path | None) -> None:
         address = (options.master_addr, options.master_port)
         key = env.get("QUIRE_CLUSTER_KEY") or ""
-        own = [rank for rank in options.node_ranks if rank > 0]
+        own = [rank for rank in options.ranks_of(options.node_rank) if rank > 0]
         self._children: dict[int, ChildProcess] = {}
         try:
             for rank in own:
