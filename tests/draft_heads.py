@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import json
+import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from safetensors.numpy import save_file
+from safetensors.numpy import load_file, save_file
+
+from quire.models.config_reader import read_model_config
+from quire.models.registry import get_family
+from quire.models.weight_map import WeightMap
 
 Tensors = dict[str, np.ndarray]
 
@@ -37,4 +43,32 @@ def write_head(folder: Path, tensors: Tensors, config: dict[str, Any] | None = N
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "config.json").write_text(json.dumps(config or {}), encoding="utf-8")
     save_file(tensors, folder / "model.safetensors")
+    return folder
+
+
+def expert_module_tensors(folder: Path) -> Tensors:
+    """Return an MTP module of one more layer with experts, for a target of DeepSeek's layout."""
+    config, rng = read_model_config(folder), np.random.default_rng(8)
+    assert config.moe is not None
+    layer = f"model.layers.{config.num_layers}."
+    names = replace(get_family(config.architecture).weight_names(config), layer=layer)
+    one = replace(config, num_layers=1, moe=replace(config.moe, dense_layers=()))
+    shapes = WeightMap(one, names).layer_shapes(0)
+    size = config.hidden_size
+    norms = ("enorm", "hnorm", "shared_head.norm")
+    shapes |= {f"{layer}{name}.weight": (size,) for name in norms}
+    shapes[f"{layer}eh_proj.weight"] = (size, 2 * size)
+    for table in ("embed_tokens", "shared_head.head"):
+        shapes[f"{layer}{table}.weight"] = (config.vocab_size, size)
+    return {
+        name: normal(rng, *shape) + (len(shape) == 1 and name.endswith("norm.weight"))
+        for name, shape in shapes.items()
+    }
+
+
+def write_target(plain: Path, folder: Path, tensors: Tensors) -> Path:
+    """Write the checkpoint ``plain`` with further tensors."""
+    shutil.copytree(plain, folder)
+    stored = load_file(folder / "model.safetensors")
+    save_file(stored | tensors, folder / "model.safetensors")
     return folder

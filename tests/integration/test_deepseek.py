@@ -5,22 +5,19 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from safetensors.numpy import load_file, save_file
+from safetensors.numpy import load_file
 
 from benchmarks.equality import check_lattice, few_conditions
 from quire import LLM, SamplingParams
 from quire.core.errors import ConfigError
 from quire.core.forward_work import decoder_shape
 from quire.models.config_reader import read_model_config
-from quire.models.registry import get_family
-from quire.models.weight_map import WeightMap
-from tests.draft_heads import Tensors, normal, write_head
+from tests.draft_heads import expert_module_tensors, write_head, write_target
 from tools.random_checkpoint import PRESETS, random_checkpoint
 
 Create = Callable[..., LLM]
@@ -67,34 +64,12 @@ def test_work_and_bytes_of_latents(checkpoint: Callable[..., Path]) -> None:
     assert shape.token_flops == 2 * (3 * attention + mlps)
 
 
-def module_tensors(folder: Path) -> Tensors:
-    """Return an MTP module of one more layer."""
-    config, rng = read_model_config(folder), np.random.default_rng(8)
-    assert config.moe is not None
-    layer = f"model.layers.{config.num_layers}."
-    names = replace(get_family(config.architecture).weight_names(config), layer=layer)
-    one = replace(config, num_layers=1, moe=replace(config.moe, dense_layers=()))
-    shapes = WeightMap(one, names).layer_shapes(0)
-    size = config.hidden_size
-    norms = ("enorm", "hnorm", "shared_head.norm")
-    shapes |= {f"{layer}{name}.weight": (size,) for name in norms}
-    shapes[f"{layer}eh_proj.weight"] = (size, 2 * size)
-    for table in ("embed_tokens", "shared_head.head"):
-        shapes[f"{layer}{table}.weight"] = (config.vocab_size, size)
-    return {
-        name: normal(rng, *shape) + (len(shape) == 1 and name.endswith("norm.weight"))
-        for name, shape in shapes.items()
-    }
-
-
 @pytest.fixture
 def with_module(checkpoint: Callable[..., Path], tmp_path: Path) -> tuple[Path, Path]:
     """Return a target that brings a module, and the module in a folder of its own."""
     plain = checkpoint(PRESET)
-    tensors = module_tensors(plain)
-    own = tmp_path / "target"
-    shutil.copytree(plain, own)
-    save_file(load_file(own / "model.safetensors") | tensors, own / "model.safetensors")
+    tensors = expert_module_tensors(plain)
+    own = write_target(plain, tmp_path / "target", tensors)
     config = json.loads((plain / "config.json").read_text("utf-8"))
     return own, write_head(tmp_path / "head", tensors, config)
 

@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import json
 import logging
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from safetensors.numpy import load_file, save_file
 
 from quire import LLM, SamplingParams
 from quire.core.errors import ConfigError, WeightMismatchError
 from quire.kernels.token_table import IntArray
 from quire.speculative.recurrent import RecurrentProposer
-from tests.draft_heads import Tensors, normal, write_head
+from tests.draft_heads import Tensors, normal, write_head, write_target
 
 Create = Callable[..., LLM]
 Write = Callable[..., Path]
@@ -70,14 +68,6 @@ def module_tensors(layout: str, preset: str, number: int = 0) -> Tensors:
         tensors[f"{layer}shared_head.head.weight"] = normal(rng, 320, D)
     tensors[f"{mix}.weight"] = normal(rng, D, 2 * D)
     return tensors | {f"{name}.weight": 1 + normal(rng, D) for name in names}
-
-
-def write_target(plain: Path, folder: Path, tensors: Tensors) -> Path:
-    """Write the checkpoint ``plain`` with further tensors."""
-    shutil.copytree(plain, folder)
-    stored = load_file(folder / "model.safetensors")
-    save_file(stored | tensors, folder / "model.safetensors")
-    return folder
 
 
 @pytest.fixture

@@ -23,6 +23,7 @@ from quire.core.request import EngineRequest
 from quire.llm.process.proxy import EngineProxy
 from quire.llm.replicas.loading import load_replicas
 from quire.llm.replicas.replicated_engine import ReplicatedEngine
+from tests.draft_heads import expert_module_tensors, write_target
 
 GREEDY = SamplingParams(temperature=0.0, max_tokens=12, ignore_eos=True, logprobs=2)
 DRAWN = SamplingParams(temperature=0.8, max_tokens=12, ignore_eos=True, logprobs=2, seed=3, n=2)
@@ -112,6 +113,17 @@ async def test_four_engines_whatever_they_are_set_to(
     folder = checkpoint("tiny-mixtral")
     engine = create(folder, 4, **settings)
     assert await answers(engine) == expect(folder, device, **settings)
+
+
+async def test_a_module_that_has_experts_drafts(
+    create: Create, checkpoint: Callable[..., Path], device: str, tmp_path: Path
+) -> None:
+    plain = checkpoint("tiny-deepseek")
+    folder = write_target(plain, tmp_path / "target", expert_module_tensors(plain))
+    engine = create(folder, speculative_config={"method": "mtp", "adaptive": False})
+    assert await answers(engine) == expect(folder, device)
+    drafts = 'spec_decode_num_drafts{method="mtp"}'
+    assert all(one.stats()[drafts] != 0 for one in engine.engines)
 
 
 async def test_an_idle_engine_multiplies_for_the_others(
