@@ -113,7 +113,7 @@ class ParallelOptions:
     @property
     def deals_engines(self) -> bool:
         """Whether machines have whole engines, not ranks of one."""
-        return self.nnodes > 1 and self.layout.size == 1
+        return self.nnodes > 1 and (self.layout.size == 1 or self.data_parallel_size > 1)
 
     @property
     def places_engines(self) -> bool:
@@ -130,9 +130,7 @@ class ParallelOptions:
         """Ranks that share a machine, as they are meant to be placed: in Ray those of a stage."""
         if self.distributed_executor_backend == "ray":
             return self.tensor_parallel_size
-        if self.deals_engines:
-            return 1
-        return self.layout.size // self.nnodes
+        return self.layout.size // (1 if self.deals_engines else self.nnodes)
 
     def ranks_of(self, node: int) -> range:
         """Return the ranks of a machine, of those that are started one by one."""
@@ -218,12 +216,6 @@ class ParallelOptions:
                 "[config] --nnodes starts machines one by one; got "
                 f"--distributed-executor-backend {self.distributed_executor_backend} as well. "
                 "Leave one out."
-            )
-        if self.data_parallel_size > 1 and not self.deals_engines:
-            raise ConfigError(
-                "[config] --nnodes deals ranks of one engine, or engines of one rank; got "
-                f"--data-parallel-size {self.data_parallel_size} and {self.layout.size} ranks "
-                "each. Leave one out, or start each engine by itself."
             )
         if self.data_parallel_size > 1 and self.shares_experts:
             raise ConfigError(

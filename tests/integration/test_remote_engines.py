@@ -22,8 +22,8 @@ from tools.random_checkpoint import PRESETS, random_checkpoint
 from tools.serve_process import ServeProcess
 
 RAY = ["--distributed-executor-backend", "ray"]
-#: From a loss until the engine is used again.
-BACK_SECONDS = 20.0
+#: Until what belonged to a lost engine is gone.
+GONE_SECONDS = 20.0
 
 
 def arguments(port: int, *flags: str) -> list[str]:
@@ -88,6 +88,26 @@ def test_an_engine_of_another_machine_is_killed(is_machine, alone, started):
     assert "Traceback" not in server.stderr + node.stderr
 
 
+def test_engines_of_several_ranks(alone, started):
+    """Each machine has all ranks of its engines; one of them is killed."""
+    port, ranks = free_port(), ["-tp", "2"]
+    server, node = ServeProcess(arguments(port, *ranks)), headless(port, *ranks)
+    started += [server, node]
+    url = server.wait_ready()
+    assert answers(url) == alone
+    wait_until_used(url)
+    assert total(url, "quire:rank_memory_bytes", engine="1", rank="1", pool="weights")
+    (engine,) = node.engines()
+    (rank,) = engine.children()
+    rank.kill()
+    wait_for(lambda: not engine.is_running(), GONE_SECONDS)
+    assert is_ready(url), "the other engine serves"
+    wait_until_used(url)
+    assert answers(url) == alone
+    assert "[rank 1] " in server.stderr
+    assert [server.end(), node.end()] == [0, 0], server.stderr + node.stderr
+
+
 def test_a_machine_serves_the_next_server_when_its_own_is_killed(alone, started):
     port = free_port()
     node = headless(port)
@@ -100,7 +120,7 @@ def test_a_machine_serves_the_next_server_when_its_own_is_killed(alone, started)
         wait_until_used(server.address)
         engine = node.engine()
         server.end(signal.SIGKILL)
-        wait_for(lambda gone=engine: not gone.is_running(), BACK_SECONDS)
+        wait_for(lambda gone=engine: not gone.is_running(), GONE_SECONDS)
     assert "its server is gone" in node.stderr
     assert node.end() == 0
     assert "Traceback" not in node.stderr
@@ -116,7 +136,7 @@ def test_a_stopped_engine_is_found_out_and_its_machine_replaces_it(started):
     stopped.suspend()
     endings = Crowd(url, [SHORT] * 8).endings()
     assert any(ending.reason == "length" for ending in endings), "the other engine answers"
-    wait_for(lambda: not stopped.is_running(), BACK_SECONDS)
+    wait_for(lambda: not stopped.is_running(), GONE_SECONDS)
     wait_until_used(url)
     assert "no step has ended for 2 s" in server.stderr
     assert [server.end(), node.end()] == [0, 0]
@@ -185,7 +205,6 @@ def test_a_prompt_computed_on_another_machine_is_found_on_this_one(started):
     ("flags", "expected"),
     [
         (["-dp", "3", "-n", "2"], "--nnodes must divide the 3 engines; got 2"),
-        (["-dp", "2", "-tp", "2", "-n", "2"], "or engines of one rank"),
         (["--disaggregate", "1p1d", "-n", "2"], "with --disaggregate all of them"),
         (["-dp", "2", "-ep", "-n", "2"], "is of engines of one machine"),
         (["-dp", "2", "-ep", *RAY], "which share experts; got --distributed-executor-backend ray"),
