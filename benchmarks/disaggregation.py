@@ -59,9 +59,10 @@ CASES: dict[str, dict[str, Any]] = {
 
 def load(case: str, folder: Path) -> EngineClient:
     """Return an engine that serves."""
-    config = EngineConfig.from_keywords(model=str(folder), memory=2**31, **CASES[case])
+    keywords = {"model": str(folder), "memory": 2**31, **CASES[case]}
     if case not in ("apart", "tcp"):
-        return EngineProxy(config)
+        return EngineProxy(EngineConfig.from_keywords(**keywords))
+    config = EngineConfig.from_keywords(**keywords, data_parallel_size=2)
 
     def load_one(number: int, own: EngineConfig, loading: Loading) -> EngineProxy:
         return EngineProxy(own, loading=loading)

@@ -68,7 +68,9 @@ class EngineLoader:
         from quire.llm.replicas.loading import load_replicas
         from quire.llm.replicas.roles import Roles
 
-        num_prefill, num_engines = options.num_engines or (0, parallel.data_parallel_size)
+        num_prefill, num_outputs = options.num_engines or (0, parallel.data_parallel_size)
+        parallel = replace(parallel, data_parallel_size=num_outputs + num_prefill)
+        config = replace(config, parallel=parallel)
         roles = Roles(
             num_prefill,
             options.disaggregate_tokens,
@@ -77,18 +79,14 @@ class EngineLoader:
             options.disaggregate_transport,
         )
         machine = read_machine()
-        others = engines_elsewhere(
-            config, machine, num_engines, num_prefill, options.log_format, loading
-        )
-        parallel = replace(parallel, data_parallel_size=num_engines, nnodes=1)
+        others = engines_elsewhere(config, machine, num_prefill, options.log_format, loading)
         if others is not None and parallel.places_engines:
-            parallel = replace(parallel, master_addr=others.address[0])
+            config = replace(config, parallel=replace(parallel, master_addr=others.address[0]))
         launchers = {} if others is None else others.launchers()
 
         def load(number: int, config: EngineConfig, loading: Loading) -> EngineProxy:
             return self._load_one(number, config, loading, launchers.get(number))
 
-        config = replace(config, parallel=parallel)
         return load_replicas(config, machine, loading, load, roles, min(launchers, default=None))
 
     def _load_one(

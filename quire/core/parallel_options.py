@@ -118,7 +118,8 @@ class ParallelOptions:
     @property
     def places_engines(self) -> bool:
         """Whether Ray places whole engines, not ranks of one."""
-        return self.distributed_executor_backend == "ray" and self.layout.size == 1
+        is_whole = self.layout.size == 1 or self.data_parallel_size > 1
+        return self.distributed_executor_backend == "ray" and is_whole
 
     def engines_of(self, node: int) -> range:
         """Return the engines of a machine."""

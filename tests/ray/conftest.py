@@ -21,11 +21,15 @@ needs_ray = pytest.mark.skipif(
 
 
 class RayCluster:
-    """A head without processors, and nodes of one each: ranks are on nodes of their own."""
+    """A head without processors, and nodes of one each: ranks are on nodes of their own.
 
-    def __init__(self) -> None:
+    Args:
+        flags: Of ``tools.ray_cluster``, for another one.
+    """
+
+    def __init__(self, *flags: str) -> None:
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "tools.ray_cluster"],
+            [sys.executable, "-m", "tools.ray_cluster", *flags],
             cwd=ROOT,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -53,9 +57,9 @@ class RayCluster:
 
 
 @pytest.fixture(scope="module")
-def cluster() -> Iterator[RayCluster]:
+def cluster(request: pytest.FixtureRequest) -> Iterator[RayCluster]:
     before = {process.pid for process in psutil.process_iter()}
-    cluster = RayCluster()
+    cluster = RayCluster(*getattr(request, "param", ()))
     assert cluster.address
     yield cluster
     cluster.end()

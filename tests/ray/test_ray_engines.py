@@ -139,14 +139,6 @@ def test_a_prompt_computed_on_another_node_is_found_on_this_one(cluster):
         assert server.end() == 0
 
 
-def test_engines_of_several_ranks_have_those_in_the_cluster(cluster, alone):
-    cluster.add()  # a node for each of the four ranks
-    with serve_on(cluster, "-dp", "2", "-tp", "2") as server:
-        assert answers(server.wait_ready()) == alone
-        wait_until_used(server.address)
-        assert server.end() == 0
-
-
 def test_a_cluster_without_room_is_said(cluster, monkeypatch):
     monkeypatch.setenv("RAY_ADDRESS", cluster.address)
     monkeypatch.setattr(ray_cluster, "PLACE_SECONDS", 2.0)
@@ -163,3 +155,13 @@ def test_no_cluster_is_said():
         assert server.popen.wait(60) == 1
         server.end()
         assert "needs a cluster; got none" in server.stderr and "Traceback" not in server.stderr
+
+
+@pytest.mark.parametrize("cluster", [["--nodes", "2", "--cpus", "2"]], indirect=True)
+def test_all_ranks_of_an_engine_are_on_one_node(cluster, alone):
+    with serve_on(cluster, "-dp", "2", "-tp", "2") as server:
+        assert answers(server.wait_ready()) == alone
+        wait_until_used(server.address)
+        (engine,) = actor(server).children()
+        assert len(engine.children()) == 1, "rank 1"
+        assert server.end() == 0

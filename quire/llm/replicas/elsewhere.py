@@ -16,7 +16,6 @@ from quire.llm.replicas.remote_engines import RemoteEngines, listen_for_machines
 def engines_elsewhere(
     config: EngineConfig,
     machine: Machine,
-    num_outputs: int,
     num_prefill: int,
     log_format: LogFormat,
     loading: Loading,
@@ -24,10 +23,9 @@ def engines_elsewhere(
     """Return where engines of other machines come; None where there are none.
 
     Args:
-        config: Of all engines, as it was given.
+        config: Of all engines.
         machine: This one.
-        num_outputs: Engines that make outputs.
-        num_prefill: Further ones, which compute prompts for them.
+        num_prefill: Of the engines, those that compute prompts for the others.
         log_format: Of the log lines of those that this server has started.
         loading: Of the model; cancelling it ends the wait for a cluster.
 
@@ -39,8 +37,9 @@ def engines_elsewhere(
         return listen_for_machines(config)
     if not parallel.places_engines:
         return None
-    num_own = num_outputs if num_prefill else 1
-    numbers = list(range(num_own, num_outputs + num_prefill))
-    threads = parallel.threads or max(1, machine.num_cores // num_own)
+    count = parallel.data_parallel_size
+    num_own = count - num_prefill if num_prefill else 1
+    numbers = list(range(num_own, count))
+    threads = parallel.threads or max(1, machine.num_cores // (num_own * parallel.layout.size))
     config = replace(config, parallel=replace(parallel, threads=threads))
     return RayEngines(Wanted(numbers, num_own, config, log_format), loading).engines

@@ -36,8 +36,10 @@ def divide(config: EngineConfig, machine: Machine, count: int) -> EngineConfig:
     threads = parallel.threads
     if threads is None:
         threads = max(1, machine.num_cores // (count * parallel.layout.size))
+    backend = parallel.distributed_executor_backend
     if parallel.places_engines:
-        count = max(count, machine.num_cores // threads)
+        count = max(count, machine.num_cores // (threads * parallel.layout.size))
+        backend = "auto"  # all ranks of an engine are on its node
     memory = cache.memory
     if memory is None and cache.free_gpu_memory_fraction is not None:
         memory = machine.free_bytes  # it is of the rest
@@ -46,7 +48,14 @@ def divide(config: EngineConfig, machine: Machine, count: int) -> EngineConfig:
     return replace(
         config,
         cache=replace(cache, memory=max(1, memory // count)),
-        parallel=replace(parallel, data_parallel_size=1, nnodes=1, node_rank=0, threads=threads),
+        parallel=replace(
+            parallel,
+            data_parallel_size=1,
+            nnodes=1,
+            node_rank=0,
+            threads=threads,
+            distributed_executor_backend=backend,
+        ),
     )
 
 
@@ -61,7 +70,7 @@ def load_replicas(
     """Load the engines of a model, all at once, in threads.
 
     Args:
-        config: Says how many.
+        config: Says how many, those of all roles.
         machine: As it was before.
         loading: Told how far the first one is.
         load: Called for each.
@@ -72,7 +81,7 @@ def load_replicas(
         QuireError: One of them cannot be loaded; those that could are shut down.
     """
     parallel = config.parallel
-    count = parallel.data_parallel_size + roles.num_prefill
+    count = parallel.data_parallel_size
     num_own = num_own or count
     others = [f"machine {n // num_own}" for n in range(num_own, count)]  # none listens there
     hosts = [parallel.master_addr] * num_own + others

@@ -37,7 +37,7 @@ class Wanted(msgspec.Struct, frozen=True):
     Attributes:
         numbers: Of the engines.
         num_own: Engines of the server's machine, for which room is left there.
-        config: Of all engines; threads are each one's.
+        config: Of all engines; threads are those of each rank.
         log_format: Of their log lines.
     """
 
@@ -118,8 +118,9 @@ class Keeper:
         self, cluster: RayCluster, wanted: Wanted, place: Place, server: socket.socket
     ) -> None:
         self._cluster, self._wanted, self._place, self._server = cluster, wanted, place, server
-        self._threads = wanted.config.parallel.threads or 1
-        room = [self._threads * wanted.num_own, *[self._threads] * len(wanted.numbers)]
+        parallel = wanted.config.parallel
+        self._processors = (parallel.threads or 1) * parallel.layout.size
+        room = [self._processors * wanted.num_own, *[self._processors] * len(wanted.numbers)]
         cluster.take_room(room, "SPREAD")
         self._runs: dict[int, Any] = {}
         for number in wanted.numbers:
@@ -149,7 +150,7 @@ class Keeper:
     def _start(self, number: int) -> None:
         part = 1 + self._wanted.numbers.index(number)
         self._runs[number] = self._cluster.start(
-            EngineActor, number, part, self._threads, self._place, self._wanted
+            EngineActor, number, part, self._processors, self._place, self._wanted
         )
 
     def _tell(self, number: int, run: Any) -> None:

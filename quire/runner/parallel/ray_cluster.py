@@ -86,14 +86,14 @@ class RayCluster:
                 "or lower --threads."
             )
 
-    def start(self, kind: type, number: int, part: int, threads: int, *arguments: object) -> Any:
+    def start(self, kind: type, number: int, part: int, processors: int, *arguments: object) -> Any:
         """Start an actor, have it run, and return what ends when it has.
 
         Args:
             kind: Its class, made with ``number``.
             number: Which it is to be, in place of an earlier one.
             part: Of the room.
-            threads: Processors that it takes of that.
+            processors: That it takes of that.
             arguments: Of its method ``run``.
         """
         from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
@@ -101,7 +101,7 @@ class RayCluster:
         actor = (
             self._ray.remote(kind)
             .options(
-                num_cpus=threads,
+                num_cpus=processors,
                 max_restarts=0,  # who started it knows whether another is wanted
                 scheduling_strategy=PlacementGroupSchedulingStrategy(
                     self._group, placement_group_bundle_index=part

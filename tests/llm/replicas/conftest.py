@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
 
 import psutil
 import pytest_asyncio
@@ -25,6 +26,9 @@ async def load_engines() -> AsyncIterator[Callable[..., ReplicatedEngine]]:
         def load_one(number: int, own: EngineConfig, loading: Loading) -> EngineProxy:
             return EngineProxy(own, loading=loading)
 
+        count = config.parallel.data_parallel_size + roles.num_prefill
+        parallel = replace(config.parallel, data_parallel_size=count)
+        config = replace(config, parallel=parallel)
         made.append(load_replicas(config, read_machine(), Loading(), load_one, roles))
         return made[-1]
 
