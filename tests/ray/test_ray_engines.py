@@ -15,7 +15,6 @@ from quire.runner.parallel import ray_cluster
 from tests.ray.conftest import RayCluster, kill_node_of, needs_ray
 from tests.robustness.conftest import (
     KILLS_OF_A_SERVER,
-    LONG,
     SHORT,
     Crowd,
     ask,
@@ -98,8 +97,9 @@ def survive(
 ) -> float:
     """Kill under load; return the seconds until the engine is used again."""
     url = server.address
-    whole, children = ask(url, LONG), actor(server).children()
-    crowd = Crowd(url, [LONG] * 12)
+    body = {**SHORT, "max_tokens": 300}
+    whole, children = ask(url, body), actor(server).children()
+    crowd = Crowd(url, [body] * 12)
     crowd.wait_until_running()
     kill(server, cluster)
     killed = time.monotonic()
