@@ -87,8 +87,10 @@ class RayEngines:
             self._listens.set_result(RemoteEngines(numbers, (news.node, 0), self._key, settings))
         engines = self._listens.result()
         send(child.socket, Place(engines.address, self._key))
+        poll = select.poll()  # descriptors may be above what select takes
+        poll.register(child.socket, select.POLLIN)
         while engines.is_open:
-            if select.select([child.socket], [], [], _LOOK_SECONDS)[0]:
+            if poll.poll(1000 * _LOOK_SECONDS):
                 failure = receive(child.socket, News).failure
                 if failure is not None:
                     self._fail(failure.error())
