@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import signal
 import threading
 import time
 from collections.abc import Callable
@@ -112,6 +113,14 @@ def survive(
     seconds = time.monotonic() - killed
     assert answers(url) == alone
     return seconds
+
+
+def test_nothing_is_left_when_the_server_is_killed(cluster):
+    with serve_on(cluster, "-dp", "2") as server:
+        server.wait_ready()
+        lost = [actor(server), *actor(server).children()]
+        server.end(signal.SIGKILL)
+        wait_for(lambda: not any(process.is_running() for process in lost), GONE_SECONDS)
 
 
 def test_lines_of_an_engine_begin_with_its_number_and_so_do_its_metrics(cluster):
