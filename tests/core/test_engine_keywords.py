@@ -64,7 +64,6 @@ def test_settings_of_other_engines_are_taken_with_a_notice() -> None:
         ({"decode_context_parallel_size": "two"}, "must be a whole number of at least 1; got"),
         ({"nnodes": 2}, "--nnodes must divide the 1 ranks"),
         ({"nnodes": 2, "tensor_parallel_size": 2, "node_rank": 2}, "--node-rank must be in 0..1"),
-        ({"nnodes": 2, "tensor_parallel_size": 2, "data_parallel_size": 2}, "engines of one rank"),
         ({"master_port": 0}, "--master-port must be in 1..65535; got 0"),
         ({"logits_processors": [print]}, "names code that would run in the engine"),
         ({"hf_overrides": {"rope_theta": 5}}, "would change the model"),
