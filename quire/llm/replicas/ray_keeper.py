@@ -122,7 +122,7 @@ class Keeper:
         self._processors = (parallel.threads or 1) * parallel.layout.size
         room = [self._processors * wanted.num_own, *[self._processors] * len(wanted.numbers)]
         cluster.take_room(room, "SPREAD")
-        self._runs: dict[int, Any] = {}
+        self._numbers: dict[Any, int] = {}  # of what runs
         for number in wanted.numbers:
             self._start(number)
 
@@ -132,26 +132,19 @@ class Keeper:
         Raises:
             OSError: It is.
         """
-        again: dict[int, float] = {}
         while not select.select([self._server], [], [], 0)[0]:
-            running = [run for number, run in self._runs.items() if number not in again]
-            ended = self._cluster.ended(running, TICK_SECONDS) if running else ()
-            for number, run in self._runs.items():
-                if run in ended:
-                    self._tell(number, run)
-                    again[number] = time.monotonic() + PAUSE_SECONDS
-            due = [number for number, moment in again.items() if moment < time.monotonic()]
-            for number in due:
-                del again[number]
+            for run in self._cluster.ended(list(self._numbers), TICK_SECONDS):
+                number = self._numbers.pop(run)
+                self._tell(number, run)
+                time.sleep(PAUSE_SECONDS)
                 self._start(number)
-            if not running:
-                time.sleep(TICK_SECONDS)
 
     def _start(self, number: int) -> None:
         part = 1 + self._wanted.numbers.index(number)
-        self._runs[number] = self._cluster.start(
+        run = self._cluster.start(
             EngineActor, number, part, self._processors, self._place, self._wanted
         )
+        self._numbers[run] = number
 
     def _tell(self, number: int, run: Any) -> None:
         failure = self._cluster.failure(run)

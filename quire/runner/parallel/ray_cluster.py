@@ -117,10 +117,10 @@ class RayCluster:
         ended: Sequence[Any] = self._ray.wait(runs, timeout=seconds)[0]
         return ended
 
-    def failure(self, run: Any, seconds: float = 2.0) -> Exception | None:
+    def failure(self, run: Any) -> Exception | None:
         """Return what an actor has ended with; None where nothing is known."""
         try:
-            self._ray.get(run, timeout=seconds)
+            self._ray.get(run, timeout=2.0)
         except self._ray.exceptions.GetTimeoutError:
             return None
         except self._ray.exceptions.RayTaskError as error:

@@ -8,11 +8,10 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import ExitStack, asynccontextmanager
 from typing import Any
 
-import httpx2
 import openai
 import pytest
-from prometheus_client.parser import text_string_to_metric_families
 
+from tests.served_engines import total
 from tools.serve_process import ServeProcess
 
 MODEL = ("quire-tiny", "--threads", "1", "--memory", "600MiB", "--max-num-seqs", "8")
@@ -98,17 +97,6 @@ async def begin_stream(client: openai.AsyncOpenAI) -> Any:
     return stream
 
 
-def total(server: ServeProcess, name: str, **labels: str) -> float:
-    """Return a metric of all engines."""
-    text = httpx2.get(f"{server.address}/metrics").text
-    return sum(
-        sample.value
-        for family in text_string_to_metric_families(text)
-        for sample in family.samples
-        if sample.name == name and labels.items() <= sample.labels.items()
-    )
-
-
 @pytest.fixture(scope="module")
 def one() -> Iterator[ServeProcess]:
     """One engine, whose answers are right."""
@@ -130,11 +118,11 @@ async def test_answers_are_those_of_one_engine(one: ServeProcess, site: str) -> 
             _, num_cached = await ask(client, "sql", f"First. {LONG}")
             if site.startswith("roles"):
                 assert num_cached or "TCP" in site, "an adapter's prompt is computed apart, too"
-                assert total(server, "quire:prefill_requests_total", place="apart") == 1
+                assert total(server.address, "quire:prefill_requests_total", place="apart") == 1
             assert await ask_all(client) == expected
             for stream in streams:
                 await stream.close()
-            while total(server, "quire:num_requests_running"):
+            while total(server.address, "quire:num_requests_running"):
                 pass  # what nobody reads ends
-            assert total(server, "quire:num_kv_blocks", state="used") == 0
+            assert total(server.address, "quire:num_kv_blocks", state="used") == 0
         assert server.end() == 0 and "Traceback" not in server.stderr
