@@ -10,8 +10,8 @@ from typing import Any
 import httpx2
 import psutil
 
-from tests.llm.replicas.test_served_replicas import total
 from tests.llm.replicas.test_shared_experts import PROMPTS
+from tests.served_engines import total
 from tools.serve_process import ServeProcess
 
 FLAGS = ("--threads", "1", "--memory", "256MiB", "--max-num-seqs", "8")
@@ -45,11 +45,11 @@ async def test_answers_are_those_of_one_engine_before_a_kill_and_after(
     with ServeProcess([*arguments, "-dp", "2", "-ep"]) as server:
         assert await ask_all(server, temperature=0) == greedy
         for way in ("asked", "served"):
-            assert total(server, "quire:shared_expert_rows_total", engine="1", way=way) > 0
+            assert total(server.address, "quire:shared_expert_rows_total", engine="1", way=way) > 0
         engines = server.engines()
         assert len(engines) == 2
         long = asyncio.create_task(ask_all(server, temperature=0, max_tokens=1500))
-        while not total(server, "quire:num_requests_running", engine="1"):
+        while not total(server.address, "quire:num_requests_running", engine="1"):
             await asyncio.sleep(0.05)
         engines[1].kill()
         assert {one for one in await long if isinstance(one, str)} <= {"ServiceUnavailableError"}
