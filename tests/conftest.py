@@ -16,7 +16,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import hypothesis
 import pytest
 
 from quire.core.errors import NoKernelError
@@ -26,13 +25,7 @@ from tools.random_checkpoint import PRESETS, random_checkpoint
 #: Its Python is a link to the machine's; the folder makes it another one, so it is not resolved.
 LLAMA_ENVIRONMENT = Path(__file__).absolute().parents[1] / ".venv-llama"
 
-pytest_plugins = ["tests.required"]
-
-# On CI a red run means that the change broke something: the same examples every time. At a desk
-# each run tries new ones.
-hypothesis.settings.register_profile("ci", derandomize=True, database=None)
-if os.environ.get("CI"):
-    hypothesis.settings.load_profile("ci")
+pytest_plugins = ["tests.required", "tests.durations", "tests.circles"]
 
 
 @pytest.fixture(scope="session")

@@ -1,0 +1,108 @@
+"""Which circle runs what: the one table that says so, and the pytest plugin that follows it.
+
+A test lives in the innermost circle that can catch its fault:
+
+0. ``scripts/test --changed``: the files of tests whose imports reach what changed.
+1. ``make test``: every function. The rows of its parameters are a covering array
+   (``tests/covering.py``), of models there are three, repeated things are repeated twice, and
+   hypothesis tries the same examples each time.
+2. ``.ci/run``: circle 1, and what needs an environment of its own: the core install, clients,
+   sanitizers, and the ARM and Ray runs where their code has changed.
+3. ``scripts/test --all``: all rows, examples at random, faults fifty times.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from pathlib import Path
+
+import hypothesis
+import pytest
+from xdist.scheduler import LoadGroupScheduling
+
+from tests.covering import cover
+from tests.durations import read_durations
+
+ROOT = Path(__file__).parents[1]
+
+#: Random models that stand for all in the small circles: the plain one, latents, and experts.
+MODELS = ("tiny-llama", "tiny-deepseek", "tiny-mixtral")
+#: Parameters whose values are models, of which the small circles run these.
+MODEL_PARAMETERS = ("family", "preset")
+#: Files, or functions, for which all rows are the promise: every model in the lattice of equal
+#: tokens, against the reference, and on ranks.
+WHOLE = (
+    "tests/integration/test_equality.py",
+    "tests/integration/test_reference.py",
+    "tests/integration/test_ranks.py",
+)
+#: Parameters that are wanted once a value, in no pairs: what a row means is the same on each.
+UNPAIRED = frozenset({"isa", "threads"})
+
+hypothesis.settings.register_profile("fixed", derandomize=True, database=None)
+hypothesis.settings.register_profile("random", database=None, print_blob=True)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Say how much is run."""
+    parser.addoption(
+        "--all", action="store_true", help="circle 3: all rows of parameters, examples at random"
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Choose hypothesis' examples: fixed, so that a red run means a change that broke something."""
+    hypothesis.settings.load_profile("random" if config.getoption("--all") else "fixed")
+
+
+def _of_models(items: list[pytest.Function]) -> list[pytest.Function]:
+    """Return the rows of a function for :data:`MODELS`; all where none of them is in a row."""
+    for parameter in MODEL_PARAMETERS:
+        found = [item for item in items if item.callspec.params.get(parameter) in MODELS]
+        items = found or items
+    return items
+
+
+def _reduced(name: str, items: list[pytest.Function]) -> list[pytest.Function]:
+    """Return the rows of a function that the small circles run."""
+    if len(items) < 2 or name.startswith(WHOLE):
+        return items
+    items = _of_models(items)
+    return [items[n] for n in cover(name, [item.callspec.params for item in items], UNPAIRED)]
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out rows that only circle 3 runs; put first what takes longest."""
+    if not config.getoption("--all"):
+        functions: dict[str, list[pytest.Function]] = {}
+        for item in items:
+            if isinstance(item, pytest.Function) and hasattr(item, "callspec"):
+                name = f"{item.location[0]}::{item.getparent(pytest.Class) or ''}::{item.originalname}"
+                functions.setdefault(name, []).append(item)
+        kept = {id(item) for name, rows in functions.items() for item in _reduced(name, rows)}
+        left_out = {id(item) for rows in functions.values() for item in rows} - kept
+        config.hook.pytest_deselected(items=[item for item in items if id(item) in left_out])
+        items[:] = [item for item in items if id(item) not in left_out]
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        _longest_first(items)
+
+
+def _longest_first(items: list[pytest.Item]) -> None:
+    """Order whole files by the seconds that they last took; new ones come first."""
+    seconds = read_durations()
+    items.sort(key=lambda item: -seconds.get(item.location[0], 1e9))
+
+
+class Scheduling(LoadGroupScheduling):
+    """Keeps a file on one worker, and all files together that share a running server."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        group: str = super()._split_scope(nodeid)
+        return group.split("::", 1)[0]
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> Scheduling | None:
+    """Schedule whole files in the order in which they were collected."""
+    return Scheduling(config, log) if config.getvalue("dist") == "loadgroup" else None

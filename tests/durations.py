@@ -1,0 +1,161 @@
+"""What each room of tests costs: measured by every run, kept, and held to a budget.
+
+A pytest plugin. CPU seconds are those of a test's own process and of the processes that it has
+waited for, so a server counts where it ends.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import time
+import tomllib
+from collections import Counter
+from collections.abc import Generator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+#: What the last whole run here took; else what a run took that somebody committed.
+LAST = ROOT / "build/durations.json"
+KEPT = ROOT / "tests/durations.json"
+BUDGET = ROOT / "tests/budget.toml"
+#: A room may take this many times its budget before the run fails: machines differ.
+TOLERATED = 1.5
+
+
+def read_durations() -> dict[str, float]:
+    """Return the wall seconds that each file of tests took in the last run that was kept."""
+    for path in (LAST, KEPT):
+        if path.exists():
+            return {name: row["wall"] for name, row in json.loads(path.read_text()).items()}
+    return {}
+
+
+def cpu_seconds() -> float:
+    """Return the CPU seconds of this process and its ended children."""
+    both = map(resource.getrusage, (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+    return sum(usage.ru_utime + usage.ru_stime for usage in both)
+
+
+def room_of(name: str) -> str:
+    """Return the room of a file: the folder of ``tests/`` that it is in."""
+    parts = Path(name).parts
+    return parts[1] if len(parts) > 2 else "."
+
+
+def rooms_over(spent: dict[str, float], budget: dict[str, float]) -> list[str]:
+    """Return a line for each room that took more than its seconds, or that has no budget."""
+    lines = []
+    for room, seconds in sorted(spent.items()):
+        allowed = budget.get(room)
+        if allowed is None:
+            lines.append(f"{room}: {seconds:.0f} CPU s, and no budget. Add it to tests/budget.toml.")
+        elif seconds > allowed:
+            state = "FAILED" if seconds > TOLERATED * allowed else "over"
+            lines.append(f"{room}: {seconds:.0f} CPU s of {allowed:.0f}: {state}.")
+    return lines
+
+
+class Durations:
+    """Adds up what tests took, in the process that prints the summary."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self._config = config
+        self.files: dict[str, Counter[str]] = {}
+        #: CPU seconds of whole workers: collection and imports besides tests.
+        self.total = 0.0
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Add a test."""
+        found = dict(report.user_properties).get("seconds")
+        if report.when == "teardown" and isinstance(found, list | tuple):
+            row = self.files.setdefault(report.location[0], Counter())
+            row.update(cpu=found[0], wall=found[1], items=1)
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_testnodedown(self, node: Any, error: object) -> None:
+        """Take a worker's total."""
+        self.total += getattr(node, "workeroutput", {}).get("cpu_seconds", 0.0)
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        """Write what files took; fail where a room took far too long."""
+        self.total = self.total or cpu_seconds()
+        LAST.parent.mkdir(exist_ok=True)
+        rows = {
+            name: {"items": row["items"], "cpu": round(row["cpu"], 2), "wall": round(row["wall"], 2)}
+            for name, row in sorted(self.files.items())
+        }
+        LAST.write_text(json.dumps(rows, indent=0) + "\n")
+        if any("FAILED" in line for line in self._over()) and not session.exitstatus:
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+    def _rooms(self) -> dict[str, Counter[str]]:
+        rooms: dict[str, Counter[str]] = {}
+        for name, row in self.files.items():
+            rooms.setdefault(room_of(name), Counter()).update(row)
+        of_tests = sum(row["cpu"] for row in rooms.values())
+        rooms["collection"] = Counter(cpu=max(self.total - of_tests, 0.0))
+        return rooms
+
+    def _over(self) -> list[str]:
+        budget = tomllib.loads(BUDGET.read_text())["cpu_seconds"]
+        return rooms_over({name: row["cpu"] for name, row in self._rooms().items()}, budget)
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        """Print the rooms, the dearest first, and those over their budget."""
+        terminalreporter.section("rooms: items, CPU seconds, wall seconds")
+        rooms = sorted(self._rooms().items(), key=lambda pair: -pair[1]["cpu"])
+        for name, row in rooms:
+            terminalreporter.write_line(
+                f"{name:<14}{row['items']:>7.0f}{row['cpu']:>9.1f}{row['wall']:>9.1f}"
+            )
+        items, cpu = sum(r["items"] for _, r in rooms), sum(r["cpu"] for _, r in rooms)
+        terminalreporter.write_line(f"{'all':<14}{items:>7.0f}{cpu:>9.1f}")
+        for line in self._over():
+            terminalreporter.write_line(f"over budget: {line}", red=True)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Whole runs of circle 1 are held to the budget; parts of it, or --all, are not."""
+    parser.addoption("--durations-of-rooms", action="store_true", help="and fail over budget")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Add up in the main process only."""
+    if config.getoption("--durations-of-rooms") and "PYTEST_XDIST_WORKER" not in os.environ:
+        config.pluginmanager.register(Durations(config))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    """Note what stands on the clocks before a test's fixtures are made."""
+    item.stash[_BEGUN] = cpu_seconds(), time.monotonic()
+    return (yield)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Say in a test's last report what all of it took."""
+    report = yield
+    if report.when == "teardown":
+        cpu, wall = item.stash[_BEGUN]
+        seconds = cpu_seconds() - cpu, time.monotonic() - wall
+        report.user_properties.append(("seconds", [round(value, 4) for value in seconds]))
+    return report
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Tell the main process what this worker took."""
+    if hasattr(session.config, "workeroutput"):
+        session.config.workeroutput["cpu_seconds"] = cpu_seconds()
+
+
+_BEGUN = pytest.StashKey[tuple[float, float]]()
