@@ -14,17 +14,13 @@ A test lives in the innermost circle that can catch its fault:
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
-from pathlib import Path
+from typing import Any
 
 import hypothesis
 import pytest
-from xdist.scheduler import LoadGroupScheduling
 
 from tests.covering import cover
 from tests.durations import read_durations
-
-ROOT = Path(__file__).parents[1]
 
 #: Random models that stand for all in the small circles: the plain one, latents, and experts.
 MODELS = ("tiny-llama", "tiny-deepseek", "tiny-mixtral")
@@ -79,7 +75,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         functions: dict[str, list[pytest.Function]] = {}
         for item in items:
             if isinstance(item, pytest.Function) and hasattr(item, "callspec"):
-                name = f"{item.location[0]}::{item.getparent(pytest.Class) or ''}::{item.originalname}"
+                name = (
+                    f"{item.location[0]}::{item.getparent(pytest.Class) or ''}::{item.originalname}"
+                )
                 functions.setdefault(name, []).append(item)
         kept = {id(item) for name, rows in functions.items() for item in _reduced(name, rows)}
         left_out = {id(item) for rows in functions.values() for item in rows} - kept
@@ -95,14 +93,9 @@ def _longest_first(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: -seconds.get(item.location[0], 1e9))
 
 
-class Scheduling(LoadGroupScheduling):
-    """Keeps a file on one worker, and all files together that share a running server."""
-
-    def _split_scope(self, nodeid: str) -> str:
-        group: str = super()._split_scope(nodeid)
-        return group.split("::", 1)[0]
-
-
-def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> Scheduling | None:
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     """Schedule whole files in the order in which they were collected."""
-    return Scheduling(config, log) if config.getvalue("dist") == "loadgroup" else None
+    from tests.scheduling import FileScheduling
+
+    return FileScheduling(config, log) if config.getvalue("dist") == "loadgroup" else None

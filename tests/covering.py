@@ -1,7 +1,7 @@
 """Which rows of a test's parameters the smaller circles run: a covering array.
 
-Every value of every parameter once, then pairs of values of different parameters, greedily. It knows
-no test and no circle: ``tests/circles.py`` says what is reduced.
+Every value of every parameter once, then pairs of values of different parameters, greedily. It
+knows no test and no circle: ``tests/circles.py`` says what is reduced.
 """
 
 from __future__ import annotations
@@ -52,9 +52,7 @@ def _wanted(rows: Sequence[Row], unpaired: frozenset[str]) -> list[frozenset[Has
     for row in atoms:
         covered: set[Hashable] = {atom for parameter in row for atom in parameter}
         for one, other in combinations(row, 2):
-            covered.update(
-                (a, b) for a in one if a[0] in paired for b in other if b[0] in paired
-            )
+            covered.update((a, b) for a in one if a[0] in paired for b in other if b[0] in paired)
         wanted.append(frozenset(covered))
     return wanted
 

@@ -53,7 +53,9 @@ def rooms_over(spent: dict[str, float], budget: dict[str, float]) -> list[str]:
     for room, seconds in sorted(spent.items()):
         allowed = budget.get(room)
         if allowed is None:
-            lines.append(f"{room}: {seconds:.0f} CPU s, and no budget. Add it to tests/budget.toml.")
+            lines.append(
+                f"{room}: {seconds:.0f} CPU s, and no budget. Add it to tests/budget.toml."
+            )
         elif seconds > allowed:
             state = "FAILED" if seconds > TOLERATED * allowed else "over"
             lines.append(f"{room}: {seconds:.0f} CPU s of {allowed:.0f}: {state}.")
@@ -87,7 +89,7 @@ class Durations:
         self.total = self.total or cpu_seconds()
         LAST.parent.mkdir(exist_ok=True)
         rows = {
-            name: {"items": row["items"], "cpu": round(row["cpu"], 2), "wall": round(row["wall"], 2)}
+            name: {key: round(row[key], 2) for key in ("items", "cpu", "wall")}
             for name, row in sorted(self.files.items())
         }
         LAST.write_text(json.dumps(rows, indent=0) + "\n")
