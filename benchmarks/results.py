@@ -1,6 +1,9 @@
 """How every benchmark here measures and writes: interleaved rounds, medians, spread, one JSON file.
 
-Owns timing statistics and the result file; knows nothing of what is measured.
+Owns timing statistics and the result file; knows nothing of what is measured. A file says, as
+``benchmarks/claims.toml`` does, which rooms it ``measures`` and what is ``wanted``: a number and a
+direction by path. ``scripts/check`` judges files that README or docs name; ``missed`` of a rule and
+``kept`` of a file that is old are reasons, written by hand and gone when it is measured again.
 """
 
 from __future__ import annotations
@@ -18,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import processor
+from benchmarks.wanted import claim
 from quire.core.processor import name_processor
 
 RESULTS = Path(__file__).parent / "results"
@@ -104,6 +108,7 @@ def write(name: str, results: Any, **extra: Any) -> Path:
         "commit": commit(),
         "command": " ".join(["python", *(_relative(word) for word in sys.argv)]),
         "machine": machine(),
+        **claim(name),
         **extra,
         "results": results,
     }
@@ -126,7 +131,8 @@ def merge(
     path = RESULTS / f"{name}.json"
     document = json.loads(path.read_text()) if path.exists() else {"runs": {}, "results": {}}
     date = datetime.now(UTC).isoformat(timespec="seconds")
-    document |= {"name": name, **extra}
+    document.pop("kept", None)
+    document |= {"name": name, **claim(name), **extra}
     document["runs"][date] = {
         "commit": commit(),
         "command": " ".join(["python", *(_relative(word) for word in sys.argv)]),
