@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 
 import pytest
@@ -235,17 +236,22 @@ def test_all_offenders_are_listed_at_once(repository):
     assert len(repository.complaints()) == 4
 
 
-def test_a_shallow_history_is_refused_with_its_remedy(repository, tmp_path):
+def test_a_shallow_history_is_said_and_numbers_are_judged(repository, tmp_path):
+    """``make check`` is for those, too, who took the last commit alone."""
+    repository.put(ratio=1.0)
+    repository.change("native/dot.cpp")
     clone = tmp_path / "clone"
     repository.git("clone", "--quiet", "--depth", "1", f"file://{repository.root}", str(clone))
-    (complaint,) = check_results.check(clone)[0]
-    assert "got a shallow clone. Run git fetch --unshallow." in complaint
+    (complaint,), notes = check_results.check(clone)
+    assert "ratio" in complaint
+    assert "got a shallow clone. Run git fetch --unshallow." in notes[0]
 
 
-def test_no_history_at_all(tmp_path, monkeypatch):
-    monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
-    (complaint,) = check_results.check(tmp_path)[0]
-    assert "the git history must be readable" in complaint and "Run this in a clone." in complaint
+def test_no_history_at_all(repository, tmp_path, monkeypatch):
+    copy = shutil.copytree(repository.root, tmp_path / "copy", ignore=lambda *_: [".git"])
+    monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path))
+    _, notes = check_results.check(copy)
+    assert "the git history must be readable" in notes[0] and "Run this in a clone." in notes[0]
 
 
 @pytest.mark.parametrize(
