@@ -1,0 +1,359 @@
+"""``python -m`` from an interpreter that has imported Quire already, for processes that tests kill.
+
+:class:`Preforked` stands where a test has ``subprocess.Popen([sys.executable, "-m", ...])``::
+
+    process = Preforked([sys.executable, "-m", "quire.cli.main", "serve"], stderr=PIPE, text=True)
+    process.send_signal(signal.SIGINT)
+    assert process.wait(60) == 0
+
+The first one starts a process with one thread that imports :data:`PRELOADED` (about a second), and
+each is a fork of that: it has a pid, an exit code and an end of its own, and is as ``python -m``
+leaves it (``__main__``, ``sys.argv``, working folder, environment, signals, standard streams), less
+the second of imports. It ends as an interpreter does: the fork runs out of the main module.
+
+What differs from a fresh interpreter, so that a test of it needs ``subprocess``:
+
+- Its parent is the process that forks, which ends it when the tests have ended, and its command
+  line (``/proc/PID/cmdline``) is that one's. Children that it starts are as always.
+- Standard input is the null device.
+- ``sys.modules`` has more in it, and a module's top level has run before the environment was set.
+  Variables that are read there (:data:`READ_EARLY`) get a process of their own to fork from.
+- Its CPU time is not that of this process's children; :attr:`Preforked.cpu_seconds` has it.
+"""
+
+from __future__ import annotations
+
+import array
+import atexit
+import gc
+import importlib
+import io
+import json
+import os
+import runpy
+import select
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import IO, Any
+
+ROOT = Path(__file__).parents[1]
+#: What ``quire serve`` imports on its way to its first answer.
+PRELOADED = (
+    "quire.cli.serve",
+    "quire.cli.serve_models",
+    "quire.server.app",
+    "quire.server.loading_app",
+    "quire.llm.async_llm",
+    "quire.llm.dry_run",
+    "uvicorn.lifespan.on",
+    "uvicorn.loops.uvloop",
+    "uvicorn.protocols.http.h11_impl",
+    "uvicorn.protocols.websockets.wsproto_impl",
+)
+#: Beginnings of the variables that are read when an interpreter starts or a module is imported.
+READ_EARLY = (
+    *("COV", "GLIBC", "LANG", "LC_", "LD_", "MALLOC_", "MKL_", "OMP_", "OPENBLAS_"),
+    *("PROMETHEUS", "PYTHON", "QUIRE_CPU_ISA"),
+)
+_SIZE, _PID, _END = struct.Struct("<I"), struct.Struct("<i"), struct.Struct("<id")
+_CODE = "import sys; from tests.preforked import serve; serve(int(sys.argv[1]))"
+
+
+class Preforked:
+    """A running ``python -m module arguments``, with what tests use of ``subprocess.Popen``.
+
+    Args:
+        args: The interpreter, ``-m``, the module and its arguments.
+        cwd: Folder that it runs in. None: this process's.
+        env: Its whole environment. None: this process's.
+        stdout: ``subprocess.PIPE`` or ``DEVNULL``, an open file, or None for this process's.
+        stderr: The same, or ``subprocess.STDOUT``.
+        text: Pipes are read as text.
+        start_new_session: It leads a session of its own.
+
+    Attributes:
+        pid: Process id.
+        returncode: Exit code, below 0 of a signal; None as long as none was asked for and had.
+        cpu_seconds: User's and system's time of it and of the children it waited for, at its end.
+    """
+
+    def __init__(
+        self,
+        args: Sequence[str],
+        *,
+        cwd: str | os.PathLike[str] | None = None,
+        env: Mapping[str, str] | None = None,
+        stdout: int | IO[Any] | None = None,
+        stderr: int | IO[Any] | None = None,
+        text: bool = False,
+        start_new_session: bool = False,
+    ) -> None:
+        assert list(args[:2]) == [sys.executable, "-m"], args
+        self.args = args
+        self.returncode: int | None = None
+        self.cpu_seconds = 0.0
+        environment = dict(os.environ if env is None else env)
+        request = {
+            "module": args[2],
+            "arguments": list(args[3:]),
+            "cwd": os.fspath(cwd or os.getcwd()),
+            "environment": environment,
+            "session": start_new_session,
+            "cores": sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else [],
+        }
+        self._status, theirs = socket.socketpair()
+        self.stdout, output = _stream(stdout, 1, text)
+        self.stderr, errors = (None, output) if stderr == subprocess.STDOUT else _stream(
+            stderr, 2, text
+        )  # fmt: skip
+        try:
+            _fork_server(environment).send(request, [theirs.fileno(), output, errors])
+        finally:
+            theirs.close()
+            for descriptor in {output, errors} - {1, 2}:
+                os.close(descriptor)
+        self.pid: int = _PID.unpack(self._receive(_PID.size))[0]
+
+    def _receive(self, size: int) -> bytes:
+        data = self._status.recv(size, socket.MSG_WAITALL)
+        assert len(data) == size, "the process that forks has ended"
+        return data
+
+    def poll(self) -> int | None:
+        """Return the exit code if it has ended."""
+        if self.returncode is None and select.select([self._status], [], [], 0)[0]:
+            self.returncode, self.cpu_seconds = _END.unpack(self._receive(_END.size))
+            self._status.close()
+        return self.returncode
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Return the exit code when it has ended.
+
+        Raises:
+            subprocess.TimeoutExpired: It has not in ``timeout`` seconds.
+        """
+        if self.returncode is None:
+            select.select([self._status], [], [], timeout)
+        code = self.poll()
+        if code is None:
+            raise subprocess.TimeoutExpired(list(self.args), timeout or 0.0)
+        return code
+
+    def communicate(self, timeout: float | None = None) -> tuple[Any, Any]:
+        """Read the pipes to their ends and wait; return what stdout's and stderr's had."""
+        found: dict[int, Any] = {}
+        pipes = [(i, pipe) for i, pipe in enumerate((self.stdout, self.stderr)) if pipe]
+        readers = [
+            threading.Thread(target=lambda i=i, pipe=pipe: found.update({i: pipe.read()}))
+            for i, pipe in pipes
+        ]
+        for reader in readers:
+            reader.start()
+        self.wait(timeout)
+        for reader in readers:
+            reader.join()
+        for _, pipe in pipes:
+            pipe.close()
+        return found.get(0), found.get(1)
+
+    def send_signal(self, number: int) -> None:
+        """Send a signal unless it has ended."""
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+    def terminate(self) -> None:
+        """Send SIGTERM unless it has ended."""
+        self.send_signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """Send SIGKILL unless it has ended."""
+        self.send_signal(signal.SIGKILL)
+
+    def __enter__(self) -> Preforked:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        for pipe in (self.stdout, self.stderr):
+            if pipe is not None:
+                pipe.close()
+        self.wait()
+
+
+def _stream(wanted: int | IO[Any] | None, own: int, text: bool) -> tuple[IO[Any] | None, int]:
+    """Return this process's end of a standard stream, if any, and the descriptor of the other."""
+    if wanted is None:
+        return None, own
+    if wanted == subprocess.DEVNULL:
+        return None, os.open(os.devnull, os.O_WRONLY)
+    if wanted != subprocess.PIPE:
+        return None, os.dup(wanted if isinstance(wanted, int) else wanted.fileno())
+    read, write = os.pipe()
+    return open(read, "r" if text else "rb"), write
+
+
+class _ForkServer:
+    """The process that forks, seen from the tests."""
+
+    def __init__(self, environment: Mapping[str, str]) -> None:
+        self._control, theirs = socket.socketpair()
+        self._lock = threading.Lock()
+        with theirs:
+            self._process = subprocess.Popen(
+                [sys.executable, "-c", _CODE, str(theirs.fileno())],
+                cwd=ROOT,
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                pass_fds=[theirs.fileno()],
+            )
+        atexit.register(self.end)
+
+    def send(self, request: Mapping[str, Any], descriptors: Sequence[int]) -> None:
+        data = json.dumps(request).encode()
+        with self._lock:
+            socket.send_fds(self._control, [_SIZE.pack(len(data))], list(descriptors))
+            self._control.sendall(data)
+
+    def end(self) -> None:
+        self._control.close()
+        self._process.wait(60)
+
+
+_servers: dict[tuple[tuple[str, str], ...], _ForkServer] = {}
+
+
+def _fork_server(environment: Mapping[str, str]) -> _ForkServer:
+    """Return the process that forks for an environment, started when first asked for."""
+    key = tuple(sorted(row for row in environment.items() if row[0].startswith(READ_EARLY)))
+    if key not in _servers:
+        early = {name: value for name, value in environment.items() if name.startswith(READ_EARLY)}
+        plain = {k: v for k, v in os.environ.items() if not k.startswith(READ_EARLY)}
+        _servers[key] = _ForkServer({**plain, **early})
+    return _servers[key]
+
+
+def serve(control: int) -> None:
+    """Fork as told on a socket until it is closed; in a fork, run the module and return."""
+    for name in PRELOADED:
+        importlib.import_module(name)
+    tasks = Path("/proc/self/task")
+    threads = len(list(tasks.iterdir())) if tasks.exists() else threading.active_count()
+    assert threads == 1, f"a fork has one thread, and its origin had {threads}"
+    gc.collect()
+    request = _Forks(socket.socket(fileno=control)).next_request()
+    if request is not None:
+        _become(request)
+
+
+class _Forks:
+    """The loop of the process that forks."""
+
+    def __init__(self, control: socket.socket) -> None:
+        self._control = control
+        self._running: dict[int, socket.socket] = {}
+        self._woken, self._wake = socket.socketpair()
+        self._wake.setblocking(False)
+        self._woken.setblocking(False)
+        signal.set_wakeup_fd(self._wake.fileno(), warn_on_full_buffer=False)
+        self._before = {
+            signal.SIGCHLD: signal.signal(signal.SIGCHLD, lambda *_: None),
+            # A terminal's Ctrl-C is for the tests, which end this by closing the socket.
+            signal.SIGINT: signal.signal(signal.SIGINT, signal.SIG_IGN),
+        }
+
+    def next_request(self) -> dict[str, Any] | None:
+        """Return in each fork with what it shall be; in the origin at the end with None."""
+        while True:
+            ready, _, _ = select.select([self._control, self._woken], [], [])
+            if self._woken in ready:
+                self._woken.recv(4096)
+                self._reap()
+            if self._control not in ready:
+                continue
+            if (message := self._receive()) is None:
+                break
+            request, (status, output, errors) = message
+            pid = os.fork()
+            if pid == 0:
+                os.close(status)
+                self._leave(output, errors)
+                return request
+            os.close(output)
+            os.close(errors)
+            self._running[pid] = socket.socket(fileno=status)
+            self._running[pid].sendall(_PID.pack(pid))
+        for pid in self._running:
+            os.kill(pid, signal.SIGKILL)
+        return None
+
+    def _receive(self) -> tuple[dict[str, Any], array.array[int]] | None:
+        head, descriptors, _, _ = socket.recv_fds(self._control, _SIZE.size, 3)
+        if not head:
+            return None
+        head += self._control.recv(_SIZE.size - len(head), socket.MSG_WAITALL)
+        data = self._control.recv(_SIZE.unpack(head)[0], socket.MSG_WAITALL)
+        return json.loads(data), array.array("i", descriptors)
+
+    def _reap(self) -> None:
+        while self._running:
+            pid, status, usage = os.wait4(-1, os.WNOHANG)
+            if pid == 0:
+                return
+            code = os.waitstatus_to_exitcode(status)
+            told = self._running.pop(pid)
+            with told, suppress(OSError):  # the test does not ask any more
+                told.sendall(_END.pack(code, usage.ru_utime + usage.ru_stime))
+
+    def _leave(self, output: int, errors: int) -> None:
+        """Drop, in a fork, what the origin has, and take the standard streams."""
+        signal.set_wakeup_fd(-1)
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+        for stream in (self._control, self._woken, self._wake, *self._running.values()):
+            stream.close()
+        self._running.clear()
+        for descriptor, standard in ((output, 1), (errors, 2)):
+            os.dup2(descriptor, standard)
+        os.close(output)
+        os.close(errors)
+
+
+def _become(request: dict[str, Any]) -> None:
+    """Run a module as ``python -m`` does, in a fork."""
+    if request["session"]:
+        os.setsid()
+    if request["cores"]:
+        os.sched_setaffinity(0, request["cores"])
+    os.environ.clear()
+    os.environ.update(request["environment"])
+    os.chdir(request["cwd"])
+    time.tzset()
+    _renew(sys.stdout, 1, line_buffering=os.isatty(1))
+    _renew(sys.stderr, 2, line_buffering=True)
+    sys.path[0] = os.getcwd()
+    sys.argv = ["-m", *request["arguments"]]
+    sys.orig_argv = [sys.executable, "-m", request["module"], *request["arguments"]]
+    main = sys.modules["__main__"].__dict__
+    for name in [name for name in main if not name.startswith("__")]:
+        del main[name]
+    sys.modules.pop(request["module"], None)
+    # What `python -m` itself calls; `run_module` would put another `__main__` back at its end.
+    runpy._run_module_as_main(request["module"])  # type: ignore[attr-defined]
+
+
+def _renew(stream: Any, descriptor: int, *, line_buffering: bool) -> None:
+    """Make a standard stream again for another file; modules that have it at hand keep it."""
+    encoding, errors, name = stream.encoding, stream.errors, stream.name
+    raw = io.FileIO(descriptor, "w", closefd=False)
+    raw.name = name  # type: ignore[misc]
+    stream.__init__(
+        io.BufferedWriter(raw), encoding=encoding, errors=errors, line_buffering=line_buffering
+    )
