@@ -246,7 +246,7 @@ def serve(control: int) -> None:
         importlib.import_module(name)
     tasks = Path("/proc/self/task")
     threads = len(list(tasks.iterdir())) if tasks.exists() else threading.active_count()
-    assert threads == 1, f"a fork has one thread, and its origin had {threads}"
+    assert threads == 1, f"{threads} threads, of which a fork has one: OPENBLAS_NUM_THREADS=1?"
     gc.collect()
     request = _Forks(socket.socket(fileno=control)).next_request()
     if request is not None:
