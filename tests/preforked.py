@@ -15,7 +15,7 @@ What differs from a fresh interpreter, so that a test of it needs ``subprocess``
 
 - Its parent is the process that forks, which ends it when the tests have ended, and its command
   line (``/proc/PID/cmdline``) is that one's. Children that it starts are as always.
-- Standard input is the null device.
+- Standard input is the null device unless it is told otherwise.
 - ``sys.modules`` has more in it, and a module's top level has run before the environment was set.
   Variables that are read there (:data:`READ_EARLY`) get a process of their own to fork from.
 - Its CPU time is not that of this process's children; :attr:`Preforked.cpu_seconds` has it.
@@ -61,7 +61,7 @@ PRELOADED = (
 #: Beginnings of the variables that are read when an interpreter starts or a module is imported.
 READ_EARLY = (
     *("COV", "GLIBC", "LANG", "LC_", "LD_", "MALLOC_", "MKL_", "OMP_", "OPENBLAS_"),
-    *("PROMETHEUS", "PYTHON", "QUIRE_CPU_ISA"),
+    *("PROMETHEUS", "PYTHON", "QUIRE_CPU_ISA", "QUIRE_LOG_LEVEL"),
 )
 _SIZE, _PID, _END = struct.Struct("<I"), struct.Struct("<i"), struct.Struct("<id")
 _CODE = "import sys; from tests.preforked import serve; serve(int(sys.argv[1]))"
@@ -74,6 +74,7 @@ class Preforked:
         args: The interpreter, ``-m``, the module and its arguments.
         cwd: Folder that it runs in. None: this process's.
         env: Its whole environment. None: this process's.
+        stdin: ``subprocess.PIPE``, an open file, or ``DEVNULL``.
         stdout: ``subprocess.PIPE`` or ``DEVNULL``, an open file, or None for this process's.
         stderr: The same, or ``subprocess.STDOUT``.
         text: Pipes are read as text.
@@ -91,6 +92,7 @@ class Preforked:
         *,
         cwd: str | os.PathLike[str] | None = None,
         env: Mapping[str, str] | None = None,
+        stdin: int | IO[Any] = subprocess.DEVNULL,
         stdout: int | IO[Any] | None = None,
         stderr: int | IO[Any] | None = None,
         text: bool = False,
@@ -110,15 +112,16 @@ class Preforked:
             "cores": sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else [],
         }
         self._status, theirs = socket.socketpair()
+        merged = stderr == subprocess.STDOUT
+        self.stdin, their_input = _stream(stdin, 0, text)
         self.stdout, output = _stream(stdout, 1, text)
-        self.stderr, errors = (None, output) if stderr == subprocess.STDOUT else _stream(
-            stderr, 2, text
-        )  # fmt: skip
+        self.stderr, errors = (None, output) if merged else _stream(stderr, 2, text)
+        streams = [their_input, output, errors]
         try:
-            _fork_server(environment).send(request, [theirs.fileno(), output, errors])
+            _fork_server(environment).send(request, [theirs.fileno(), *streams])
         finally:
             theirs.close()
-            for descriptor in {output, errors} - {1, 2}:
+            for descriptor in set(streams) - {0, 1, 2}:
                 os.close(descriptor)
         self.pid: int = _PID.unpack(self._receive(_PID.size))[0]
 
@@ -147,8 +150,12 @@ class Preforked:
             raise subprocess.TimeoutExpired(list(self.args), timeout or 0.0)
         return code
 
-    def communicate(self, timeout: float | None = None) -> tuple[Any, Any]:
-        """Read the pipes to their ends and wait; return what stdout's and stderr's had."""
+    def communicate(self, input: Any = None, timeout: float | None = None) -> tuple[Any, Any]:
+        """Write to stdin and close it, read the other pipes to their ends, and wait.
+
+        Returns:
+            What stdout's and stderr's pipes had; None without one.
+        """
         found: dict[int, Any] = {}
         pipes = [(i, pipe) for i, pipe in enumerate((self.stdout, self.stderr)) if pipe]
         readers = [
@@ -157,6 +164,10 @@ class Preforked:
         ]
         for reader in readers:
             reader.start()
+        if self.stdin is not None:
+            with suppress(BrokenPipeError), self.stdin:
+                if input:
+                    self.stdin.write(input)
         self.wait(timeout)
         for reader in readers:
             reader.join()
@@ -181,7 +192,7 @@ class Preforked:
         return self
 
     def __exit__(self, *exception: object) -> None:
-        for pipe in (self.stdout, self.stderr):
+        for pipe in (self.stdin, self.stdout, self.stderr):
             if pipe is not None:
                 pipe.close()
         self.wait()
@@ -192,10 +203,12 @@ def _stream(wanted: int | IO[Any] | None, own: int, text: bool) -> tuple[IO[Any]
     if wanted is None:
         return None, own
     if wanted == subprocess.DEVNULL:
-        return None, os.open(os.devnull, os.O_WRONLY)
+        return None, os.open(os.devnull, os.O_RDWR)
     if wanted != subprocess.PIPE:
         return None, os.dup(wanted if isinstance(wanted, int) else wanted.fileno())
     read, write = os.pipe()
+    if own == 0:
+        return open(write, "w" if text else "wb"), read
     return open(read, "r" if text else "rb"), write
 
 
@@ -280,14 +293,14 @@ class _Forks:
                 continue
             if (message := self._receive()) is None:
                 break
-            request, (status, output, errors) = message
+            request, (status, *streams) = message
             pid = os.fork()
             if pid == 0:
                 os.close(status)
-                self._leave(output, errors)
+                self._leave(streams)
                 return request
-            os.close(output)
-            os.close(errors)
+            for descriptor in streams:
+                os.close(descriptor)
             self._running[pid] = socket.socket(fileno=status)
             self._running[pid].sendall(_PID.pack(pid))
         for pid in self._running:
@@ -295,7 +308,7 @@ class _Forks:
         return None
 
     def _receive(self) -> tuple[dict[str, Any], array.array[int]] | None:
-        head, descriptors, _, _ = socket.recv_fds(self._control, _SIZE.size, 3)
+        head, descriptors, _, _ = socket.recv_fds(self._control, _SIZE.size, 4)
         if not head:
             return None
         head += self._control.recv(_SIZE.size - len(head), socket.MSG_WAITALL)
@@ -312,7 +325,7 @@ class _Forks:
             with told, suppress(OSError):  # the test does not ask any more
                 told.sendall(_END.pack(code, usage.ru_utime + usage.ru_stime))
 
-    def _leave(self, output: int, errors: int) -> None:
+    def _leave(self, streams: Sequence[int]) -> None:
         """Drop, in a fork, what the origin has, and take the standard streams."""
         signal.set_wakeup_fd(-1)
         for number, handler in self._before.items():
@@ -320,10 +333,9 @@ class _Forks:
         for stream in (self._control, self._woken, self._wake, *self._running.values()):
             stream.close()
         self._running.clear()
-        for descriptor, standard in ((output, 1), (errors, 2)):
+        for standard, descriptor in enumerate(streams):
             os.dup2(descriptor, standard)
-        os.close(output)
-        os.close(errors)
+            os.close(descriptor)
 
 
 def _become(request: dict[str, Any]) -> None:
@@ -336,6 +348,7 @@ def _become(request: dict[str, Any]) -> None:
     os.environ.update(request["environment"])
     os.chdir(request["cwd"])
     time.tzset()
+    _renew(sys.stdin, 0, line_buffering=False)
     _renew(sys.stdout, 1, line_buffering=os.isatty(1))
     _renew(sys.stderr, 2, line_buffering=True)
     sys.path[0] = os.getcwd()
@@ -352,8 +365,9 @@ def _become(request: dict[str, Any]) -> None:
 def _renew(stream: Any, descriptor: int, *, line_buffering: bool) -> None:
     """Make a standard stream again for another file; modules that have it at hand keep it."""
     encoding, errors, name = stream.encoding, stream.errors, stream.name
-    raw = io.FileIO(descriptor, "w", closefd=False)
+    raw = io.FileIO(descriptor, "w" if descriptor else "r", closefd=False)
     raw.name = name  # type: ignore[misc]
+    buffer = io.BufferedWriter(raw) if descriptor else io.BufferedReader(raw)
     stream.__init__(
-        io.BufferedWriter(raw), encoding=encoding, errors=errors, line_buffering=line_buffering
+        buffer, encoding=encoding, errors=errors, newline="\n", line_buffering=line_buffering
     )

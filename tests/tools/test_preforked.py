@@ -69,21 +69,21 @@ def start(tmp_path: Path) -> Callable[..., Any]:
 
 
 def fresh(*args: Any, **options: Any) -> subprocess.Popen[str]:
-    return subprocess.Popen(*args, stdin=subprocess.DEVNULL, **options)
+    return subprocess.Popen(*args, **{"stdin": subprocess.DEVNULL, **options})
 
 
 @pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="the module lists Linux' /proc")
 @pytest.mark.parametrize("word", ENDINGS)
 def test_it_is_as_a_fresh_interpreter(start: Callable[..., Any], word: str) -> None:
-    ends = []
+    ends, given = [], {"stdin": subprocess.PIPE} if word == "exit" else {}
     for kind in (fresh, Preforked):
-        process = start(kind, word)
-        output, errors = process.communicate(60)
+        process = start(kind, word, **given)
+        output, errors = process.communicate("one\r\ntwo" if given else None, timeout=60)
         ends.append((process.returncode, json.loads(output.splitlines()[0]), errors.splitlines()))
         assert output.splitlines()[1:] == ["a thread's end"] * (word == "thread") + ["at the end"]
     (code, seen, errors), (own_code, own_seen, own_errors) = ends
     assert code == own_code == ENDINGS[word]
-    assert own_seen == seen
+    assert own_seen == seen and seen["stdin"] == ("one\r\ntwo" if given else "")
     # The traceback has the lines of what the fork came from on top.
     assert own_errors[0] == errors[0] and own_errors[-1] == errors[-1]
 
@@ -106,7 +106,7 @@ def test_streams_go_where_they_are_told_to(start: Callable[..., Any], tmp_path: 
         assert start(Preforked, stdout=log, stderr=subprocess.STDOUT).wait(60) == 0
     assert "an error" in (tmp_path / "log").read_text().splitlines()
     process = start(Preforked, stdout=subprocess.DEVNULL)
-    assert process.communicate(60) == (None, "an error\n")
+    assert process.communicate(timeout=60) == (None, "an error\n")
 
 
 def test_quire_ends_by_its_own_rules() -> None:
@@ -114,7 +114,7 @@ def test_quire_ends_by_its_own_rules() -> None:
     for words, code in ((["version"], 0), (["show", "no/where"], 1), (["calc", "--no"], 2)):
         done = subprocess.run([*command, *words], capture_output=True, text=True)
         process = Preforked([*command, *words], stdout=-1, stderr=-1, text=True)
-        assert process.communicate(60) == (done.stdout, done.stderr)
+        assert process.communicate(timeout=60) == (done.stdout, done.stderr)
         assert process.returncode == done.returncode == code
 
 
@@ -124,4 +124,4 @@ def test_variables_that_are_read_early_have_an_origin_of_their_own() -> None:
         environment |= {"QUIRE_CPU_ISA": isa} if isa else {}
         command = [sys.executable, "-m", "quire.cli.main", "version"]
         process = Preforked(command, env=environment, stdout=subprocess.PIPE, text=True)
-        assert process.communicate(60)[0].strip().endswith("scalar") == (isa == "scalar")
+        assert process.communicate(timeout=60)[0].strip().endswith("scalar") == (isa == "scalar")
