@@ -261,6 +261,7 @@ def serve(control: int) -> None:
     threads = len(list(tasks.iterdir())) if tasks.exists() else threading.active_count()
     assert threads == 1, f"{threads} threads, of which a fork has one: OPENBLAS_NUM_THREADS=1?"
     gc.collect()
+    gc.freeze()  # a fork's collector has nothing to look for in them
     request = _Forks(socket.socket(fileno=control)).next_request()
     if request is not None:
         _become(request)

@@ -12,7 +12,7 @@ import pytest
 
 from quire import LLM
 from quire.core.errors import ModelLoadError
-from tests.cli.conftest import COMMAND, ENVIRONMENT
+from tests.commands import COMMAND, environment
 
 Damage = Callable[[Path], object]
 
@@ -102,11 +102,9 @@ def test_what_cannot_run_is_one_line(quire, model, args, words):
 @pytest.mark.parametrize("mode", ["strict", "surrogateescape"])
 def test_bytes_that_are_no_text_are_told_in_words(model, mode):
     def run(*args: str, stdin: bytes) -> subprocess.CompletedProcess[bytes]:
-        environment = ENVIRONMENT | {"PYTHONIOENCODING": f"utf-8:{mode}"}
+        variables = environment(PYTHONIOENCODING=f"utf-8:{mode}")
         command = [*COMMAND, args[0], str(model), *args[1:], "--memory", "64MiB"]
-        return subprocess.run(
-            command, input=stdin, capture_output=True, timeout=60, env=environment
-        )
+        return subprocess.run(command, input=stdin, capture_output=True, timeout=60, env=variables)
 
     result = run("generate", "--prompt", "-", stdin=b"abc\xff")
     assert (result.returncode, result.stdout) == (1, b"")
@@ -122,7 +120,7 @@ def test_a_full_disk_is_one_line(model):
     with open("/dev/full", "w") as full:
         command = [*COMMAND, "generate", str(model), "--prompt", "x", "--memory", "64MiB"]
         result = subprocess.run(
-            command, stdout=full, stderr=subprocess.PIPE, timeout=60, env=ENVIRONMENT, text=True
+            command, stdout=full, stderr=subprocess.PIPE, timeout=60, env=environment(), text=True
         )
     assert result.returncode == 1
     assert result.stderr == "quire: [Errno 28] No space left on device\n"

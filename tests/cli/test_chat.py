@@ -6,7 +6,7 @@ import json
 import signal
 import subprocess
 
-from tests.cli.conftest import COMMAND, ENVIRONMENT
+from tests.commands import COMMAND, environment
 
 GREEDY = ("--temperature", "0", "--max-tokens", "6")
 
@@ -87,7 +87,7 @@ def test_interrupt_stops_the_answer_and_not_the_chat(model, tmp_path):
     saved = tmp_path / "saved.json"
     command = [*COMMAND, "chat", str(model), "--temperature", "0", "--max-tokens", "1900"]
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    with subprocess.Popen(command, **pipes, env=ENVIRONMENT) as process:
+    with subprocess.Popen(command, **pipes, env=environment()) as process:
         process.stdin.write(b"hello\n")
         process.stdin.flush()
         assert process.stdout.read(1)

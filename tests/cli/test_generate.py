@@ -8,7 +8,7 @@ import subprocess
 
 import pytest
 
-from tests.cli.conftest import COMMAND, ENVIRONMENT
+from tests.commands import COMMAND, environment
 from tools.hostile_pictures import picture
 from tools.random_checkpoint import PRESETS, random_checkpoint
 
@@ -86,7 +86,7 @@ def test_interrupt_ends_with_130(model):
     command = [*COMMAND, "generate", str(model), "--prompt", "x", "--max-tokens", "2000"]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     # Greedy, so that this model is known not to stop by itself within that time.
-    with subprocess.Popen([*command, "--temperature", "0"], **pipes, env=ENVIRONMENT) as process:
+    with subprocess.Popen([*command, "--temperature", "0"], **pipes, env=environment()) as process:
         assert process.stdout.read(1)
         process.send_signal(signal.SIGINT)
         _, errors = process.communicate(timeout=60)
@@ -97,7 +97,7 @@ def test_interrupt_ends_with_130(model):
 def test_reader_that_goes_away_is_no_traceback(model):
     command = [*COMMAND, "generate", str(model), "--prompt", "x", "--max-tokens", "2000"]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    with subprocess.Popen([*command, "--temperature", "0"], **pipes, env=ENVIRONMENT) as process:
+    with subprocess.Popen([*command, "--temperature", "0"], **pipes, env=environment()) as process:
         assert process.stdout.read(1)
         process.stdout.close()
         errors = process.stderr.read()

@@ -14,7 +14,6 @@ from quire.cli.engine_flags import config_fields
 from quire.cli.main import COMMANDS
 from quire.core import machine_speed
 from quire.server.options import ServerOptions
-from tests.cli.conftest import ENVIRONMENT
 
 
 def test_help_lists_every_command(quire):
@@ -117,7 +116,6 @@ def test_doctor_reports_what_it_found(quire):
 def test_doctor_measures_and_remembers(tmp_path, quire, monkeypatch):
     """The ridge is the division of two lines above it."""
     monkeypatch.setenv("QUIRE_CACHE", str(tmp_path))
-    monkeypatch.setitem(ENVIRONMENT, "QUIRE_CACHE", str(tmp_path))
     printed = quire("doctor", "--json")
     assert printed.returncode == 0, printed.stderr
     speed, native = machine_speed.remembered(), json.loads(printed.stdout)["native"]

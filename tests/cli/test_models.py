@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import subprocess
 from pathlib import Path
 
 import httpx2
 import pytest
 
-from tests.cli.conftest import COMMAND, ENVIRONMENT
+from tests.commands import run_quire
 from tests.models.hub_stand_in import HubStandIn, serving
 from tools.serve_process import ServeProcess
 
@@ -21,14 +20,7 @@ def quire_with(tmp_path):
 
     def with_settings(**settings: str):
         def run(*args: str, code: int = 0, stdin: str = "") -> str:
-            done = subprocess.run(
-                [*COMMAND, *args],
-                input=stdin,
-                capture_output=True,
-                text=True,
-                timeout=60,
-                env=ENVIRONMENT | own | settings,
-            )
+            done = run_quire(*args, stdin=stdin, **(own | settings))
             assert done.returncode == code, done.stderr
             return done.stdout if code == 0 else done.stderr
 

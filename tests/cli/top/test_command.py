@@ -19,7 +19,7 @@ from collections.abc import Iterator
 import httpx2
 import pytest
 
-from tests.cli.conftest import COMMAND, ENVIRONMENT
+from tests.commands import COMMAND, environment
 from tests.cli.test_serve_loading import Held
 from tools.serve_process import ServeProcess
 
@@ -71,12 +71,12 @@ class Terminal:
         fcntl.ioctl(other, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
         self._other = other
         self.before = termios.tcgetattr(other)
-        environment = {**ENVIRONMENT, "TERM": "xterm"}
+        variables = environment(TERM="xterm")
         for name in ("COLUMNS", "LINES"):
-            environment.pop(name, None)
+            variables.pop(name, None)
         self.process = subprocess.Popen(
             [*COMMAND, "top", "--base-url", address, "--interval", "0.2", "--window", "2"],
-            stdin=other, stdout=other, stderr=subprocess.PIPE, env=environment,
+            stdin=other, stdout=other, stderr=subprocess.PIPE, env=variables,
             preexec_fn=lambda: _take_terminal(other),
         )  # fmt: skip
         self.output = b""
@@ -140,7 +140,7 @@ def test_a_view_is_printed_where_there_is_no_terminal(server, load, quire):
 def test_json_agrees_with_the_counters_of_the_server(server, quire):
     """All the load comes between the two readings, so that each figure is a hand count."""
     command = [*COMMAND, "top", "--base-url", server.address, "--json", "--interval", "5"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=ENVIRONMENT) as top:
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment()) as top:
         end = time.monotonic() + 60
         while "path=/models" not in server.stderr and "/models" not in server.stderr:
             assert time.monotonic() < end
@@ -179,7 +179,7 @@ def test_the_terminal_is_as_before_after_any_end(server, terminal, end, code):
 def test_lines_of_json_end_by_an_interrupt(server):
     command = [*COMMAND, "top", "--base-url", server.address, "--json", "--interval", "0.2"]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    with subprocess.Popen(command, text=True, env=ENVIRONMENT, **pipes) as top:
+    with subprocess.Popen(command, text=True, env=environment(), **pipes) as top:
         assert json.loads(top.stdout.readline())["state"] == "ready"
         top.send_signal(signal.SIGINT)
         assert top.wait(30) == 130
@@ -249,9 +249,9 @@ def test_a_key_is_sent_and_its_lack_is_an_error(device, quire, monkeypatch):
         server.wait_ready()
         command = [*COMMAND, "top", "--base-url", server.address, "--once", "--json"]
         for key, code in (("secret", 0), ("wrong", 1)):
-            environment = {**ENVIRONMENT, "QUIRE_API_KEY": key}
+            variables = environment(QUIRE_API_KEY=key)
             found = subprocess.run(
-                command, capture_output=True, text=True, env=environment, timeout=60
+                command, capture_output=True, text=True, env=variables, timeout=60
             )
             assert found.returncode == code, found.stderr
             assert "Traceback" not in found.stderr
