@@ -5,8 +5,9 @@ command gets standard streams, arguments, environment, logging and warnings of i
 been started; then all is as before, and a thread or a process that it leaves fails the test.
 
 A command runs in a process of its own (:mod:`tests.preforked`) when its first word is one of
-:data:`FORKED`, or when a variable has changed that a module reads when it is imported. What is about
-the process itself (signals, a terminal, a pipe that breaks, what is imported) starts ``python -m``.
+:data:`FORKED`, or when a variable has changed that a module reads when it is imported. What is
+about the process itself (signals, a terminal, a pipe that breaks, what is imported) starts
+``python -m``.
 """
 
 from __future__ import annotations
@@ -113,7 +114,7 @@ class _Streams:
 
     def __init__(self, stdin: str) -> None:
         self._input = stdin.encode("utf-8", "surrogateescape")
-        self._files = [tempfile.TemporaryFile() for _ in range(2)]
+        self._files = [tempfile.TemporaryFile() for _ in range(2)]  # noqa: SIM115
         self.texts: list[str] = []
 
     def __enter__(self) -> _Streams:

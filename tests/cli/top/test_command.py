@@ -19,8 +19,8 @@ from collections.abc import Iterator
 import httpx2
 import pytest
 
-from tests.commands import COMMAND, environment
 from tests.cli.test_serve_loading import Held
+from tests.commands import COMMAND, environment
 from tools.serve_process import ServeProcess
 
 SMALL = ("--memory", "64MiB", "--threads", "1")
