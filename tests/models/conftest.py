@@ -432,18 +432,18 @@ def oracle_logits():
 
 
 @pytest.fixture(scope="session")
-def oracle_greedy():
-    """Return a function that gives transformers' most likely ids after a prompt."""
+def oracle_next(oracle_logits):
+    """Return a function that gives transformers' most likely id after each of some ids.
 
-    def greedy(model, prompt, num_tokens):
-        output = []
-        with torch.no_grad():
-            for _ in range(num_tokens):
-                logits = model(torch.tensor([[*prompt, *output]])).logits
-                output.append(int(logits[0, -1].argmax()))
-        return output
+    Ids that are each the most likely one after those before them are its greedy ones, by induction:
+    a token's logits look at nothing after it. One pass over all of them says so.
+    """
 
-    return greedy
+    def following(model, prompt, output):
+        logits = oracle_logits(model, [*prompt, *output[:-1]])
+        return logits[len(prompt) - 1 :].argmax(-1).tolist()
+
+    return following
 
 
 @pytest.fixture
