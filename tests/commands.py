@@ -51,13 +51,14 @@ def environment(**settings: str) -> dict[str, str]:
 
 
 def run_quire(
-    *args: str, stdin: str = "", timeout: float = 60, **settings: str
+    *args: str, stdin: str = "", cwd: Path | None = None, timeout: float = 60, **settings: str
 ) -> subprocess.CompletedProcess[str]:
     """Run ``quire`` to its end.
 
     Args:
         args: Those after ``quire``.
         stdin: What it reads.
+        cwd: Folder that it runs in.
         timeout: Of a process of its own, in seconds.
         **settings: Variables added to the environment.
     """
@@ -65,31 +66,37 @@ def run_quire(
     early = {k: v for k, v in variables.items() if k.startswith(_EARLY) and k not in SETTINGS}
     known = {k: v for k, v in _EARLY_VALUES.items() if k not in SETTINGS}
     if args[:1] and args[0] in FORKED or early != known:
-        return fork_quire(*args, stdin=stdin, timeout=timeout, **settings)
-    with _Streams(stdin) as streams, _process_state(args, variables), _nothing_left():
+        return fork_quire(*args, stdin=stdin, cwd=cwd, timeout=timeout, **settings)
+    with _Streams(stdin) as streams, _process_state(args, variables, cwd), _nothing_left():
         code = _main()
     return Done([*COMMAND, *args], code, *streams.texts)
 
 
 def fork_quire(
-    *args: str, stdin: str = "", timeout: float = 60, **settings: str
+    *args: str, stdin: str = "", cwd: Path | None = None, timeout: float = 60, **settings: str
 ) -> subprocess.CompletedProcess[str]:
     """Do what :func:`run_quire` does, in a process of its own."""
-    pipe = subprocess.PIPE
-    process = Preforked(
-        [*COMMAND, *args],
-        env=environment(**settings),
-        stdin=pipe,
-        stdout=pipe,
-        stderr=pipe,
-        text=True,
-    )
+    command = [*COMMAND, *args]
+    return fork(command, stdin=stdin, cwd=cwd, timeout=timeout, env=environment(**settings))
+
+
+def fork(
+    command: list[str],
+    *,
+    env: Mapping[str, str],
+    stdin: str = "",
+    cwd: Path | None = None,
+    timeout: float = 60,
+) -> subprocess.CompletedProcess[str]:
+    """Run what :class:`Preforked` takes to its end, as ``subprocess.run`` does."""
+    streams = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    process = Preforked(command, env=env, cwd=cwd, text=True, **streams)
     try:
         output, errors = process.communicate(stdin, timeout=timeout)
     except subprocess.TimeoutExpired:
         process.kill()
         raise
-    return Done([*COMMAND, *args], process.returncode, output, errors)
+    return Done(command, process.returncode, output, errors)
 
 
 def _main() -> int:
@@ -166,13 +173,17 @@ class _Streams:
 
 
 @contextlib.contextmanager
-def _process_state(args: tuple[str, ...], variables: Mapping[str, str]) -> Iterator[None]:
+def _process_state(
+    args: tuple[str, ...], variables: Mapping[str, str], cwd: Path | None
+) -> Iterator[None]:
     """Give the command what a new process has, and put back what this one had."""
     before = sys.argv, dict(os.environ), Path.cwd(), sys.getswitchinterval()
     handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     sys.argv = [str(Path(quire.__file__).parent / "cli" / "main.py"), *args]
     os.environ.clear()
     os.environ.update(variables)
+    if cwd is not None:
+        os.chdir(cwd)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     try:

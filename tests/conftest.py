@@ -10,8 +10,6 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 import logging
 import shutil
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -20,6 +18,7 @@ import pytest
 
 from quire.core.errors import NoKernelError
 from quire.kernels.registry import create_backend
+from tests.commands import run_quire
 from tools.random_checkpoint import PRESETS, random_checkpoint
 
 #: Its Python is a link to the machine's; the folder makes it another one, so it is not resolved.
@@ -95,8 +94,7 @@ def llama_source() -> Path:
 def gguf(tmp_path_factory: pytest.TempPathFactory) -> bytes:
     """quire-tiny as a GGUF file's bytes."""
     path = tmp_path_factory.mktemp("gguf") / "tiny.gguf"
-    command = [sys.executable, "-m", "quire.cli.main", "convert", "quire-tiny", str(path)]
-    subprocess.run(command, check=True, capture_output=True)
+    assert run_quire("convert", "quire-tiny", str(path)).returncode == 0
     return path.read_bytes()
 
 

@@ -1,4 +1,4 @@
-"""``python -m`` from an interpreter that has imported Quire already, for processes that tests kill.
+"""``python -m`` and ``-c`` from an interpreter that has imported Quire, for processes to kill.
 
 :class:`Preforked` stands where a test has ``subprocess.Popen([sys.executable, "-m", ...])``::
 
@@ -71,7 +71,7 @@ class Preforked:
     """A running ``python -m module arguments``, with what tests use of ``subprocess.Popen``.
 
     Args:
-        args: The interpreter, ``-m``, the module and its arguments.
+        args: The interpreter, ``-m`` or ``-c``, the module or the code, and its arguments.
         cwd: Folder that it runs in. None: this process's.
         env: Its whole environment. None: this process's.
         stdin: ``subprocess.PIPE``, an open file, or ``DEVNULL``.
@@ -98,14 +98,13 @@ class Preforked:
         text: bool = False,
         start_new_session: bool = False,
     ) -> None:
-        assert list(args[:2]) == [sys.executable, "-m"], args
+        assert args[0] == sys.executable and args[1] in ("-m", "-c"), args
         self.args = args
         self.returncode: int | None = None
         self.cpu_seconds = 0.0
         environment = dict(os.environ if env is None else env)
         request = {
-            "module": args[2],
-            "arguments": list(args[3:]),
+            "arguments": list(args[1:]),
             "cwd": os.fspath(cwd or os.getcwd()),
             "environment": environment,
             "session": start_new_session,
@@ -254,7 +253,7 @@ def _fork_server(environment: Mapping[str, str]) -> _ForkServer:
 
 
 def serve(control: int) -> None:
-    """Fork as told on a socket until it is closed; in a fork, run the module and return."""
+    """Fork as told on a socket until it is closed; in a fork, run what is asked for and return."""
     for name in PRELOADED:
         importlib.import_module(name)
     tasks = Path("/proc/self/task")
@@ -340,7 +339,7 @@ class _Forks:
 
 
 def _become(request: dict[str, Any]) -> None:
-    """Run a module as ``python -m`` does, in a fork."""
+    """Run a module or code as a new interpreter does, in a fork."""
     if request["session"]:
         os.setsid()
     if request["cores"]:
@@ -352,15 +351,19 @@ def _become(request: dict[str, Any]) -> None:
     _renew(sys.stdin, 0, line_buffering=False)
     _renew(sys.stdout, 1, line_buffering=os.isatty(1))
     _renew(sys.stderr, 2, line_buffering=True)
-    sys.path[0] = os.getcwd()
-    sys.argv = ["-m", *request["arguments"]]
-    sys.orig_argv = [sys.executable, "-m", request["module"], *request["arguments"]]
+    option, code, *arguments = request["arguments"]
+    sys.argv = [option, *arguments]
+    sys.orig_argv = [sys.executable, *request["arguments"]]
     main = sys.modules["__main__"].__dict__
     for name in [name for name in main if not name.startswith("__")]:
         del main[name]
-    sys.modules.pop(request["module"], None)
+    if option == "-c":
+        exec(compile(code, "<string>", "exec"), main)
+        return
+    sys.path[0] = os.getcwd()
+    sys.modules.pop(code, None)
     # What `python -m` itself calls; `run_module` would put another `__main__` back at its end.
-    runpy._run_module_as_main(request["module"])  # type: ignore[attr-defined]
+    runpy._run_module_as_main(code)  # type: ignore[attr-defined]
 
 
 def _renew(stream: Any, descriptor: int, *, line_buffering: bool) -> None:

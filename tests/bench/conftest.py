@@ -2,67 +2,33 @@
 
 from __future__ import annotations
 
-import os
 import re
 import socket
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
+from functools import partial
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
-COMMAND = [sys.executable, "-m", "quire.cli.main"]
-ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "NO_COLOR": "1", "COLUMNS": "100"}
+from tests.commands import SETTINGS, run_quire
+from tools.serve_process import ServeProcess
 
 
 @pytest.fixture(scope="session")
 def server() -> Iterator[str]:
     """The address of ``quire serve`` with quire-tiny."""
-    flags = ["serve", "--port", "0", "--memory", "256MiB", "--threads", "1"]
-    process = subprocess.Popen(
-        [*COMMAND, *flags, "--disable-uvicorn-access-log"],
-        cwd=ROOT,
-        env=ENVIRONMENT,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    assert process.stderr is not None
-    address, lines = None, []
-    for line in process.stderr:
-        lines.append(line)
-        found = re.match(r"ready: (\S+) serves", line)
-        if found:
-            address = found[1]
-            break
-    assert address, "".join(lines)
-    drain = threading.Thread(target=process.stderr.read)
-    drain.start()
-    yield address
-    process.terminate()
-    assert process.wait(60) == 0
-    drain.join()
-    process.stderr.close()
+    flags = ["--memory", "256MiB", "--threads", "1", "--disable-uvicorn-access-log"]
+    with ServeProcess(flags, **SETTINGS) as process:
+        yield process.wait_ready()
+        assert process.end() == 0, process.stderr
 
 
 @pytest.fixture(scope="session")
 def bench() -> Callable[..., subprocess.CompletedProcess[str]]:
     """Run ``quire bench serve`` with arguments."""
-
-    def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [*COMMAND, "bench", "serve", *arguments],
-            capture_output=True,
-            text=True,
-            timeout=120,
-            env=ENVIRONMENT,
-            cwd=ROOT,
-        )
-
-    return run
+    return partial(run_quire, "bench", "serve")
 
 
 class Script:

@@ -7,8 +7,8 @@ import importlib.util
 import json
 import math
 import subprocess
-import sys
 from collections.abc import Callable, Iterator
+from functools import partial
 
 import pytest
 
@@ -21,7 +21,8 @@ from quire.bench.spec_options import SpecOptions
 from quire.bench.spec_report import spec_document
 from quire.bench.workload import Job
 from quire.core.errors import ConfigError
-from tools.serve_process import ROOT, ServeProcess
+from tests.commands import run_quire
+from tools.serve_process import ServeProcess
 
 #: Always as many: what an engine that adapts proposes depends on measured times.
 CONFIG = '{"method": "ngram", "num_speculative_tokens": 4, "adaptive": false}'
@@ -55,12 +56,7 @@ def proposing() -> Iterator[str]:
 @pytest.fixture(scope="session")
 def bench_spec() -> Callable[..., subprocess.CompletedProcess[str]]:
     """Run ``quire bench spec`` with arguments."""
-
-    def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-m", "quire.cli.main", "bench", "spec", *arguments]
-        return subprocess.run(command, capture_output=True, text=True, timeout=120, cwd=ROOT)
-
-    return run
+    return partial(run_quire, "bench", "spec")
 
 
 def test_a_server_with_and_without(proposing, bench_spec, tmp_path):

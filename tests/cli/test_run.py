@@ -16,6 +16,7 @@ import httpx2
 import psutil
 import pytest
 
+from tests.commands import run_quire
 from tests.models.hub_stand_in import HubStandIn, serving
 
 QUESTION = "What is the capital of France?"
@@ -36,9 +37,8 @@ def url(tmp_path, monkeypatch):
             process.wait(30)
 
 
-def quire(*arguments, **settings):
-    command = [sys.executable, "-m", "quire.cli.main", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120, **settings)
+def quire(*arguments, input=""):
+    return run_quire(*arguments, stdin=input, timeout=120)
 
 
 def converse(arguments, lines):
@@ -141,7 +141,7 @@ def test_a_prompt_of_nothing_is_refused(url):
 
 
 def test_a_model_that_nobody_has_is_refused_with_a_reason(url):
-    found = quire("run", "no/such-model", "Hi", "--base-url", url, env=None)
+    found = quire("run", "no/such-model", "Hi", "--base-url", url)
     assert found.returncode == 1
     assert "no/such-model" in found.stderr and "Traceback" not in found.stderr
 

@@ -25,6 +25,7 @@ from quire.cli.main import cli
 from quire.models.preset_file import read_preset_file
 from quire.quantizing.scheme import read_rules
 from quire.server.access.authentication import read_key_file
+from tests.commands import environment, fork, run_quire
 from tools.random_adapter import random_adapter
 from tools.random_checkpoint import PRESETS, random_checkpoint
 from tools.serve_process import ServeProcess
@@ -137,15 +138,18 @@ def desk(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def run(command: list[str], folder: Path, **options: object) -> str:
+def run(command: list[str], folder: Path) -> str:
     """Run a command to its end; return what it prints."""
+    settings = {"PYTHONPATH": str(ROOT), "QUIRE_CACHE": str(folder / "cache")}  # names are made
+    variables = environment(**settings)
     if command[0] == "quire":
-        command = [sys.executable, "-m", "quire.cli.main", *command[1:]]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-    environment["QUIRE_CACHE"] = str(folder / "cache")  # names are made and removed
-    done = subprocess.run(
-        command, cwd=folder, capture_output=True, text=True, timeout=240, env=environment
-    )
+        done = run_quire(*command[1:], cwd=folder, QUIRE_CACHE=settings["QUIRE_CACHE"])
+    elif command[0] == sys.executable:
+        done = fork(command, cwd=folder, timeout=240, env=variables)
+    else:
+        done = subprocess.run(
+            command, cwd=folder, capture_output=True, text=True, timeout=240, env=variables
+        )
     assert done.returncode == 0, f"{shlex.join(command)}\n{done.stdout}\n{done.stderr}"
     return done.stdout
 

@@ -109,6 +109,15 @@ def test_streams_go_where_they_are_told_to(start: Callable[..., Any], tmp_path: 
     assert process.communicate(timeout=60) == (None, "an error\n")
 
 
+def test_code_runs_as_a_module_does(tmp_path: Path) -> None:
+    code = "import sys; print(sys.argv, sys.path[0], __name__, sorted(vars())); sys.exit(3)"
+    command = [sys.executable, "-c", code, "a", "b"]
+    made = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    process = Preforked(command, cwd=tmp_path, stdout=subprocess.PIPE, text=True)
+    assert process.communicate(timeout=60)[0] == made.stdout
+    assert process.returncode == made.returncode == 3
+
+
 def test_quire_ends_by_its_own_rules() -> None:
     command = [sys.executable, "-m", "quire.cli.main"]
     for words, code in ((["version"], 0), (["show", "no/where"], 1), (["calc", "--no"], 2)):

@@ -20,7 +20,8 @@ import httpx2
 import pytest
 
 from tests.cli.test_serve_loading import Held
-from tests.commands import COMMAND, environment
+from tests.commands import COMMAND, environment, run_quire
+from tests.preforked import Preforked
 from tools.serve_process import ServeProcess
 
 SMALL = ("--memory", "64MiB", "--threads", "1")
@@ -140,7 +141,7 @@ def test_a_view_is_printed_where_there_is_no_terminal(server, load, quire):
 def test_json_agrees_with_the_counters_of_the_server(server, quire):
     """All the load comes between the two readings, so that each figure is a hand count."""
     command = [*COMMAND, "top", "--base-url", server.address, "--json", "--interval", "5"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment()) as top:
+    with Preforked(command, stdout=subprocess.PIPE, text=True, env=environment()) as top:
         end = time.monotonic() + 60
         while "path=/models" not in server.stderr and "/models" not in server.stderr:
             assert time.monotonic() < end
@@ -247,12 +248,9 @@ def test_a_key_is_sent_and_its_lack_is_an_error(device, quire, monkeypatch):
     arguments = ["quire-tiny", "--device", device, *SMALL, "--api-key", "secret"]
     with ServeProcess(arguments) as server:
         server.wait_ready()
-        command = [*COMMAND, "top", "--base-url", server.address, "--once", "--json"]
+        command = ["top", "--base-url", server.address, "--once", "--json"]
         for key, code in (("secret", 0), ("wrong", 1)):
-            variables = environment(QUIRE_API_KEY=key)
-            found = subprocess.run(
-                command, capture_output=True, text=True, env=variables, timeout=60
-            )
+            found = run_quire(*command, QUIRE_API_KEY=key)
             assert found.returncode == code, found.stderr
             assert "Traceback" not in found.stderr
     assert "401" in found.stderr
