@@ -3,6 +3,7 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
+#include <algorithm>
 #include <fstream>
 #include <sstream>
 #include <stdexcept>
@@ -31,6 +32,30 @@ std::vector<std::string> names_of(const char* (*isa)(int)) {
   std::vector<std::string> names;
   for (int i = 0; isa(i); ++i) names.emplace_back(isa(i));
   return names;
+}
+
+// Whether two tables have one function for a kernel.
+bool share_kernel(const Kernels& one, const Kernels& other, const std::string& kernel) {
+#define QUIRE_KERNEL(result, name, arguments) \
+  if (kernel == #name) return one.name == other.name;
+#include "include/kernels.def"
+#undef QUIRE_KERNEL
+  throw std::invalid_argument("[own_isas] kernel must be one of kernels.def; got " + kernel + ".");
+}
+
+// Those instruction sets whose tables have a function for the kernel that none before them has.
+std::vector<std::string> own_isas(const std::string& kernel, bool emulated) {
+  std::vector<std::string> isas = names_of(available_isa), own;
+  if (emulated)
+    for (const std::string& isa : names_of(emulated_isa)) isas.push_back(isa);
+  for (const std::string& isa : isas) {
+    const Kernels& table = *find_kernels(isa.c_str());
+    const auto first = std::find_if(isas.begin(), isas.end(), [&](const std::string& other) {
+      return share_kernel(*find_kernels(other.c_str()), table, kernel);
+    });
+    if (*first == isa) own.push_back(isa);
+  }
+  return own;
 }
 
 void exp_array(nb::handle x, int64_t n, nb::handle out) {
@@ -81,6 +106,10 @@ void bind_runtime(nb::module_& m) {
   m.def(
       "emulated_isas", [] { return names_of(emulated_isa); },
       "Those emulated to test their logic: slow, used when asked for by name only.");
+  m.def(
+      "own_isas", own_isas, nb::arg("kernel"), nb::arg("emulated") = false,
+      "Instruction sets of this machine, worst first and with `emulated` those, too, that compile "
+      "the kernel of kernels.def themselves: the others have its function from a worse one.");
   m.def(
       "matrix_rows", [] { return std::pair(matrix_rows().quantized, matrix_rows().bfloat16); },
       "Rows from which quantized and bfloat16 linears take matrix tiles.");

@@ -13,10 +13,19 @@ ALL_ISAS = [*native.available_isas(), *native.emulated_isas()]
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Give ``isa`` the instruction sets of the test's module, ``ISAS``, or those of the machine."""
-    if "isa" in metafunc.fixturenames:
-        isas = getattr(metafunc.module, "ISAS", native.available_isas())
-        metafunc.parametrize("isa", isas, indirect=True)
+    """Give ``isa`` the instruction sets of the test's module, ``ISAS``, or those of the machine.
+
+    Of these, a test that names its kernels, ``pytest.mark.kernels``, runs on those that compile one
+    of them themselves: the others have the same machine code. ``--all`` runs it on each name.
+    """
+    if "isa" not in metafunc.fixturenames:
+        return
+    isas = getattr(metafunc.module, "ISAS", native.available_isas())
+    kernels = metafunc.definition.get_closest_marker("kernels")
+    if kernels is not None and not metafunc.config.getoption("--all", default=False):
+        own = {isa for name in kernels.args for isa in native.own_isas(name, emulated=True)}
+        isas = [isa for isa in isas if isa in own]
+    metafunc.parametrize("isa", isas, indirect=True)
 
 
 @pytest.fixture

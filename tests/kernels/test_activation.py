@@ -17,6 +17,8 @@ from quire.kernels.cpu.backend import CpuBackend
 from quire.kernels.reference.activation import activate, gated
 from tests.kernels.accuracy import assert_as_exact_as_torch
 
+pytestmark = pytest.mark.kernels("activation", "gated_activation")
+
 torch.set_num_threads(1)
 BACKEND = CpuBackend(threads=1)
 TORCH = {

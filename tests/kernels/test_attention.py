@@ -29,6 +29,7 @@ from tests.kernels.torch_copies import tensors
 torch.set_num_threads(1)
 
 ISAS = ALL_ISAS
+pytestmark = pytest.mark.kernels("rope_and_cache", "paged_attention")
 LENS = [1, 17, 256, 300]
 
 

@@ -10,6 +10,8 @@ from tests.kernels.attention_cases import Case, Tables
 from tests.kernels.attention_runs import attend
 from tests.kernels.paired_attention import PAIR_ISAS
 
+pytestmark = pytest.mark.kernels("rope_and_cache", "paged_attention")
+
 CONTEXT = 131_072
 #: Computed, at the end of the context.
 NUM_ROWS = 34

@@ -21,6 +21,7 @@ from tests.kernels.paired_attention import PAIR_ISAS
 torch.set_num_threads(1)
 
 ISAS = ALL_ISAS
+pytestmark = pytest.mark.kernels("rope_and_cache", "paged_attention")
 DTYPES = ["float32", "float16", "bfloat16", "fp8_e4m3", "int8", "int4"]
 LENS = [1, 40, 300]
 #: A prompt, a chunk after it, and tokens one by one.

@@ -22,6 +22,7 @@ from tests.kernels.torch_copies import tensors
 torch.set_num_threads(1)
 
 ISAS = ALL_ISAS
+pytestmark = pytest.mark.kernels("rope_and_cache", "paged_attention")
 #: Known tokens of requests with a tree, those of them that the step computes, and the trees.
 TREES = [
     (21, 1, [-1, 0, 1, 0, -1, 4, 4, 1, 7]),

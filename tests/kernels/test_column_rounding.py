@@ -5,6 +5,8 @@ import pytest
 
 from quire.kernels.cpu.column_rounding import MAX_COLUMNS, round_columns
 
+pytestmark = pytest.mark.kernels("round_columns")
+
 
 def by_definition(left, reach, scales, zeros, highest):
     left, codes, errors = left.copy(), np.empty(left.shape, np.uint8), np.empty_like(left)

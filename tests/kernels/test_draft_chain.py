@@ -18,6 +18,8 @@ from quire.kernels.host_tensor import HostTensor
 from quire.kernels.sampling_batch import SamplingBatch
 from tests.kernels import sampling_cases
 
+pytestmark = pytest.mark.kernels("linear", "paged_attention", "sample")
+
 BACKEND = CpuBackend(threads=1)
 D, V, BLOCK, MAX_BLOCKS = 32, 70, 4, 8
 

@@ -10,6 +10,8 @@ import pytest
 from quire.kernels.cpu.backend import CpuBackend
 from tests.kernels.sampling_cases import batch
 
+pytestmark = pytest.mark.kernels("sample", "sampling_probabilities")
+
 ROWS, VOCAB = 4000, 600
 CPU = CpuBackend(threads=1)
 

@@ -11,6 +11,8 @@ from quire.kernels.reference.sampling import exponentials
 from quire.kernels.sampling import draw_bits, draw_keys
 from tests.kernels.sampling_cases import batch
 
+pytestmark = pytest.mark.kernels("sample", "sampling_probabilities")
+
 IDS = np.arange(1 << 16)
 
 

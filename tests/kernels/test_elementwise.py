@@ -11,6 +11,8 @@ from quire.kernels.cpu.backend import CpuBackend
 from quire.kernels.reference.backend import ReferenceBackend
 from tests.kernels.accuracy import assert_as_exact_as_torch
 
+pytestmark = pytest.mark.kernels("scale", "soft_cap", "add_residual")
+
 BACKEND, REFERENCE = CpuBackend(threads=1), ReferenceBackend()
 SHAPES = [(1, 1), (3, 7), (2, 16), (5, 33), (0, 8), (9, 4096)]
 

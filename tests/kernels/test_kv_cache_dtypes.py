@@ -19,6 +19,8 @@ from tests.kernels.attention_runs import (
     run_reference,
 )
 
+pytestmark = pytest.mark.kernels("rope_and_cache", "paged_attention")
+
 NARROW = ["fp8_e4m3", "int8"]
 LENS = [1, 17, 256, 300]
 STEPS = [

@@ -25,6 +25,8 @@ from tests.kernels.attention_runs import (
     run_reference,
 )
 
+pytestmark = pytest.mark.kernels("rope_and_cache", "paged_attention")
+
 HEAD_DIMS = [32, 64, 96, 128, 160]
 LENS = [1, 17, 256, 300]
 STEPS = [

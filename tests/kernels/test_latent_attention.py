@@ -27,6 +27,7 @@ from tests.kernels.torch_copies import tensors
 torch.set_num_threads(1)
 
 ISAS = ALL_ISAS
+pytestmark = pytest.mark.kernels("store_latents", "split_queries", "linear", "paged_attention")
 LENS = [1, 17, 256, 300]
 
 

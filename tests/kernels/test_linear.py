@@ -13,6 +13,7 @@ from quire.kernels.host_tensor import HostTensor
 from tests.kernels.conftest import ALL_ISAS
 
 ISAS = ALL_ISAS
+pytestmark = pytest.mark.kernels("pack_linear", "linear", "lookup_rows")
 TORCH = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 
 #: (in_features, out_features): units, tails of every vector, pair and panel, block borders.

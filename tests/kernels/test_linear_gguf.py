@@ -21,6 +21,9 @@ from tests.kernels.quantized_cases import simulate
 from tests.quantization.gguf_cases import random_matrix, rows_of_every_power
 
 ISAS = ALL_ISAS
+pytestmark = pytest.mark.kernels(
+    "pack_gguf", "pack_gguf_vectors", "linear_quantized", "lookup_quantized"
+)
 #: (blocks of 256 inputs, outputs): part panels, and more than one.
 SHAPES = [(1, 1), (2, 33), (3, 70)]
 

@@ -23,6 +23,7 @@ from tests.kernels.lattice_cases import random_lattice
 from tests.kernels.quantized_cases import simulate
 
 ISAS = ALL_ISAS
+pytestmark = pytest.mark.kernels("pack_lattice", "linear_quantized", "lookup_quantized")
 #: (outputs, inputs, stages): one run and many, part records, part panels, bases on either side.
 SHAPES = [(1, 8, 1), (32, 256, 1), (40, 24, 2), (33, 704, 1), (96, 576, 2), (7, 1024, 2)]
 

@@ -28,6 +28,7 @@ from tests.kernels.quantized_cases import (
 )
 
 ISAS = ALL_ISAS
+pytestmark = pytest.mark.kernels("pack_quantized", "linear_quantized", "lookup_quantized")
 #: (in_features, out_features): less than a group, tails of groups, records, panels and blocks.
 SHAPES = [(7, 1), (32, 31), (40, 33), (530, 70)]
 

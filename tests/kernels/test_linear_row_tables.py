@@ -18,6 +18,8 @@ from quire.kernels.reference.linear import ReferenceLinear
 from quire.kernels.row_tables import Outliers, join_outliers
 from tests.kernels.quantized_cases import simulate, tables_quantized
 
+pytestmark = pytest.mark.kernels("pack_quantized", "linear_quantized", "lookup_quantized")
+
 KINDS = [(bits, dtype, outliers) for bits in (3, 4) for dtype in (np.float16, np.float32)
          for outliers in ("", "few", "rows")]  # fmt: skip
 #: (in_features, out_features): one record, tails of parts and panels, more than a block.

@@ -10,6 +10,8 @@ from quire.core.errors import UnsupportedInputError
 from quire.kernels.cpu.backend import CpuBackend
 from quire.kernels.reference.backend import ReferenceBackend
 
+pytestmark = pytest.mark.kernels("token_logprobs")
+
 CPU, REFERENCE = CpuBackend(threads=1), ReferenceBackend()
 
 

@@ -13,6 +13,8 @@ from quire.kernels.forward_batch import BatchRows, ForwardBatch
 from quire.kernels.host_tensor import HostTensor
 from quire.kernels.low_rank import LowRankPart, RowGroups, group_rows
 
+pytestmark = pytest.mark.kernels("add_low_rank")
+
 BACKEND = CpuBackend(threads=1)
 #: Inputs, outputs of the stacked matrices, ranks: tails of vectors, of panels and of ranks.
 SHAPES = [

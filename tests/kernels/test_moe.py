@@ -26,6 +26,7 @@ from tests.kernels.conftest import ALL_ISAS
 from tests.kernels.quantized_cases import random_quantized
 
 ISAS = ALL_ISAS
+pytestmark = pytest.mark.kernels("linear", "linear_quantized")
 torch.set_num_threads(1)
 CPU, REFERENCE = CpuBackend(threads=1), ReferenceBackend()
 WIDTH, MIDDLE = 24, 40
@@ -80,6 +81,7 @@ def case(num_experts: int) -> tuple[np.ndarray, np.ndarray]:
     return logits, random.standard_normal(num_experts).astype(np.float32)
 
 
+@pytest.mark.kernels("route")
 @pytest.mark.parametrize("is_biased", [False, True])
 @pytest.mark.parametrize("name", ROUTINGS)
 def test_route_equals_the_reference(isa: str, name: str, is_biased: bool) -> None:
@@ -96,6 +98,7 @@ def test_route_equals_the_reference(isa: str, name: str, is_biased: bool) -> Non
         np.testing.assert_allclose(weights.sum(1), routing.scale, rtol=2e-6)
 
 
+@pytest.mark.kernels("route")
 @pytest.mark.parametrize(("num_experts", "top_k"), [(1, 1), (8, 2), (17, 17)])
 def test_few_experts(isa: str, num_experts: int, top_k: int) -> None:
     logits, _ = case(num_experts)
@@ -131,6 +134,7 @@ def oracles() -> dict[str, tuple[Any, ExpertRouting]]:
     }
 
 
+@pytest.mark.kernels("route")
 @pytest.mark.parametrize("name", ["deepseek-v2", "deepseek-v3", "gpt-oss", "qwen3"])
 def test_route_is_that_of_transformers(isa: str, name: str) -> None:
     router, routing = oracles()[name]
@@ -148,6 +152,7 @@ def test_route_is_that_of_transformers(isa: str, name: str) -> None:
     np.testing.assert_allclose(torch.from_numpy(weights).gather(-1, own), want, rtol=4e-6)
 
 
+@pytest.mark.kernels("route")
 def test_scores_of_zero_are_not_divided_by(isa: str) -> None:
     """Sigmoids far to the left are 0, and so is their sum."""
     logits = np.full((1, 8), -200, np.float32)
@@ -156,6 +161,7 @@ def test_scores_of_zero_are_not_divided_by(isa: str) -> None:
     np.testing.assert_array_equal(weights, [[0, 0]])
 
 
+@pytest.mark.kernels("add_gated_rows")
 @pytest.mark.parametrize("shape", [(0, 5), (1, 1), (3, 7), (9, 64)])
 def test_gated_rows_are_added(isa: str, shape: tuple[int, int]) -> None:
     random = np.random.default_rng(2)
@@ -167,6 +173,7 @@ def test_gated_rows_are_added(isa: str, shape: tuple[int, int]) -> None:
     np.testing.assert_allclose(got, want.numpy(), rtol=1e-6, atol=1e-6)
 
 
+@pytest.mark.kernels("scale_rows")
 @pytest.mark.parametrize("shape", [(0, 5), (1, 1), (3, 7), (9, 64)])
 def test_rows_are_scaled_in_place(isa: str, shape: tuple[int, int]) -> None:
     random = np.random.default_rng(2)

@@ -12,6 +12,8 @@ from quire.kernels.cpu.backend import CpuBackend
 from quire.kernels.cpu.native import native
 from tests.kernels.accuracy import assert_as_exact_as_torch
 
+pytestmark = pytest.mark.kernels("rms_norm", "layer_norm")
+
 torch.set_num_threads(1)
 BACKEND = CpuBackend(threads=1)
 EPS = 1e-5

@@ -13,6 +13,8 @@ from quire.kernels.cpu.native import native
 from quire.kernels.host_tensor import HostTensor
 from tests.quantization.gguf_cases import random_matrix
 
+pytestmark = pytest.mark.kernels("pack_linear", "pack_gguf")
+
 
 def packed_bytes(weight: Weight) -> bytes:
     (packed,) = CpuLinear([weight], [], "bfloat16").packed

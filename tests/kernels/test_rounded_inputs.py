@@ -27,6 +27,7 @@ from tests.kernels.quantized_cases import (
 )
 
 ISAS = ALL_ISAS
+pytestmark = pytest.mark.kernels("pack_quantized", "linear_quantized", "lookup_quantized")
 #: (in_features, out_features), with tails of everything; several blocks of inputs.
 SHAPES = [(7, 1), (32, 31), (40, 33), (1100, 70)]
 FIXTURE = Path(__file__).parents[1] / "fixtures" / "quantized" / "rounded-inputs.safetensors"

@@ -8,6 +8,8 @@ import pytest
 from quire.core.errors import UnsupportedInputError
 from quire.kernels.cpu.backend import CpuBackend
 
+pytestmark = pytest.mark.kernels("gather_rows", "add_rows", "spread_columns")
+
 BACKEND = CpuBackend(threads=1)
 
 

@@ -22,6 +22,8 @@ from tests.kernels.sampling_cases import (
 )
 from tests.kernels.torch_copies import tensors
 
+pytestmark = pytest.mark.kernels("sample", "sampling_probabilities")
+
 torch.set_num_threads(1)
 CPU, REFERENCE = CpuBackend(threads=1), ReferenceBackend()
 

@@ -13,6 +13,8 @@ from quire.kernels.reference.backend import ReferenceBackend
 from tests.kernels.sampling_cases import batch
 from tests.kernels.torch_copies import tensors
 
+pytestmark = pytest.mark.kernels("sample", "sampling_probabilities")
+
 DRAWS = 20_000
 LOGITS = np.array([2.0, 0.5, 1.5, -1.0, 1.4, 0.0, 2.2, -4.0, 0.9], np.float32)
 #: Chi-square quantiles at p = 1e-4 for 1 to 9 degrees of freedom.

@@ -6,6 +6,8 @@ import pytest
 from quire.kernels.cpu.vector_search import VectorTable
 from quire.kernels.vector_grids import vector_grid
 
+pytestmark = pytest.mark.kernels("vector_costs", "nearest_vectors")
+
 TABLES = ("IQ2_XXS", "IQ2_S", "IQ3_S", "IQ1")
 
 

@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from quire.kernels.cpu.native import DTYPE_CODES, native
+from tests.kernels.conftest import ALL_ISAS
+
+#: They extend avx512.
+EXTENDING = {"avx512vnni", "avx512bf16", "amx", "amx_emulated"}
+DEFINITIONS = Path(__file__).parents[3] / "native" / "include" / "kernels.def"
+pytestmark = pytest.mark.kernels("exp_array", "round_trip")
 
 
 def exp(x: np.ndarray) -> np.ndarray:
@@ -82,6 +90,28 @@ def test_unsafe_buffers_are_refused() -> None:
 def test_an_unknown_isa_is_refused() -> None:
     with pytest.raises(ValueError, match="this machine has scalar"):
         native.set_isa("sse9")
+
+
+def test_an_instruction_set_owns_the_kernels_that_it_compiles() -> None:
+    found = re.findall(
+        r"^QUIRE_(OWN_|BFLOAT16_|)KERNEL\(\w+, (\w+),", DEFINITIONS.read_text(), re.MULTILINE
+    )
+    assert {name for _, name in found} >= {"rms_norm", "linear", "linear_quantized"}
+    compiled_by = {
+        "OWN_": set(ALL_ISAS),
+        "BFLOAT16_": set(ALL_ISAS) - {"avx512vnni"},
+        "": set(ALL_ISAS) - EXTENDING,
+    }
+    for kind, kernel in found:
+        wanted = [isa for isa in ALL_ISAS if isa in compiled_by[kind]]
+        assert native.own_isas(kernel, emulated=True) == wanted, kernel
+        available = [isa for isa in wanted if isa in native.available_isas()]
+        assert native.own_isas(kernel) == available, kernel
+
+
+def test_instruction_sets_of_an_unknown_kernel_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"must be one of kernels.def; got norm\."):
+        native.own_isas("norm")
 
 
 @pytest.mark.parametrize("name", native.available_isas())
