@@ -5,8 +5,6 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-import pytest
-
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = [
     ROOT / "ARCHITECTURE.md",
@@ -18,8 +16,7 @@ _PATH = re.compile(r"`((?:[\w.-]+/)+[\w.-]*)`")
 _ROOTS = (ROOT, ROOT / "quire")
 
 
-@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
-def test_files_that_a_document_names_exist(document: Path) -> None:
+def test_files_that_a_document_names_exist() -> None:
     # build/ is made by scripts.
     folders = {
         path.name
@@ -27,7 +24,14 @@ def test_files_that_a_document_names_exist(document: Path) -> None:
         for path in root.iterdir()
         if path.is_dir() and path.name != "build"
     }
-    named = [path for path in _PATH.findall(document.read_text()) if path.split("/")[0] in folders]
-    assert named or document.parent != ROOT, "nothing found: the pattern is wrong"
-    missing = [path for path in named if not any((root / path).exists() for root in _ROOTS)]
-    assert not missing
+    missing = []
+    for document in DOCUMENTS:
+        paths = _PATH.findall(document.read_text())
+        named = [path for path in paths if path.split("/")[0] in folders]
+        assert named or document.parent != ROOT, f"nothing found in {document}: a wrong pattern"
+        missing += [
+            f"{document.name}: {path}"
+            for path in named
+            if not any((root / path).exists() for root in _ROOTS)
+        ]
+    assert missing == []

@@ -71,19 +71,24 @@ def sources(part: str) -> list[Path]:
 
 def found_words(text: str) -> list[str]:
     """Return the lines of ``text`` that hold a word of the list, with what to say instead."""
-    return [
-        f"{number}: {match[0]!r} (say {instead}): {line.strip()}"
-        for number, line in enumerate(text.splitlines(), 1)
-        for pattern, instead in WORDS.items()
-        if (match := re.search(pattern, line, re.IGNORECASE))
+    found = []
+    for pattern, instead in WORDS.items():
+        for match in re.finditer(pattern, text, re.IGNORECASE):
+            line = text[text.rfind("\n", 0, match.start()) + 1 :].partition("\n")[0]
+            number = text.count("\n", 0, match.start()) + 1
+            found.append(f"{number}: {match[0]!r} (say {instead}): {line.strip()}")
+    return found
+
+
+def test_words_of_the_list_are_not_used() -> None:
+    files = {part: sources(part) for part in CLEAN}
+    assert [part for part, paths in files.items() if not paths] == [], "no such file or folder"
+    found = [
+        f"{path.relative_to(ROOT)}:{line}"
+        for paths in files.values()
+        for path in paths
+        for line in found_words(path.read_text())
     ]
-
-
-@pytest.mark.parametrize("part", CLEAN)
-def test_words_of_the_list_are_not_used(part: str) -> None:
-    files = sources(part)
-    assert files, "no such file or folder"
-    found = [f"{p.relative_to(ROOT)}:{line}" for p in files for line in found_words(p.read_text())]
     assert not found, "\n".join(found)
 
 
