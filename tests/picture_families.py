@@ -9,8 +9,10 @@ from typing import Any
 import pytest
 from PIL import Image
 
+from tests.lazy_packages import lazy_package
+
 torch = pytest.importorskip("torch")
-transformers = pytest.importorskip("transformers")
+transformers = lazy_package("transformers")
 
 #: Ids of special tokens follow those of bytes and of three merges.
 MERGES = [("Ċ", "Ċ"), ("ĊĊ", "Ċ"), ("e", "r"), ("Ċ", "H")]

@@ -6,7 +6,10 @@ import json
 from pathlib import Path
 
 import torch
-import transformers
+
+from tests.lazy_packages import lazy_package
+
+transformers = lazy_package("transformers")
 
 
 class ReferenceModel:

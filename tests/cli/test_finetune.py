@@ -15,10 +15,10 @@ from quire.models.hub import resolve_model
 from quire.models.loader import open_checkpoint
 from quire.quantization.producers.integer_grid import IntegerGrid
 from quire.quantization.producers.round_to_nearest import quantize_rtn
+from tests.lazy_packages import lazy_package
 
-pytest.importorskip("torch")
-pytest.importorskip("transformers")
-pytest.importorskip("peft")
+for name in ("torch", "transformers", "peft"):
+    lazy_package(name)
 
 SOURCE = resolve_model("quire-tiny")
 DATA = str(SOURCE / "eval" / "calibration.jsonl")

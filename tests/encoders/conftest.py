@@ -15,8 +15,10 @@ from tokenizers import (
     trainers,
 )
 
+from tests.lazy_packages import lazy_package
+
 torch = pytest.importorskip("torch")
-transformers = pytest.importorskip("transformers")
+transformers = lazy_package("transformers")
 
 TEXTS = [
     "a cat sat on the mat",

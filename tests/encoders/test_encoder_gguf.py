@@ -19,8 +19,9 @@ from quire.models.gguf_export import GgufExport
 from quire.models.gguf_file import GgufFile
 from quire.text.tokenizer import load_tokenizer
 from tests.encoders.conftest import TEXTS
+from tests.lazy_packages import lazy_package
 
-transformers = pytest.importorskip("transformers")
+transformers = lazy_package("transformers")
 
 NAMES = ["bert", "roberta", "xlm-roberta", "bert-classes", "xlm-roberta-score", "roberta-classes"]
 #: Of llama.cpp, for ids of texts and their pooled vectors.

@@ -11,8 +11,9 @@ import pytest
 
 from quire import LLM, SamplingParams
 from tests.integration.conftest import FAMILIES
+from tests.lazy_packages import lazy_package
 
-pytest.importorskip("transformers")
+lazy_package("transformers")
 from tests.reference_model import ReferenceModel  # noqa: E402
 
 

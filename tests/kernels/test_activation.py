@@ -8,24 +8,23 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from transformers import GptOssConfig
-from transformers.activations import QuickGELUActivation
-from transformers.models.gpt_oss import modeling_gpt_oss
 
 from quire.core.errors import UnsupportedInputError
 from quire.kernels.cpu.backend import CpuBackend
 from quire.kernels.reference.activation import activate, gated
 from tests.kernels.accuracy import assert_as_exact_as_torch
+from tests.lazy_packages import lazy_package
 
 pytestmark = pytest.mark.kernels("activation", "gated_activation")
 
+transformers = lazy_package("transformers")
 torch.set_num_threads(1)
 BACKEND = CpuBackend(threads=1)
 TORCH = {
     "silu": F.silu,
     "gelu": F.gelu,
     "gelu_tanh": lambda x: F.gelu(x, approximate="tanh"),
-    "quick_gelu": QuickGELUActivation(),
+    "quick_gelu": lambda x: transformers.activations.QuickGELUActivation()(x),
 }
 SHAPES = [(1, 1), (3, 7), (2, 16), (5, 33), (0, 8), (9, 4096)]
 
@@ -68,8 +67,8 @@ def test_clamped_swiglu_is_that_of_gpt_oss(isa: str, shape: tuple[int, int]) -> 
 def swiglu_of_transformers(gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
     """Return what its experts make of gates and factors, which it takes in turn."""
     rows, columns = gate.shape
-    experts = modeling_gpt_oss.GptOssExperts(
-        GptOssConfig(hidden_size=1, intermediate_size=columns, num_local_experts=1)
+    experts = transformers.models.gpt_oss.modeling_gpt_oss.GptOssExperts(
+        transformers.GptOssConfig(hidden_size=1, intermediate_size=columns, num_local_experts=1)
     )
     return experts._apply_gate(torch.stack([gate, up], dim=-1).reshape(rows, 2 * columns))
 

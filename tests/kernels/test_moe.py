@@ -7,11 +7,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-import transformers
-from transformers.models.deepseek_v2 import modeling_deepseek_v2
-from transformers.models.deepseek_v3 import modeling_deepseek_v3
-from transformers.models.gpt_oss import modeling_gpt_oss
-from transformers.models.qwen3_moe import modeling_qwen3_moe
 
 from quire.core.errors import UnsupportedInputError
 from quire.core.moe_config import ExpertRouting
@@ -24,9 +19,11 @@ from quire.kernels.reference.backend import ReferenceBackend
 from quire.kernels.reference.moe import ReferenceExperts
 from tests.kernels.conftest import ALL_ISAS
 from tests.kernels.quantized_cases import random_quantized
+from tests.lazy_packages import lazy_package
 
 ISAS = ALL_ISAS
 pytestmark = pytest.mark.kernels("linear", "linear_quantized")
+transformers = lazy_package("transformers")
 torch.set_num_threads(1)
 CPU, REFERENCE = CpuBackend(threads=1), ReferenceBackend()
 WIDTH, MIDDLE = 24, 40
@@ -111,6 +108,7 @@ def test_few_experts(isa: str, num_experts: int, top_k: int) -> None:
 
 def oracles() -> dict[str, tuple[Any, ExpertRouting]]:
     """Routers of transformers with the identity as matrix, so that inputs are logits."""
+    models = transformers.models
     size = {"hidden_size": 60, "num_experts_per_tok": 6, "num_attention_heads": 4}
     groups = {"n_group": 6, "topk_group": 3, "routed_scaling_factor": 2.5}
     three = {"num_groups": 6, "top_groups": 3, "scale": 2.5}
@@ -122,15 +120,21 @@ def oracles() -> dict[str, tuple[Any, ExpertRouting]]:
     qwen = transformers.Qwen3MoeConfig(**size, num_experts=60, norm_topk_prob=True)
     return {
         "deepseek-v2": (
-            modeling_deepseek_v2.DeepseekV2TopkRouter(second),
+            models.deepseek_v2.modeling_deepseek_v2.DeepseekV2TopkRouter(second),
             ExpertRouting(top_k=6, renormalize=False, **three),
         ),
         "deepseek-v3": (
-            modeling_deepseek_v3.DeepseekV3TopkRouter(third),
+            models.deepseek_v3.modeling_deepseek_v3.DeepseekV3TopkRouter(third),
             ExpertRouting(top_k=6, scores="sigmoid", group_best=2, **three),
         ),
-        "gpt-oss": (modeling_gpt_oss.GptOssTopKRouter(openai), ExpertRouting(top_k=6)),
-        "qwen3": (modeling_qwen3_moe.Qwen3MoeTopKRouter(qwen), ExpertRouting(top_k=6)),
+        "gpt-oss": (
+            models.gpt_oss.modeling_gpt_oss.GptOssTopKRouter(openai),
+            ExpertRouting(top_k=6),
+        ),
+        "qwen3": (
+            models.qwen3_moe.modeling_qwen3_moe.Qwen3MoeTopKRouter(qwen),
+            ExpertRouting(top_k=6),
+        ),
     }
 
 

@@ -10,9 +10,10 @@ from quire.core.model_config import RopeConfig
 from quire.layers.rope import rope_tables
 from quire.models.config_fields import ConfigFields
 from quire.models.rope_config import read_rope
+from tests.lazy_packages import lazy_package
 
 torch = pytest.importorskip("torch")
-pytest.importorskip("transformers")
+lazy_package("transformers")
 
 LLAMA3 = {
     "rope_type": "llama3",

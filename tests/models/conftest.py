@@ -9,10 +9,11 @@ from quire.core.errors import NoKernelError
 from quire.kernels.forward_batch import ForwardBatch
 from quire.kernels.registry import create_backend
 from quire.models.loader import load_opened, open_checkpoint
+from tests.lazy_packages import lazy_package
 from tests.models.peft_adapters import AdaptedModels
 
 torch = pytest.importorskip("torch")
-transformers = pytest.importorskip("transformers")
+transformers = lazy_package("transformers")
 
 SHARED = {
     "vocab_size": 211,

@@ -7,8 +7,10 @@ import warnings
 import numpy as np
 import pytest
 
-pytest.importorskip("torch")
-pytest.importorskip("peft")
+from tests.lazy_packages import lazy_package
+
+lazy_package("torch")
+lazy_package("peft")
 
 from quire.cli.main import run  # noqa: E402
 from quire.core.errors import ModelLoadError  # noqa: E402

@@ -7,9 +7,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests.lazy_packages import lazy_package
+
 torch = pytest.importorskip("torch")
-peft = pytest.importorskip("peft")
-transformers = pytest.importorskip("transformers")
+peft = lazy_package("peft")
+transformers = lazy_package("transformers")
 
 from quire.models.adapters.base_weights import BaseWeights  # noqa: E402
 from quire.models.adapters.matching import check_adapter  # noqa: E402

@@ -8,8 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests.lazy_packages import lazy_package
+
 torch = pytest.importorskip("torch")
-peft = pytest.importorskip("peft")
+peft = lazy_package("peft")
 
 from safetensors.numpy import load_file, save_file  # noqa: E402
 

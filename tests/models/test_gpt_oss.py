@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 import torch
 from safetensors.numpy import load_file, save_file
-from transformers.integrations.mxfp4 import convert_moe_packed_tensors
 
 from quire.core.config import EngineConfig
 from quire.core.errors import WeightMismatchError
@@ -17,6 +16,9 @@ from quire.models.weight_bytes import expected_weight_bytes
 from quire.quantization.formats.compressed_tensors import pack_halves
 from quire.quantization.plan import QuantizationPlan, create_plan
 from quire.quantization.producers.float4 import quantize_mxfp4
+from tests.lazy_packages import lazy_package
+
+mxfp4 = lazy_package("transformers.integrations.mxfp4")
 
 SETTINGS = {
     "quant_method": "mxfp4",
@@ -40,7 +42,7 @@ def packed(oracle, tmp_path_factory):
             name = f"model.layers.{layer}.mlp.experts.{part}"
             blocks, scales = pack(tensors.pop(name))
             tensors |= {f"{name}_blocks": blocks, f"{name}_scales": scales}
-            values = convert_moe_packed_tensors(
+            values = mxfp4.convert_moe_packed_tensors(
                 torch.from_numpy(blocks), torch.from_numpy(scales), dtype=torch.float32
             )
             getattr(copy.model.layers[layer].mlp.experts, part).data.copy_(values)

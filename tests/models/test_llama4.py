@@ -7,12 +7,14 @@ import json
 import numpy as np
 import pytest
 import torch
-import transformers
 
 from quire.core.errors import ModelLoadError
 from quire.kernels.registry import create_backend
 from quire.models.config_reader import read_model_config
+from tests.lazy_packages import lazy_package
 from tests.models.conftest import LLAMA4
+
+transformers = lazy_package("transformers")
 
 VISION = {
     "hidden_size": 32,

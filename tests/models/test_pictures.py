@@ -13,10 +13,11 @@ from quire.models.loader import load_model
 from quire.models.vision import attention, slices
 from quire.models.vision.loader import expected_encoder_bytes, load_encoder
 from quire.models.vision.slices import finish
+from tests.lazy_packages import lazy_package
 from tests.models.conftest import SHARED
 
 torch = pytest.importorskip("torch")
-transformers = pytest.importorskip("transformers")
+transformers = lazy_package("transformers")
 
 EDGE, PATCH = 28, 7
 VISION = {

@@ -7,11 +7,11 @@ import pytest
 
 from quire.models import registry
 from quire.models.families import llama
+from tests.lazy_packages import lazy_package
 from tests.models.conftest import SHARED
 
 torch = pytest.importorskip("torch")
-modeling_llama = pytest.importorskip("transformers.models.llama.modeling_llama")
-gpt_oss = pytest.importorskip("transformers.models.gpt_oss.modeling_gpt_oss")
+gpt_oss = lazy_package("transformers.models.gpt_oss.modeling_gpt_oss")
 
 
 def test_logits_are_those_of_transformers(
@@ -22,7 +22,8 @@ def test_logits_are_those_of_transformers(
     for number, layer in enumerate(model.model.layers):
         sinks = torch.tensor([-2.0, 0.0, 2.0, 6.0]).roll(number)
         layer.self_attn.sinks = torch.nn.Parameter(sinks)
-    monkeypatch.setattr(modeling_llama, "eager_attention_forward", gpt_oss.eager_attention_forward)
+    llama_attention = "transformers.models.llama.modeling_llama.eager_attention_forward"
+    monkeypatch.setattr(llama_attention, gpt_oss.eager_attention_forward)
     model.save_pretrained(tmp_path)
     with_sinks = registry.Family(
         lambda fields: replace(llama.read_llama(fields), attention_sinks=True),

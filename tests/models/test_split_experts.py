@@ -7,7 +7,6 @@ import pytest
 import torch
 from safetensors import safe_open
 from safetensors.numpy import load_file, save_file
-from transformers.integrations.mxfp4 import convert_moe_packed_tensors
 
 from quire.core.errors import WeightMismatchError
 from quire.kernels.registry import create_backend
@@ -15,6 +14,9 @@ from quire.models.loader import load_model, open_checkpoint
 from quire.quantization.formats.compressed_tensors import pack_halves
 from quire.quantization.plan import QuantizationPlan
 from quire.quantization.producers.float4 import quantize_mxfp4
+from tests.lazy_packages import lazy_package
+
+mxfp4 = lazy_package("transformers.integrations.mxfp4")
 
 
 @pytest.mark.parametrize(
@@ -99,7 +101,7 @@ def test_experts_in_mxfp4_are_those_that_transformers_reads(oracle, create_drive
         blocks = np.stack([pack_halves(each.codes) for each in found]).reshape(*scales.shape, 16)
         tensors |= {f"{name}_blocks": blocks, f"{name}_scales": scales}
         given = torch.from_numpy(blocks), torch.from_numpy(scales)
-        values = convert_moe_packed_tensors(*given, dtype=torch.float32).transpose(1, 2)
+        values = mxfp4.convert_moe_packed_tensors(*given, dtype=torch.float32).transpose(1, 2)
         getattr(wide.model.layers[1].mlp.experts, part).data.copy_(values)
     save_file(tensors, file)
     config = json.loads((tmp_path / "config.json").read_text())

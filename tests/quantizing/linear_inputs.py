@@ -8,9 +8,11 @@ from typing import Any
 
 import numpy as np
 import torch
-import transformers
 
 from quire.quantizing import calibration
+from tests.lazy_packages import lazy_package
+
+transformers = lazy_package("transformers")
 
 
 def calibration_samples(folder: Path, count: int, length: int) -> list[np.ndarray]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 
 import numpy as np
 import pytest
@@ -23,14 +23,19 @@ from tools.random_checkpoint import PRESETS, random_checkpoint
 SPEED = MachineSpeed(
     2, "avx2", read_bytes_per_second=1e10, fma_flops=1e11, dot_flops=0, int8_ops=4e11
 )
-COSTS = Costs(SPEED, barrier=1e-6, reader=native.MemoryReader())
 #: Llama-3.2-1B in Q8_0: its matrices, head, and a KV token of 16 layers with 8 heads of 64.
 ONE_B = Work(1_312_000_000, 973_078_528, 262_668_288, 32768, 131072)
 
 
+@cache
+def costs() -> Costs:
+    """Return them with a reader, which writes half a gigabyte when it is made."""
+    return Costs(SPEED, barrier=1e-6, reader=native.MemoryReader())
+
+
 def test_what_binds():
-    assert COSTS.limit(1e7, 1e7, SPEED.fma_flops) == (1e-3, "memory")
-    assert COSTS.limit(1e7, 1e9, SPEED.fma_flops) == (1e-2, "arithmetic")
+    assert costs().limit(1e7, 1e7, SPEED.fma_flops) == (1e-3, "memory")
+    assert costs().limit(1e7, 1e9, SPEED.fma_flops) == (1e-2, "arithmetic")
 
 
 def test_the_peak_of_a_weight_type_is_its_arithmetics():
@@ -49,13 +54,13 @@ def test_the_peak_of_a_weight_type_is_its_arithmetics():
     ],
 )
 def test_the_parts_of_a_call_add_up(bound, in_cache, left):
-    found = account(COSTS, 0.01, 0.005, bound, call=0.0005, jobs=10, in_cache=in_cache)
+    found = account(costs(), 0.01, 0.005, bound, call=0.0005, jobs=10, in_cache=in_cache)
     assert found["of_limit"] == 0.5 and found["left"] == left
     assert sum(left.values()) == pytest.approx(0.5)
 
 
 def test_nothing_is_left_of_a_call_at_its_limit():
-    found = account(COSTS, 0.001, 0.001, "memory", call=0.0005, jobs=10, in_cache=0.002)
+    found = account(costs(), 0.001, 0.001, "memory", call=0.0005, jobs=10, in_cache=0.002)
     assert found["of_limit"] == 1 and not any(found["left"].values())
 
 
@@ -79,10 +84,10 @@ def test_bandwidth_is_that_of_reads_before_and_after_the_work():
             events.append("read")
             return next(self.seconds)
 
-    costs, result = replace(COSTS, reader=Reader()).around(lambda: events.append("work") or "done")
+    read, result = replace(costs(), reader=Reader()).around(lambda: events.append("work") or "done")
     assert events == ["read"] * 2 + ["work"] + ["read"] * 2 and result == "done"
-    assert costs.bandwidth == pytest.approx((1 << 20) / 2e-4)
-    assert COSTS.bandwidth == 1e10 and costs.speed.fma_flops == SPEED.fma_flops
+    assert read.bandwidth == pytest.approx((1 << 20) / 2e-4)
+    assert costs().bandwidth == 1e10 and read.speed.fma_flops == SPEED.fma_flops
 
 
 def test_a_kernels_time_is_its_limit_and_what_is_left():
@@ -96,7 +101,7 @@ def test_a_kernels_time_is_its_limit_and_what_is_left():
 
     calls = [partial(call, 0), partial(call, 1)]
     kernel = Kernel("test", "sum", 1024, calls, lambda: None, rows.nbytes, 0)
-    found = measure(kernel, COSTS, rounds=3)
+    found = measure(kernel, costs(), rounds=3)
     assert found["seconds"]["repeats"] == sum(counts) - 2 >= 24
     assert counts[0] - counts[1] in (2, 3)  # one not timed, one whose jobs were counted
     share = found["limit_seconds"] / found["seconds"]["median"]
@@ -112,7 +117,7 @@ def test_jobs_are_counted():
         counters = np.zeros(8, np.int32)
         assert jobs_of(lambda: native.count_chunks(counters, 8, 1)) == 1
         assert jobs_of(lambda: native.count_chunks(counters, 1, 1)) == 0
-        assert jobs_of(COSTS.reader.read) == 1
+        assert jobs_of(costs().reader.read) == 1
     finally:
         native.set_num_threads(before)
 

@@ -6,9 +6,10 @@ from click.testing import CliRunner
 
 from quire.kernels.registry import create_backend
 from quire.models.loader import load_model
+from tests.lazy_packages import lazy_package
 from tools.random_checkpoint import PRESETS, main, random_checkpoint
 
-transformers = pytest.importorskip("transformers")
+transformers = lazy_package("transformers")
 torch = pytest.importorskip("torch")
 TINY = [name for name in PRESETS if name.startswith("tiny-")]
 

@@ -6,15 +6,16 @@ import warnings
 import numpy as np
 import pytest
 
+from tests.lazy_packages import lazy_package
+
 torch = pytest.importorskip("torch")
-transformers = pytest.importorskip("transformers")
-peft = pytest.importorskip("peft")
+lazy_package("transformers")
+peft = lazy_package("peft")
 
 from quire.core.errors import ConfigError, UnsupportedArchitectureError  # noqa: E402
 from quire.models.checkpoint import Checkpoint  # noqa: E402
 from quire.quantization.producers.integer_grid import IntegerGrid  # noqa: E402
 from quire.quantization.producers.round_to_nearest import quantize_rtn  # noqa: E402
-from quire.training.finetuning.adapters import AdaptedModel  # noqa: E402
 from quire.training.finetuning.causal_model import load_causal_model  # noqa: E402
 from quire.training.finetuning.fake_quantize import FakeQuantize, round_weights  # noqa: E402
 from quire.training.finetuning.frozen_linear import FrozenLinear, round_to_nf4  # noqa: E402
@@ -26,6 +27,8 @@ from quire.training.finetuning.windows import Windows  # noqa: E402
 from tools.random_checkpoint import PRESETS, random_checkpoint  # noqa: E402
 
 PARTS = ("self_attn.q_proj", "self_attn.o_proj", "mlp.gate_proj", "mlp.down_proj")
+#: Their module imports peft.
+adapters = lazy_package("quire.training.finetuning.adapters")
 MODULES = [f"model.layers.{layer}.{part}" for layer in range(3) for part in PARTS]
 
 
@@ -121,7 +124,7 @@ def test_a_stopped_run_ends_as_one_that_was_not(folder, tmp_path):
 def adapted(folder, tmp_path_factory):
     out = tmp_path_factory.mktemp("adapter")
     settings = plan("qlora", 12, rank=4, alpha=8)
-    model = AdaptedModel(load_causal_model(folder), MODULES, settings)
+    model = adapters.AdaptedModel(load_causal_model(folder), MODULES, settings)
     loop = Loop(model.model, Windows(text(), 16), settings, out / "c.pt")
     loop.run()
     model.save(out, "some/base")
@@ -138,7 +141,9 @@ def test_adapters_learn_and_the_base_stays(adapted):
 
 
 def test_a_changed_base_has_another_hash(folder):
-    model = AdaptedModel(load_causal_model(folder), MODULES, plan("qlora", rank=2, alpha=4))
+    model = adapters.AdaptedModel(
+        load_causal_model(folder), MODULES, plan("qlora", rank=2, alpha=4)
+    )
     before = model.hash_base()
     next(m for m in model.model.modules() if isinstance(m, FrozenLinear)).codes[0, 0] ^= 1
     assert model.hash_base() != before
