@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from quire.core.kv_cache_spec import KVCacheSpec
@@ -73,6 +75,15 @@ def test_exact_sums_gather_inputs_and_outputs():
     assert sum(one.calls for one in gathers) == 4 * 80 + 1
     assert sum(one.row_bytes for one in gathers) == rows
     assert forward_bytes(found, 5, 2) == 5 * rows + 2 * 4 * 32000
+
+
+def test_heads_may_give_more_or_less_than_a_hidden_state():
+    """N H of Gemma is twice D, and of others half of it: the rows of attention are N H wide."""
+    for attended in (16384, 4096):
+        shape = replace(SEVENTY, attended_dim=attended)
+        found = {one.what: one for one in collectives(shape, ParallelLayout(2))}
+        assert found["attention's rows"].row_bytes == 80 * attended * 4
+        assert found["attention's outputs"].row_bytes == 80 * 8192 * 4
 
 
 def test_stages_send_two_rows_at_each_border():

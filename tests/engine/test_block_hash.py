@@ -27,6 +27,11 @@ def test_any_difference_changes_the_hash(other):
     assert hash_block(ROOT_HASH, [1, 2, 3]) != other
 
 
+def test_keys_of_one_length_are_told_apart():
+    salted = hash_block(ROOT_HASH, [1, 2, 3], ("salt:a",))
+    assert salted != hash_block(ROOT_HASH, [1, 2, 3], ("salt:b",))
+
+
 def test_keys_cannot_be_shifted_into_each_other_or_into_tokens():
     """Length prefixes: joined text would make these pairs collide."""
     assert hash_block(ROOT_HASH, [1], ("ab", "c")) != hash_block(ROOT_HASH, [1], ("a", "bc"))

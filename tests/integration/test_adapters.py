@@ -91,6 +91,24 @@ def test_an_adapter_changes_the_answer_and_nobody_elses(
     assert all(output.num_cached_tokens > 0 for output in again)
 
 
+def test_adapters_of_one_name_and_other_content_share_no_blocks(
+    create_llm: Callable[..., LLM],
+    adapter: Callable[..., Path],
+    prompts: Callable[..., list[list[int]]],
+) -> None:
+    """Clients choose names: two of them may call their own adapters alike."""
+    (prompt,) = prompts(40)
+    first, second = (LoRARequest("mine", 1, str(adapter(seed))) for seed in (1, 2))
+    own = [tokens(create_llm(enable_lora=True), [prompt], one)[0] for one in (first, second)]
+    assert own[0] != own[1]
+    llm = create_llm(enable_lora=True)
+    assert 40 > llm.engine.engine.scheduler.kv.block_size
+    for one, expected, num_cached in ((first, own[0], 0), (second, own[1], 0), (first, own[0], 32)):
+        (output,) = llm.generate([prompt], GREEDY, False, one)
+        assert output.outputs[0].token_ids == expected
+        assert output.num_cached_tokens == num_cached
+
+
 def test_more_adapters_than_fit_take_turns(
     create_llm: Callable[..., LLM],
     adapter: Callable[..., Path],

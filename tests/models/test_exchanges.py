@@ -17,7 +17,7 @@ from tests.distributed.thread_ranks import on_ranks
 @pytest.mark.parametrize("exact", [True, False])
 @pytest.mark.parametrize("whole", [False, True])
 @pytest.mark.parametrize("size", [2, 3])
-@pytest.mark.parametrize("name", ["llama", "gpt2", "olmo2", "mixtral", "qwen2-moe"])
+@pytest.mark.parametrize("name", ["llama", "gpt2", "gemma", "olmo2", "mixtral", "qwen2-moe"])
 def test_a_forward_exchanges_what_the_formulas_say(
     name, size, whole, exact, num_tokens, oracle, create_driver, random_prompts
 ):

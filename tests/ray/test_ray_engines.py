@@ -104,9 +104,10 @@ def survive(
     crowd.wait_until_running()
     kill(server, cluster)
     killed = time.monotonic()
-    for ending in crowd.endings():
-        if ending != whole:
-            assert ending.error is not None and ending.error["code"] == 503, ending
+    lost = [ending for ending in crowd.endings() if ending != whole]
+    assert lost, "nobody was hit"
+    for ending in lost:
+        assert ending.error is not None and ending.error["code"] == 503, ending
     assert is_ready(url), "the other engine serves"
     wait_for(lambda: not any(child.is_running() for child in children), GONE_SECONDS)
     wait_until_used(url)

@@ -165,6 +165,23 @@ def test_proposals_that_never_hold_end_within_50_rounds() -> None:
         assert engine.rate >= 0.95 * plain.rate
 
 
+@pytest.mark.parametrize("load", [1, 4])
+@pytest.mark.parametrize("machine", MACHINES)
+def test_a_hundredth_of_the_time_goes_to_trying_what_does_not_pay(machine: str, load: int) -> None:
+    """Where a draft takes as long as eight steps, it is the time that bounds the tries."""
+    shape = MACHINES[machine]
+    live = [Decoding(str(i)) for i in range(load)]
+    controller = Controller((METHOD,), measured(shape))
+    engine = Simulated(shape, 8 * shape(1), noise=0.0)
+    tried = total = 0.0
+    for number in range(3000):
+        engine.step(controller, live, dict.fromkeys((one.request_id for one in live), 0.0))
+        if number >= 1000:
+            total += engine.last
+            tried += engine.last - shape(load) if engine.lengths[-1] else 0.0
+    assert 0.0 < tried <= 0.015 * total
+
+
 def test_it_falls_to_nothing_under_load_and_comes_back() -> None:
     machine = MACHINES["every row costs"]
     assert sum(controlled(machine, [0.7] * 32).lengths[-100:]) <= 0.05 * 100 * 32

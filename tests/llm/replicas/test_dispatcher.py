@@ -59,6 +59,22 @@ def test_one_prefix_that_all_ask_for_does_not_overload_its_engine() -> None:
     assert set(dispatcher.loads.values()) == {0}
 
 
+def test_a_long_prefix_is_computed_elsewhere_before_its_engine_has_half_more_than_the_mean() -> (
+    None
+):
+    """To compute it again costs far more than to wait; the others would do nothing meanwhile."""
+    dispatcher, long = create(4, num_blocks=100_000), job(1, 8000, 400)
+    homes = []
+    for _ in range(160):
+        assignment = dispatcher.choose(long)
+        assert assignment is not None
+        dispatcher.answered(assignment)
+        homes.append(assignment.engine)
+        loads = dispatcher.loads.values()
+        assert max(loads) <= MOST_LOAD * (sum(loads) + 8000) / 4 + STEP, homes
+    assert len(set(homes)) > 1, homes
+
+
 def test_the_next_question_on_a_text_goes_where_the_text_is() -> None:
     dispatcher = create(3)
     homes = {}

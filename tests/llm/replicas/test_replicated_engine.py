@@ -108,6 +108,27 @@ async def test_a_killed_engine_costs_no_request_that_had_no_output(
     assert add_up(victim.stats(), "generation_tokens") > before, "it gets requests again"
 
 
+async def test_a_request_is_tried_once_more_and_not_on_every_engine(
+    create: Callable[..., ReplicatedEngine],
+) -> None:
+    """It may be what two engines died of: the third one lives on."""
+    engine = create(3)
+    living = {number: one.pid for number, one in enumerate(engine.engines)}
+    for pid in living.values():
+        assert pid is not None
+        os.kill(pid, signal.SIGSTOP)  # they take it, and give no output
+    work = asyncio.create_task(answer(engine, "abc", GREEDY, "deadly"))
+    for _ in range(2):
+        while not (held := [n for n in living if engine.engines[n].progress().pending]):
+            await asyncio.sleep(0.01)
+        os.kill(living.pop(held[0]), signal.SIGKILL)  # type: ignore[arg-type]
+    ((_, third),) = living.items()
+    assert third is not None
+    os.kill(third, signal.SIGCONT)
+    assert await asyncio.wait_for(work, 60) == "EngineDeadError"
+    assert third in [one.pid for one in engine.engines], "it was not asked"
+
+
 async def test_without_any_engine_requests_are_told_to_come_again(
     create: Callable[..., ReplicatedEngine],
 ) -> None:
