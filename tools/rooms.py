@@ -2,7 +2,8 @@
 
 ``python -m tools.rooms FILE...`` prints them with their distance. Imports of ``quire`` and
 ``tools`` come from grimp, those of tests and benchmarks from their syntax trees, imports in
-functions included. A test that starts a command reaches all that the command imports: it comes last.
+functions included. A test that starts a command reaches all that the command imports; it comes
+last.
 """
 
 from __future__ import annotations
@@ -84,7 +85,7 @@ def _reached(path: str) -> dict[str, int]:
 
 
 def _rank(test: str, distance: int, changed: Iterable[str]) -> tuple[int, int, str]:
-    """Order tests: a word in common with a folder counts for an import less, one of the name for 3."""
+    """Order tests: a word that folders have in common counts for an import less, of names for 3."""
     folders, stem = _words(test)
     alike = 0
     for path in changed:
@@ -110,7 +111,7 @@ def _tests_above(module: str) -> dict[str, int]:
                 distances[importer] = distances[one] + 1
                 found.append(importer)
     tests = {test: distances[name] for test in _all_tests() if (name := _name(test)) in distances}
-    if COMMAND in distances or module.startswith("quire.cli"):
+    if COMMAND in distances:
         tests |= {test: BY_COMMAND for test in starting if test not in tests}
     return tests
 
@@ -123,6 +124,8 @@ def _importers() -> tuple[dict[str, set[str]], tuple[str, ...]]:
     for module in graph.modules:
         for imported in graph.find_modules_directly_imported_by(module):
             importers[imported].add(module)
+        if module.startswith("quire.cli."):  # it imports commands by name
+            importers[module].add(COMMAND)
     known = set(graph.modules)
     files = [*(ROOT / "tests").rglob("*.py"), *(ROOT / "benchmarks").rglob("*.py")]
     names = {_name(str(path.relative_to(ROOT))): path for path in files}

@@ -102,7 +102,7 @@ def test_adapters_of_one_name_and_other_content_share_no_blocks(
     own = [tokens(create_llm(enable_lora=True), [prompt], one)[0] for one in (first, second)]
     assert own[0] != own[1]
     llm = create_llm(enable_lora=True)
-    assert 40 > llm.engine.engine.scheduler.kv.block_size
+    assert llm.engine.engine.scheduler.kv.block_size < 40
     for one, expected, num_cached in ((first, own[0], 0), (second, own[1], 0), (first, own[0], 32)):
         (output,) = llm.generate([prompt], GREEDY, False, one)
         assert output.outputs[0].token_ids == expected

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import sys
-from typing import Any
 
 from tools.mutants import report
 from tools.mutants.scratch import Scratch
@@ -41,30 +40,37 @@ def _try(mutants: list[Mutant], arguments: argparse.Namespace) -> None:
     """Try mutants, those in Python first, and write down what became of them."""
     scratch = Scratch()
     scratch.refresh()
-    trial = Trial(scratch, arguments.nearest, print)
-    here = [mutant for mutant in mutants if can_try(mutant)]
+    trial = Trial(scratch, arguments.nearest)
+    left = sorted(filter(can_try, mutants), key=lambda mutant: mutant.is_native)
     for mutant in mutants:
-        if not can_try(mutant):
+        if mutant not in left:
             print(f"{mutant.name}: not tried, its tests need {mutant.needs}")
-    trial.check([mutant.killed_by for mutant in here])
-    verdicts: dict[str, dict[str, Any]] = {}
+    verdicts: dict[str, Verdict] = {}
     try:
-        for mutant in sorted(here, key=lambda mutant: mutant.is_native):
-            verdict = trial.run(mutant, SMALL)
-            if verdict.circle is None and arguments.all:
-                verdict = trial.run(mutant, WHOLE)
-            verdicts[mutant.name] = verdict.entry()
-            print(_line(mutant, verdict), flush=True)
+        while left:
+            for mutant in left:
+                verdicts[mutant.name] = _verdict(trial, mutant, arguments.all)
+            killers = {verdicts[mutant.name].killed_by for mutant in left} - {""}
+            broken = trial.broken(killers)
+            for test in sorted(broken):
+                print(f"{test} fails without any fault: it is left out")
+            left = [mutant for mutant in left if verdicts[mutant.name].killed_by in broken]
     finally:
-        if verdicts:
-            report.write(verdicts, set(read_mutants()), nearest=arguments.nearest)
+        entries = {name: verdict.entry() for name, verdict in verdicts.items()}
+        if entries:
+            report.write(entries, set(read_mutants()), nearest=arguments.nearest)
         if arguments.record:
-            record({n: one["killed_by"] for n, one in verdicts.items() if one["circle"] == SMALL})
+            record({n: one.killed_by for n, one in verdicts.items() if one.circle == SMALL})
 
 
-def _line(mutant: Mutant, verdict: Verdict) -> str:
+def _verdict(trial: Trial, mutant: Mutant, tries_all: bool) -> Verdict:
+    """Try one mutant, and say what became of it."""
+    verdict = trial.run(mutant, SMALL)
+    if verdict.circle is None and tries_all:
+        verdict = trial.run(mutant, WHOLE)
     what = f"killed by {verdict.killed_by} ({verdict.how})" if verdict.circle else "LIVES"
-    return f"{mutant.name}: {what}, {verdict.num_files} files, {verdict.seconds:.0f} s"
+    print(f"{mutant.name}: {what}, {verdict.num_files} files, {verdict.seconds:.0f} s", flush=True)
+    return verdict
 
 
 if __name__ == "__main__":

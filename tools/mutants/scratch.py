@@ -78,11 +78,12 @@ class Scratch:
             if not copy.exists() or not filecmp.cmp(source, copy, shallow=False):
                 copy.parent.mkdir(parents=True, exist_ok=True)
                 shutil.copy(source, copy)  # its time is now: what it is compiled into is older
+                _forget_bytecode(copy)
         for path in self.tree.rglob("*"):
             name = str(path.relative_to(self.tree))
-            if path.is_file() and not name.startswith(".venv") and "__pycache__" not in name:
-                if name not in names:
-                    path.unlink()
+            is_kept = name in names or name.startswith(".venv") or "__pycache__" in name
+            if path.is_file() and not is_kept:
+                path.unlink()
         self._make_environment()
         self._use_module(next((ROOT / "quire").glob("_native*.so")))
 
@@ -93,7 +94,11 @@ class Scratch:
             venv.create(folder, symlinks=True)
         standard = {sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib")}
         packages = [p for p in map(Path, sys.path) if p.is_dir() and p.resolve() != ROOT]
-        kept = [str(p) for p in packages if not {str(p), str(p.parent)} & standard]
+        kept = [
+            str(path)
+            for path in packages
+            if path.name.endswith("-packages") or not {str(path), str(path.parent)} & standard
+        ]
         site = next(folder.glob("lib/python*/site-packages"))
         (site / "tree.pth").write_text("\n".join([str(self.tree), *kept]) + "\n")
         for link in ROOT.glob(".venv-*"):
@@ -118,15 +123,6 @@ class Scratch:
             yield
         finally:
             self._take_out(mutant)
-
-    @contextmanager
-    def without(self, mutant: Mutant) -> Iterator[None]:
-        """Have the copy without a fault that is in it meanwhile."""
-        self._take_out(mutant)
-        yield
-        self._put(mutant)
-        if mutant.is_native:
-            self._use_module(next(self._objects.glob("_native*.so")))
 
     def _put(self, mutant: Mutant) -> None:
         path = self.tree / mutant.file

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Callable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -47,63 +47,40 @@ class Trial:
     Args:
         scratch: The copy.
         nearest: Test files at most that a mutant meets; None for all that reach it.
-        say: Called with a line for people.
     """
 
-    def __init__(self, scratch: Scratch, nearest: int | None, say: Callable[[str], None]) -> None:
-        self._scratch, self._nearest, self._say = scratch, nearest, say
+    def __init__(self, scratch: Scratch, nearest: int | None) -> None:
+        self._scratch, self._nearest = scratch, nearest
         self._sound: set[str] = set()  # tests that pass without a fault
         self._broken: set[str] = set()
 
-    def check(self, killers: list[str]) -> None:
-        """Learn in one run which of the recorded tests pass without any fault."""
-        wanted = [test for test in killers if "::" in test]
-        if wanted:
-            run = self._scratch.test([*wanted, "--continue-on-collection-errors"])
+    def broken(self, tests: Iterable[str]) -> set[str]:
+        """Return which of some tests fail without any fault; they are not asked again."""
+        unknown = sorted({*tests} - self._sound - self._broken)
+        if unknown:
+            run = self._scratch.test(unknown)
+            if run.code not in (PASSED, FAILED):
+                raise RuntimeError(f"pytest ended with {run.code}\n{run.text}")
             self._broken |= run.failed
-            if run.code in (PASSED, FAILED):
-                self._sound |= set(wanted) - run.failed
+            self._sound |= {*unknown} - run.failed
+        return self._broken & {*tests}
 
     def run(self, mutant: Mutant, circle: int) -> Verdict:
         """Return what becomes of a mutant under one circle's tests."""
         seconds, num_files = 0.0, 0
         flags = ["--all"] if circle == WHOLE else []
+        aside = [f"--deselect={test}" for test in sorted(self._broken)]
         with self._scratch.fault(mutant):
             for tests in self._rounds(mutant):
                 num_files += sum("::" not in test for test in tests)
-                found, spent = self._first_sound(tests, flags, mutant)
-                seconds += spent
-                if found is not None:
-                    return Verdict(circle, circle, found.last, _how(found), num_files, seconds)
-        return Verdict(None, circle, num_files=num_files, seconds=seconds)
-
-    def _first_sound(
-        self, tests: list[str], flags: list[str], mutant: Mutant
-    ) -> tuple[Run | None, float]:
-        """Return the run that failed on the fault alone, and the seconds of all runs."""
-        seconds = 0.0
-        while True:
-            aside = [f"--deselect={test}" for test in sorted(self._broken)]
-            run = self._scratch.test([*tests, "-x", *flags, *aside])
-            seconds += run.seconds
-            if not run.has_failed:
-                if run.code not in (PASSED, NO_TESTS) and not (
-                    len(tests) == 1 and "::" in tests[0]
-                ):
+                run = self._scratch.test([*tests, "-x", *flags, *aside])
+                seconds += run.seconds
+                if run.has_failed:
+                    return Verdict(circle, circle, run.last, _how(run), num_files, seconds)
+                # A recorded test may be one of another machine.
+                if run.code not in (PASSED, NO_TESTS) and tests != [mutant.killed_by]:
                     raise RuntimeError(f"{mutant.name}: pytest ended with {run.code}\n{run.text}")
-                return None, seconds
-            if self._passes_without(run.last, mutant):
-                return run, seconds
-
-    def _passes_without(self, test: str, mutant: Mutant) -> bool:
-        """Return whether a test passes when there is no fault; else it is not asked again."""
-        if test not in self._sound | self._broken:
-            with self._scratch.without(mutant):
-                passes = self._scratch.test([test]).code == PASSED
-            (self._sound if passes else self._broken).add(test)
-            if not passes:
-                self._say(f"  {test} fails without any fault: it is left out")
-        return test in self._sound
+        return Verdict(None, circle, num_files=num_files, seconds=seconds)
 
     def _rounds(self, mutant: Mutant) -> Iterator[list[str]]:
         """Yield the tests to run, those first that most likely fail."""
@@ -124,6 +101,4 @@ def can_try(mutant: Mutant) -> bool:
 def _how(run: Run) -> str:
     if run.code < 0:
         return "crashed"
-    return (
-        "out of time" if "Timeout" in run.text and "from pytest-timeout" in run.text else "failed"
-    )
+    return "out of time" if "from pytest-timeout" in run.text else "failed"

@@ -59,9 +59,7 @@ def test_one_prefix_that_all_ask_for_does_not_overload_its_engine() -> None:
     assert set(dispatcher.loads.values()) == {0}
 
 
-def test_a_long_prefix_is_computed_elsewhere_before_its_engine_has_half_more_than_the_mean() -> (
-    None
-):
+def test_a_long_prefix_is_computed_elsewhere_before_its_engine_has_too_much() -> None:
     """To compute it again costs far more than to wait; the others would do nothing meanwhile."""
     dispatcher, long = create(4, num_blocks=100_000), job(1, 8000, 400)
     homes = []
