@@ -65,9 +65,9 @@ def adapter(name: str) -> AdapterReference:
 def gated(start: Callable) -> Callable:
     """Return a function that makes a run with adapters."""
 
-    def make(max_loras: int, **settings):
+    def make(max_loras: int, room: int | None = None, **settings):
         run = start(**settings)
-        adapters = ScriptedAdapters(max_loras)
+        adapters = ScriptedAdapters(room or max_loras)
         gate = run.engine._adapter_gate = AdapterGate(adapters, max_loras)
         run.engine.scheduler.gates.append(gate)
         return run, adapters
@@ -123,6 +123,19 @@ def test_never_more_different_ones_than_allowed(gated, max_loras):
         assert len(now) <= max_loras
         seen |= now
     assert seen == set("abcde") and set(run.endings.values()) == {"length"}
+
+
+@pytest.mark.parametrize("max_loras", [1, 2])
+def test_no_more_start_where_memory_holds_more_of_them(gated, max_loras):
+    run, adapters = gated(max_loras, room=5)
+    adapters.held = list("abcde")
+    of = {f"{name}{number}": name for number in range(2) for name in "abcde"}
+    for request_id, name in of.items():
+        add(run, request_id, name)
+    while run.engine.has_unfinished_requests():
+        run.step()
+        assert len({of[request_id] for request_id in running(run)}) <= max_loras
+    assert set(run.endings.values()) == {"length"} and not adapters.loads
 
 
 def test_the_oldest_without_a_place_is_not_overtaken(gated):

@@ -116,25 +116,19 @@ class Scratch:
     @contextmanager
     def fault(self, mutant: Mutant) -> Iterator[None]:
         """Have a fault in the copy meanwhile."""
+        path = self.tree / mutant.file
+        text = path.read_text()
         try:
-            self._put(mutant)
+            path.write_text(mutant.applied(text))
+            _forget_bytecode(path)
             if mutant.is_native:
                 self.build()
             yield
         finally:
-            self._take_out(mutant)
-
-    def _put(self, mutant: Mutant) -> None:
-        path = self.tree / mutant.file
-        path.write_text(mutant.applied(path.read_text()))
-        _forget_bytecode(path)
-
-    def _take_out(self, mutant: Mutant) -> None:
-        path = self.tree / mutant.file
-        shutil.copy(ROOT / mutant.file, path)
-        _forget_bytecode(path)
-        if mutant.is_native:
-            self._use_module(next((ROOT / "quire").glob("_native*.so")))
+            path.write_text(text)
+            _forget_bytecode(path)
+            if mutant.is_native:
+                self._use_module(next((ROOT / "quire").glob("_native*.so")))
 
     def build(self) -> None:
         """Compile the native module of the copy, for this machine's instruction sets."""
