@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import os
 
+# Programs that tests start compile all of Quire each time, half of their start, where an image of
+# a container has this set.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 # Before numpy is there. Two threads of OpenBLAS wait for each other at each small product, for long
 # where other workers have the cores.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
@@ -24,6 +27,7 @@ from tools.random_checkpoint import PRESETS, random_checkpoint
 #: Its Python is a link to the machine's; the folder makes it another one, so it is not resolved.
 LLAMA_ENVIRONMENT = Path(__file__).absolute().parents[1] / ".venv-llama"
 
+sys.dont_write_bytecode = False  # of tests' modules as well
 pytest_plugins = ["tests.required", "tests.durations", "tests.circles"]
 
 
