@@ -28,6 +28,7 @@ class ServeProcess:
         arguments: Those after ``quire serve``.
         command: What ``python -m`` runs with them.
         pass_on: Called with each line that it writes to stderr.
+        spawn: Starts a process, as ``subprocess.Popen`` does.
         **environment: Added to this process's.
 
     Attributes:
@@ -42,11 +43,12 @@ class ServeProcess:
         *,
         command: Sequence[str] = ("quire.cli.main", "serve"),
         pass_on: Callable[[str], Any] | None = None,
+        spawn: Callable[..., Any] = subprocess.Popen,
         **environment: str,
     ) -> None:
         if "--port" not in arguments and "--uds" not in arguments:
             arguments = [*arguments, "--port", "0"]
-        self.popen = subprocess.Popen(
+        self.popen = spawn(
             [sys.executable, "-m", *command, *arguments],
             cwd=ROOT,
             stderr=subprocess.PIPE,
