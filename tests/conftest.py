@@ -28,7 +28,7 @@ from tools.random_checkpoint import PRESETS, random_checkpoint
 LLAMA_ENVIRONMENT = Path(__file__).absolute().parents[1] / ".venv-llama"
 
 sys.dont_write_bytecode = False  # of tests' modules as well
-pytest_plugins = ["tests.required", "tests.durations", "tests.circles"]
+pytest_plugins = ["tests.required", "tests.durations", "tests.servers", "tests.circles"]
 
 
 @pytest.fixture(scope="session")

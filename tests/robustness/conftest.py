@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -14,24 +15,24 @@ import httpx2
 import pytest
 
 from benchmarks.robustness import server_state
-from tools.random_checkpoint import PRESETS, random_checkpoint
+from tests.preforked import Preforked
+from tests.servers import Faults
 from tools.serve_process import ServeProcess
 
 PATH = "/v1/completions"
 #: More than fits at once, so that some wait; long enough to be caught in the midst.
 LONG = {"prompt": "Once", "max_tokens": 1900, "ignore_eos": True, "seed": 1}
+#: For crowds whose answers are read to their ends.
+MEDIUM = {**LONG, "max_tokens": 800}
 SHORT = {**LONG, "max_tokens": 8}
 #: A server whose engine is lost again and again waits twice as long each time before it starts it.
 KILLS_OF_A_SERVER = 4
 
 
 @pytest.fixture(scope="session")
-def arguments(tmp_path_factory: pytest.TempPathFactory, device: str) -> list[str]:
+def arguments(crowded_arguments: list[str]) -> list[str]:
     """A tiny checkpoint with one token per byte, and settings that fit it."""
-    folder = tmp_path_factory.mktemp("tiny") / "tiny-llama"
-    random_checkpoint(folder, PRESETS["tiny-llama"])
-    limits = ["--memory", "48MiB", "--threads", "1", "--max-num-seqs", "4"]
-    return [str(folder), "--device", device, *limits]
+    return crowded_arguments
 
 
 @pytest.fixture
@@ -40,7 +41,9 @@ def start(arguments: list[str]) -> Iterator[Callable[..., ServeProcess]]:
     running: list[ServeProcess] = []
 
     def run(*flags: str, **settings: Any) -> ServeProcess:
-        running.append(ServeProcess([*arguments, *flags], **settings))
+        # Faults are put in where an interpreter starts.
+        spawn = subprocess.Popen if "PYTHONPATH" in settings else Preforked
+        running.append(ServeProcess([*arguments, *flags], spawn=spawn, **settings))
         return running[-1]
 
     yield run
@@ -87,6 +90,18 @@ def ask(url: str, body: dict[str, Any]) -> Ending:
                 text += event["choices"][0]["text"]
                 reason = event["choices"][0]["finish_reason"]
         return Ending(200, text, reason, error)
+
+
+_WHOLE: dict[str, Ending] = {}
+
+
+def whole(url: str, body: dict[str, Any]) -> Ending:
+    """Return the ending of a request that is alone; all servers here have the same checkpoint."""
+    key = json.dumps(body)
+    if key not in _WHOLE:
+        _WHOLE[key] = ask(url, body)
+        assert _WHOLE[key].reason == "length", _WHOLE[key]
+    return _WHOLE[key]
 
 
 class Crowd:
@@ -144,24 +159,3 @@ def times(request: pytest.FixtureRequest) -> int:
 def faults(tmp_path: Path) -> Faults:
     """Faults for the processes of a server; see ``faulty/sitecustomize.py``."""
     return Faults(tmp_path / "faults")
-
-
-class Faults:
-    """Arms faults."""
-
-    def __init__(self, folder: Path) -> None:
-        folder.mkdir()
-        self._folder = folder
-        here = Path(__file__).parent
-        self.environment = {
-            "FAULTS": str(folder),
-            "PYTHONPATH": f"{here / 'faulty'}:{here.parents[1]}",
-        }
-
-    def arm(self, name: str) -> None:
-        """Have it strike at the next chance."""
-        (self._folder / name).touch()
-
-    def has_struck(self, name: str) -> bool:
-        """Return whether it did."""
-        return not (self._folder / name).exists()

@@ -12,6 +12,7 @@ from typing import Any
 import psutil
 import pytest
 
+from tests.preforked import Preforked
 from tests.robustness.conftest import (
     KILLS_OF_A_SERVER,
     SHORT,
@@ -34,7 +35,7 @@ class OneMachine:
     """A server whose ranks are its engine's children."""
 
     def __init__(self, arguments: list[str], flags: list[str]) -> None:
-        self.server = ServeProcess([*arguments, *flags])
+        self.server = ServeProcess([*arguments, *flags], spawn=Preforked)
 
     def kill(self) -> None:
         """Kill a rank."""
@@ -59,10 +60,10 @@ class TwoMachines:
         self._other = [*arguments, *flags, "--node-rank", "1", "--headless"]
         self._is_whole = is_whole
         self._node = self._start()
-        self.server = ServeProcess([*arguments, *flags], QUIRE_MACHINE_ID="0")
+        self.server = ServeProcess([*arguments, *flags], spawn=Preforked, QUIRE_MACHINE_ID="0")
 
     def _start(self) -> ServeProcess:
-        return ServeProcess(self._other, QUIRE_MACHINE_ID="1")
+        return ServeProcess(self._other, spawn=Preforked, QUIRE_MACHINE_ID="1")
 
     def kill(self) -> None:
         """Kill a rank, or its machine, which another one replaces."""

@@ -10,29 +10,23 @@ from concurrent.futures import ThreadPoolExecutor
 import httpx2
 import pytest
 
-from tests.models.hub_stand_in import HubStandIn, serving
-from tools.serve_process import ServeProcess
-
 QUESTION = {"messages": [{"role": "user", "content": "What is the capital of France?"}]}
 ANSWER = "The capital of France is Paris."
 
 
 @pytest.fixture
-def hub(gguf):
+def hub(pulling_server):
     """A hub that has it."""
-    with serving(HubStandIn({"org/tiny": {"tiny-Q8_0.gguf": gguf}})) as stand_in:
-        yield stand_in
+    return pulling_server[1].hub
 
 
 @pytest.fixture
-def server(hub, tmp_path):
-    """A server without a model of its own but quire-tiny, and a client of it."""
-    with ServeProcess(["--memory", "2GiB", "--device", "cpu"], **hub.settings(tmp_path)) as process:
-        with httpx2.Client(base_url=process.wait_ready(), timeout=60) as client:
-            client.process = process
-            yield client
-        assert process.end() == 0
-        assert "Traceback" not in process.stderr
+def server(pulling_server):
+    """A client of a server without a model of its own but quire-tiny."""
+    process, _ = pulling_server
+    with httpx2.Client(base_url=process.address, timeout=60) as client:
+        client.process = process
+        yield client
 
 
 def chat(client, model):
@@ -263,3 +257,4 @@ def test_a_server_that_ends_gives_up_its_pulls(server, hub):
         rest = [json.loads(line) for line in lines]
     assert "shutting down" in rest[-1]["error"]
     assert server.process.popen.wait(30) == 0
+    assert "Traceback" not in server.process.stderr

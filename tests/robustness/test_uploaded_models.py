@@ -20,7 +20,6 @@ from quire.models import blobs
 from quire.models.hub import ASSETS, LISTED
 from quire.models.manifests import Preset
 from quire.models.store import Store
-from tools.serve_process import ServeProcess
 
 ANSWER = "The capital of France is Paris."
 PACKAGED = {f"{name}:latest" for name in LISTED}
@@ -34,12 +33,13 @@ def cache(tmp_path, monkeypatch):
 
 
 @pytest.fixture
-def server(cache):
-    with ServeProcess(["--memory", "2GiB", "--device", "cpu"]) as process:
-        with httpx2.Client(base_url=process.wait_ready(), timeout=60) as client:
-            yield client
-        assert process.end() == 0
-        assert "Traceback" not in process.stderr
+def server(pulling_server, monkeypatch):
+    """A client of a server with an empty store, which is this process's, too."""
+    process, place = pulling_server
+    monkeypatch.setenv("QUIRE_CACHE", str(place.folder / "quire"))
+    with httpx2.Client(base_url=process.address, timeout=60) as client:
+        client.cache = place.folder / "quire"
+        yield client
 
 
 def digest_of(data):
@@ -63,7 +63,7 @@ def files_of(cache):
     return [path.name for path in (cache / "blobs").glob("*")] if (cache / "blobs").exists() else []
 
 
-def test_a_gguf_file_becomes_a_model(server, gguf, cache):
+def test_a_gguf_file_becomes_a_model(server, gguf):
     digest = digest_of(gguf)
     assert server.head(f"/api/blobs/{digest}").status_code == 404
     assert server.post(f"/api/blobs/{digest}", content=gguf).status_code == 201
@@ -78,11 +78,11 @@ def test_a_gguf_file_becomes_a_model(server, gguf, cache):
     assert tags["mine:latest"]["size"] == len(gguf)
     assert text(server, "mine") == ANSWER
     assert server.request("DELETE", "/api/delete", json={"model": "mine"}).status_code == 200
-    assert files_of(cache) == [], "its file is no other's"
+    assert files_of(server.cache) == [], "its file is no other's"
     assert server.head(f"/api/blobs/{digest}").status_code == 404
 
 
-def test_a_folder_becomes_a_model(server, cache):
+def test_a_folder_becomes_a_model(server):
     folder = ASSETS / "quire-tiny"
     files = {
         path.name: upload(server, path.read_bytes()) for path in folder.iterdir() if path.is_file()
@@ -95,10 +95,10 @@ def test_a_folder_becomes_a_model(server, cache):
     assert server.request("DELETE", "/api/delete", json={"model": "mine"}).status_code == 200
     assert text(server, "copy") == ANSWER
     assert server.request("DELETE", "/api/delete", json={"model": "copy"}).status_code == 200
-    assert files_of(cache) == [] and list((cache / "uploads").iterdir()) == []
+    assert files_of(server.cache) == [] and list((server.cache / "uploads").iterdir()) == []
 
 
-def test_what_is_wrong_is_said_and_nothing_stays(server, gguf, cache):
+def test_what_is_wrong_is_said_and_nothing_stays(server, gguf):
     other = digest_of(b"other")
     wrong = server.post(f"/api/blobs/{other}", content=gguf)
     assert wrong.status_code == 400 and "digest mismatch" in wrong.json()["error"]
@@ -106,7 +106,7 @@ def test_what_is_wrong_is_said_and_nothing_stays(server, gguf, cache):
         answer = server.post(f"/api/blobs/{digest}", content=b"x")
         assert answer.status_code == 400 and "invalid digest format" in answer.json()["error"]
         assert server.head(f"/api/blobs/{digest}").status_code == 400
-    assert files_of(cache) == []
+    assert files_of(server.cache) == []
     text_file, whole = upload(server, b"no model"), upload(server, gguf)
     for files, reason in (
         ({"a.gguf": text_file}, "not in GGUF format"),
@@ -125,18 +125,18 @@ def test_what_is_wrong_is_said_and_nothing_stays(server, gguf, cache):
     assert {m["name"] for m in server.get("/api/tags").json()["models"]} == PACKAGED
 
 
-def test_a_client_that_leaves_leaves_nothing(server, gguf, cache):
+def test_a_client_that_leaves_leaves_nothing(server, gguf):
     url = urlsplit(str(server.base_url))
     with socket.create_connection((url.hostname, url.port)) as connection:
         head = f"POST /api/blobs/{digest_of(gguf)} HTTP/1.1\r\nhost: {url.netloc}\r\n"
         connection.sendall(f"{head}content-length: {len(gguf)}\r\n\r\n".encode() + gguf[:2_000_000])
         end = time.monotonic() + 10
-        while not files_of(cache):
+        while not files_of(server.cache):
             assert time.monotonic() < end
             time.sleep(0.01)
-        assert all(name.endswith(".part") for name in files_of(cache))
+        assert all(name.endswith(".part") for name in files_of(server.cache))
     end = time.monotonic() + 10
-    while files_of(cache):
+    while files_of(server.cache):
         assert time.monotonic() < end
         time.sleep(0.01)
 
