@@ -21,6 +21,7 @@ import pytest
 
 from tests.covering import cover
 from tests.durations import read_durations
+from tests.servers import SERVERS
 
 #: Random models that stand for all in the small circles: the plain one, latents, and experts.
 MODELS = ("tiny-llama", "tiny-deepseek", "tiny-mixtral")
@@ -66,6 +67,13 @@ def _reduced(name: str, items: list[pytest.Function]) -> list[pytest.Function]:
         return items
     items = _of_models(items)
     return [items[n] for n in cover(name, [item.callspec.params for item in items], UNPAIRED)]
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Keep a file with those that ask for the same running server: they come to its worker."""
+    servers = sorted(set(SERVERS) & set(getattr(item, "fixturenames", ())))
+    if servers:
+        item.add_marker(pytest.mark.xdist_group(servers[0]))
 
 
 @pytest.hookimpl(trylast=True)

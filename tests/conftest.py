@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 
 # Programs that tests start compile all of Quire each time, half of their start, where an image of
 # a container has this set.
