@@ -14,7 +14,8 @@ import pytest
 
 from quire.cli.main import run
 from quire.quantizing.unfinished import FOLDER, Unfinished
-from tests.cli.conftest import COMMAND
+from tests.commands import COMMAND, environment
+from tests.preforked import Preforked
 from tests.quantizing.stored_values import FEW, files_of
 
 OPTIONS = ("--method", "gptq", "--group-size", "32", *FEW, "--threads", "1")
@@ -26,10 +27,11 @@ def whole(checkpoint, quantized):
     return files_of(quantized(checkpoint(), *OPTIONS[:-2]))
 
 
-def started(source: Path, out: Path, after: int, *options: str) -> subprocess.Popen[str]:
+def started(source: Path, out: Path, after: int, *options: str) -> Preforked:
     """Start a process, and return it when it has done a layer."""
     command = [*COMMAND, "quantize", str(source), str(out), *options]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    process = Preforked(command, env=environment(), text=True, **pipes)
     for _ in range(60_000):
         if (out / FOLDER / f"layer-{after:05d}").is_dir() or process.poll() is not None:
             break

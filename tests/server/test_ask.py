@@ -12,7 +12,7 @@ import time
 import pytest
 
 from tests.bench.conftest import Script
-from tests.cli.conftest import COMMAND, ENVIRONMENT
+from tests.commands import COMMAND, environment, fork_quire
 
 HELLO = [{"role": "user", "content": "Hi"}]
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
@@ -21,14 +21,7 @@ HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding
 def ask(*args: str, key: str = "", stdin: str = "") -> tuple[int, str, str]:
     """Run the command; return exit code, stdout and stderr."""
     # In a process of its own: the servers of the tests log to this one's stderr.
-    result = subprocess.run(
-        [*COMMAND, "ask", *args],
-        input=stdin,
-        capture_output=True,
-        encoding="utf-8",
-        timeout=60,
-        env={**ENVIRONMENT, "PYTHONUTF8": "1", "QUIRE_API_KEY": key},
-    )
+    result = fork_quire("ask", *args, stdin=stdin, PYTHONUTF8="1", QUIRE_API_KEY=key)
     return result.returncode, result.stdout, result.stderr
 
 
@@ -52,7 +45,7 @@ def begin(url) -> subprocess.Popen[bytes]:
     return subprocess.Popen(
         [*COMMAND, "ask", "Hi", "--base-url", url],
         **pipes,
-        env=ENVIRONMENT,
+        env=environment(),
         # A suite that runs in the background has it ignored, and children inherit that.
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
