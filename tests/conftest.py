@@ -103,6 +103,13 @@ def gguf(tmp_path_factory: pytest.TempPathFactory) -> bytes:
     return path.read_bytes()
 
 
+@pytest.fixture(scope="session")
+def sized(request: pytest.FixtureRequest) -> Callable[[Any, Any], Any]:
+    """Return a function that picks a test's size: a short one, or with ``--all`` the full one."""
+    is_full = request.config.getoption("--all", default=False)
+    return lambda short, full: full if is_full else short
+
+
 class Records(logging.Handler):
     """Keeps what it gets."""
 

@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,8 @@ from tests.preforked import Preforked
 from tools.random_checkpoint import PRESETS, random_checkpoint
 from tools.serve_process import ServeProcess
 
+#: Starts ``quire serve`` a second sooner, where nothing depends on a fresh interpreter.
+start_server = partial(ServeProcess, spawn=Preforked)
 #: Fixtures of this file whose server lives as long as the session.
 SERVERS = ("tiny_server", "crowded_server", "faulty_server", "pulling_server")
 #: Of the servers on the checkpoint of :func:`crowded_arguments`: more requests than run at once.
@@ -130,12 +133,12 @@ def crowded_arguments(tmp_path_factory: pytest.TempPathFactory, device: str) -> 
 @pytest.fixture(scope="session")
 def _tiny(device: str) -> Iterator[SharedServer]:
     flags = ["--device", device, "--memory", "100MiB", "--threads", "1"]
-    yield from _shared(lambda: ServeProcess(["quire-tiny", *flags], spawn=Preforked))
+    yield from _shared(lambda: start_server(["quire-tiny", *flags]))
 
 
 @pytest.fixture(scope="session")
 def _crowded(crowded_arguments: list[str]) -> Iterator[SharedServer]:
-    yield from _shared(lambda: ServeProcess(crowded_arguments, spawn=Preforked))
+    yield from _shared(lambda: start_server(crowded_arguments))
 
 
 @pytest.fixture(scope="session")
@@ -220,7 +223,7 @@ class Pulling:
         shutil.rmtree(self.folder)
         self.folder.mkdir()
         flags = ["--memory", "2GiB", "--device", "cpu", "--threads", "1"]
-        return ServeProcess(flags, spawn=Preforked, **self.hub.settings(self.folder))
+        return start_server(flags, **self.hub.settings(self.folder))
 
     def renew_hub(self) -> None:
         """Have it be as at the start."""

@@ -10,7 +10,7 @@ from urllib.request import Request, urlopen
 
 import pytest
 
-from tools.serve_process import ServeProcess
+from tests.servers import start_server
 
 CORES = sorted(os.sched_getaffinity(0))[:2]
 
@@ -33,7 +33,7 @@ def stream(url: str, on_chunk: Callable[[int], None]) -> str:
 
 @pytest.mark.skipif(len(CORES) < 2, reason="needs two cores")
 def test_a_stream_goes_on_when_the_servers_cores_change() -> None:
-    with ServeProcess(["quire-tiny", "--threads", "2"]) as server:
+    with start_server(["quire-tiny", "--threads", "2"]) as server:
         url, engine = server.wait_ready(), server.engine().pid
 
         def set_cores(cores: list[int]) -> None:

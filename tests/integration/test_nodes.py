@@ -13,6 +13,7 @@ from quire.cli.serve import serve
 from quire.distributed.memory_nodes import MemoryNode, cores_of_rank, read_nodes
 from tests.robustness.conftest import is_ready, wait_for
 from tests.served_engines import answers, free_port
+from tests.servers import start_server
 from tools.serve_process import ServeProcess
 
 #: From a rank's death until requests are answered again.
@@ -22,7 +23,7 @@ HEALTHY_SECONDS = 20.0
 @pytest.fixture(scope="module")
 def alone() -> list[str]:
     """What one process answers."""
-    process = ServeProcess(["quire-tiny", "--threads", "1", "--memory", "100MiB"])
+    process = start_server(["quire-tiny", "--threads", "1", "--memory", "100MiB"])
     try:
         return answers(process.wait_ready())
     finally:
@@ -37,8 +38,8 @@ def nodes(request: pytest.FixtureRequest) -> Iterator[tuple[ServeProcess, ServeP
     arguments = ["quire-tiny", *sizes.split(), "--nnodes", "2", "--master-port", port]
     arguments += ["--threads", "1", "--memory", "400MiB"]
     other = "machine-1" if transport == "gloo" else "machine-0"
-    second = ServeProcess([*arguments, "--node-rank", "1", "--headless"], QUIRE_MACHINE_ID=other)
-    first = ServeProcess(arguments, QUIRE_MACHINE_ID="machine-0")
+    second = start_server([*arguments, "--node-rank", "1", "--headless"], QUIRE_MACHINE_ID=other)
+    first = start_server(arguments, QUIRE_MACHINE_ID="machine-0")
     try:
         first.wait_ready()
         assert f"ranks exchange by {transport}" in first.stderr
@@ -81,7 +82,7 @@ def test_tokens_are_those_of_one_process_and_a_killed_rank_is_survived(nodes, al
 
 def test_a_node_without_a_server_waits_and_ends_by_a_signal():
     port = str(free_port())
-    node = ServeProcess(
+    node = start_server(
         [
             *("quire-tiny", "-tp", "2", "--nnodes", "2", "--master-port", port),
             *("--node-rank", "1", "--headless"),
@@ -98,8 +99,8 @@ def test_a_node_without_a_server_waits_and_ends_by_a_signal():
 def test_a_wrong_key_is_said_by_the_node_that_has_it():
     port = str(free_port())
     arguments = ["quire-tiny", "-tp", "2", "--nnodes", "2", "--master-port", port]
-    first = ServeProcess([*arguments, "--threads", "1"], QUIRE_CLUSTER_KEY="right")
-    node = ServeProcess([*arguments, "--node-rank", "1", "--headless"], QUIRE_CLUSTER_KEY="wrong")
+    first = start_server([*arguments, "--threads", "1"], QUIRE_CLUSTER_KEY="right")
+    node = start_server([*arguments, "--node-rank", "1", "--headless"], QUIRE_CLUSTER_KEY="wrong")
     try:
         node.popen.wait(60)
         assert node.end() == 1

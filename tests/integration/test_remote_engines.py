@@ -18,6 +18,7 @@ from quire.core.errors import ConfigError
 from quire.server.options import ServerOptions
 from tests.robustness.conftest import SHORT, Crowd, ask, is_ready, wait_for
 from tests.served_engines import answers, free_port, total, wait_until_used
+from tests.servers import start_server
 from tools.random_checkpoint import PRESETS, random_checkpoint
 from tools.serve_process import ServeProcess
 
@@ -33,13 +34,13 @@ def arguments(port: int, *flags: str) -> list[str]:
 
 def headless(port: int, *flags: str, **environment: str) -> ServeProcess:
     own = [*arguments(port), "--node-rank", "1", "--headless", *flags]
-    return ServeProcess(own[1:] if "--model" in flags else own, **environment)
+    return start_server(own[1:] if "--model" in flags else own, **environment)
 
 
 @pytest.fixture(scope="module")
 def alone() -> list[str]:
     """What one process answers."""
-    with ServeProcess(["quire-tiny", "--threads", "1", "--memory", "100MiB"]) as process:
+    with start_server(["quire-tiny", "--threads", "1", "--memory", "100MiB"]) as process:
         found = answers(process.wait_ready())
         assert process.end() == 0
     return found
@@ -58,7 +59,7 @@ def started() -> Iterator[list[ServeProcess]]:
 def test_an_engine_of_another_machine_is_killed(is_machine, alone, started):
     """The others serve on, each request ends once, and the engine is used again."""
     port = free_port()
-    server = ServeProcess(arguments(port))
+    server = start_server(arguments(port))
     node = headless(port)
     started += [server, node]
     url = server.wait_ready()
@@ -91,7 +92,7 @@ def test_an_engine_of_another_machine_is_killed(is_machine, alone, started):
 def test_engines_of_several_ranks(alone, started):
     """Each machine has all ranks of its engines; one of them is killed."""
     port, ranks = free_port(), ["-tp", "2"]
-    server, node = ServeProcess(arguments(port, *ranks)), headless(port, *ranks)
+    server, node = start_server(arguments(port, *ranks)), headless(port, *ranks)
     started += [server, node]
     url = server.wait_ready()
     assert answers(url) == alone
@@ -114,7 +115,7 @@ def test_a_machine_serves_the_next_server_when_its_own_is_killed(alone, started)
     started.append(node)
     wait_for(lambda: bool(node.engines()))  # it waits: the server begins later
     for _ in range(2):
-        server = ServeProcess(arguments(port))
+        server = start_server(arguments(port))
         started.append(server)
         assert answers(server.wait_ready()) == alone
         wait_until_used(server.address)
@@ -128,7 +129,7 @@ def test_a_machine_serves_the_next_server_when_its_own_is_killed(alone, started)
 
 def test_a_stopped_engine_is_found_out_and_its_machine_replaces_it(started):
     port = free_port()
-    server = ServeProcess(arguments(port, "--watchdog-timeout", "2"))
+    server = start_server(arguments(port, "--watchdog-timeout", "2"))
     node = headless(port)
     started += [server, node]
     url = server.wait_ready()
@@ -164,7 +165,7 @@ def strange(other_model: str) -> dict[str, tuple[list[str], str]]:
 
 def test_who_does_not_belong_says_why_and_does_not_hold_up_others(strange, alone, started):
     port = free_port()
-    server = ServeProcess(arguments(port), QUIRE_CLUSTER_KEY="right")
+    server = start_server(arguments(port), QUIRE_CLUSTER_KEY="right")
     started.append(server)
     for expected, (flags, key) in strange.items():
         node = headless(port, *flags, QUIRE_CLUSTER_KEY=key)
@@ -184,11 +185,11 @@ def test_a_prompt_computed_on_another_machine_is_found_on_this_one(started):
     port, text = free_port(), "A list of customers, with their towns. " * 12
     roles = ["--disaggregate", "1p1d", "--disaggregate-tokens", "64"]
     roles += ["--disaggregate-transport", "tcp"]
-    server, node = ServeProcess(arguments(port, *roles)), headless(port)
+    server, node = start_server(arguments(port, *roles)), headless(port)
     started += [server, node]
     address = server.wait_ready()
     body = {"max_tokens": 12, "temperature": 0, "ignore_eos": True}
-    with ServeProcess(["quire-tiny", "--threads", "1", "--memory", "100MiB"]) as one:
+    with start_server(["quire-tiny", "--threads", "1", "--memory", "100MiB"]) as one:
         expected = [ask(one.wait_ready(), {**body, "prompt": f"{i} {text}"}).text for i in range(4)]
         assert one.end() == 0
     others = Crowd(address, [{**body, "prompt": "Tell", "max_tokens": 1000}] * 3)
@@ -228,7 +229,7 @@ def test_roles_that_do_not_fit_machines(roles, expected):
 
 @pytest.mark.parametrize("flags", [["--nnodes", "2"], RAY])
 def test_several_models_have_their_engines_on_one_machine(flags):
-    with ServeProcess(["quire-tiny", "quire-tiny-draft", "-dp", "2", *flags]) as process:
+    with start_server(["quire-tiny", "quire-tiny-draft", "-dp", "2", *flags]) as process:
         assert process.popen.wait(60) == 1
         process.end()
         assert "with --data-parallel-size must come with one MODEL" in process.stderr

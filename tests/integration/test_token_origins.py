@@ -12,7 +12,7 @@ import pytest
 
 from quire import LLM, SamplingParams
 from quire.models.hub import ASSETS
-from tools.serve_process import ServeProcess
+from tests.servers import start_server
 
 TINY = ASSETS / "quire-tiny"
 METHOD = {"method": "draft_model", "model": "quire-tiny-draft", "adaptive": False}
@@ -50,7 +50,7 @@ def test_origins_agree_with_the_counters(create_llm: Callable[..., LLM]) -> None
 def server() -> Iterator[httpx2.Client]:
     words = ["--threads", "1", "--memory", "128MiB", "--speculative-config", json.dumps(METHOD)]
     with (
-        ServeProcess(words) as process,
+        start_server(words) as process,
         httpx2.Client(base_url=process.wait_ready(), timeout=60) as client,
     ):
         yield client

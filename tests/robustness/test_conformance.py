@@ -14,10 +14,11 @@ import pytest
 from openai.types.responses import ResponseStreamEvent
 from pydantic import TypeAdapter
 
+from tests.servers import start_server
 from tools.conformance import response_rules, rules
 from tools.conformance.runner import RESPONSES, Runner
 from tools.conformance.transcript import fill_in, load
-from tools.serve_process import ROOT, ServeProcess
+from tools.serve_process import ROOT
 
 KEY = "conformance-key"
 
@@ -26,7 +27,7 @@ KEY = "conformance-key"
 def served(device):
     limits = ["--memory", "64MiB", "--threads", "1", "--max-num-queued-reqs", "4"]
     limits += ["--max-num-seqs", "4"]
-    with ServeProcess(["--device", device, *limits], QUIRE_API_KEY=KEY) as server:
+    with start_server(["--device", device, *limits], QUIRE_API_KEY=KEY) as server:
         yield server.wait_ready()
         assert server.end() == 0
 

@@ -12,7 +12,6 @@ from typing import Any
 import psutil
 import pytest
 
-from tests.preforked import Preforked
 from tests.robustness.conftest import (
     KILLS_OF_A_SERVER,
     SHORT,
@@ -23,6 +22,7 @@ from tests.robustness.conftest import (
     is_ready,
     wait_for,
 )
+from tests.servers import start_server
 from tools.serve_process import ServeProcess
 
 #: Long enough to be caught in the midst, also by ranks that exchange by a network.
@@ -35,7 +35,7 @@ class OneMachine:
     """A server whose ranks are its engine's children."""
 
     def __init__(self, arguments: list[str], flags: list[str]) -> None:
-        self.server = ServeProcess([*arguments, *flags], spawn=Preforked)
+        self.server = start_server([*arguments, *flags])
 
     def kill(self) -> None:
         """Kill a rank."""
@@ -60,10 +60,10 @@ class TwoMachines:
         self._other = [*arguments, *flags, "--node-rank", "1", "--headless"]
         self._is_whole = is_whole
         self._node = self._start()
-        self.server = ServeProcess([*arguments, *flags], spawn=Preforked, QUIRE_MACHINE_ID="0")
+        self.server = start_server([*arguments, *flags], QUIRE_MACHINE_ID="0")
 
     def _start(self) -> ServeProcess:
-        return ServeProcess(self._other, spawn=Preforked, QUIRE_MACHINE_ID="1")
+        return start_server(self._other, QUIRE_MACHINE_ID="1")
 
     def kill(self) -> None:
         """Kill a rank, or its machine, which another one replaces."""

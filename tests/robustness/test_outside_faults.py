@@ -64,14 +64,14 @@ def test_client_half_closes(crowded_server, stream):
     assert_nothing_left(url)
 
 
-def test_client_reads_nothing(crowded_server, request):
+def test_client_reads_nothing(crowded_server, sized):
     """Its request runs to its end; others and the server's memory do not feel it."""
     url = crowded_server.address
     expected = whole(url, LONG)
     process = psutil.Process(crowded_server.popen.pid)
     before = process.memory_info().rss
     deaf = []
-    for _ in range(20 if request.config.getoption("--all", default=False) else 6):
+    for _ in range(sized(6, 20)):
         deaf.append(raw_request(url, LONG | {"stream": True, "return_token_ids": True}))
     assert ask(url, LONG).text == expected.text
     with httpx2.Client(base_url=url, timeout=60) as client:

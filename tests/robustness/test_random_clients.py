@@ -6,7 +6,7 @@ import pytest
 
 from benchmarks.robustness.chaos import TIGHT, run
 from benchmarks.robustness.random_clients import Load
-from tools.serve_process import ServeProcess
+from tests.servers import start_server
 
 
 @pytest.mark.parametrize(
@@ -15,9 +15,10 @@ from tools.serve_process import ServeProcess
     ids=["plain", "speculative"],
 )
 @pytest.mark.parametrize("seed", [1])
-def test_every_request_ends_once_and_leaves_nothing_behind(device, seed, settings):
-    with ServeProcess([*TIGHT, "--device", device, "--threads", "1", *settings]) as server:
-        outcome = run(server.wait_ready(), Load(num_requests=300, seed=seed))
+def test_every_request_ends_once_and_leaves_nothing_behind(device, seed, settings, sized):
+    flags = [*TIGHT, "--device", device, "--threads", "1", *settings]
+    with start_server(flags) as server:
+        outcome = run(server.wait_ready(), Load(num_requests=sized(150, 300), seed=seed))
         assert outcome["wrong"] == []
         # Something of everything, or the test shows nothing.
         assert outcome["statuses"].keys() >= {"0", "200", "429", "504"}, outcome

@@ -14,9 +14,10 @@ import psutil
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from quire import LLM, SamplingParams
 from tests.robustness.conftest import PATH
+from tests.servers import start_server
 from tools.random_checkpoint import PRESETS, random_checkpoint
-from tools.serve_process import ServeProcess
 
 #: Of each model, so that its answers are known.
 BODY = {"prompt": "Once upon a time", "max_tokens": 24, "temperature": 0, "ignore_eos": True}
@@ -41,7 +42,7 @@ def serve(folders, device):
     def start(*names, flags=()):
         paths = [str(folder) for folder in folders if folder.name in names]
         limits = ["--device", device, "--threads", "1", "--max-num-seqs", "4"]
-        running.append(ServeProcess([*paths, *limits, *flags]))
+        running.append(start_server([*paths, *limits, *flags]))
         return running[-1]
 
     yield start
@@ -62,10 +63,10 @@ def text(answer):
 def texts(folders, device):
     """What each model answers when it is alone."""
     found = {}
+    params = SamplingParams(max_tokens=24, temperature=0, ignore_eos=True)
     for folder in folders:
-        with ServeProcess([str(folder), "--device", device, "--memory", "48MiB"]) as server:
-            found[folder.name] = text(ask(server.wait_ready(), folder.name))
-            server.end()
+        with LLM(str(folder), device=device, memory=48 << 20, threads=1) as llm:
+            found[folder.name] = llm.generate(BODY["prompt"], params)[0].outputs[0].text
     assert len(set(found.values())) == 3
     return found
 
@@ -156,7 +157,7 @@ def test_a_model_that_needs_more_than_half_gets_what_it_needs(tmp_path, device):
     # Without a process's part half of it is nothing.
     flags = ["--device", device, "--memory", "200MiB", "--load-on-demand"]
     flags += ["--threads", "1", "--max-num-seqs", "4", "--max-model-len", "2048"]
-    with ServeProcess([str(tmp_path / "large"), *flags]) as server:
+    with start_server([str(tmp_path / "large"), *flags]) as server:
         text(ask(server.wait_ready(), "large"))
         assert server.end() == 0
 

@@ -17,10 +17,11 @@ ONLY_AT_LENGTH = {"server memory", "engine memory", "p99 ITL"}
 MAX_GROWTH = {"server_mib": 24, "engine_mib": 64}
 
 
-def test_saturated_for_some_seconds():
-    outcome = soak.run(25.0, 16, warmup=10.0)
+def test_saturated_for_some_seconds(sized):
+    seconds = sized(12.0, 25.0)
+    outcome = soak.run(seconds, 16, warmup=0.4 * seconds)
     assert set(soak.problems(outcome)) <= ONLY_AT_LENGTH, outcome
-    assert outcome["requests"] > 50 and outcome["left"] > 0, outcome
+    assert outcome["requests"] > sized(15, 50) and outcome["left"] > 0, outcome
     for name, limit in MAX_GROWTH.items():
         first, last = outcome[name]
         assert last - first < limit, outcome
@@ -37,9 +38,9 @@ def test_nothing_is_kept_of_a_request():
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_a_server_that_keeps_something_of_each_request_is_caught():
+def test_a_server_that_keeps_something_of_each_request_is_caught(sized):
     """Objects in the server; in the engine 1 KiB a step outside Python."""
-    seen = growth.run(num_requests=60, site=Path(__file__).parent / "leaking")
+    seen = growth.run(sized(4, 5), sized(40, 60), site=Path(__file__).parent / "leaking")
     found = {problem.partition(":")[0] for problem in seen.problems()}
     assert found >= {"server objects", "engine heap_kib"}, seen
 

@@ -11,8 +11,8 @@ from PIL import Image, ImageDraw, ImageFont
 
 from quire import LLM
 from quire.models.hub import EMBEDDED_VISION
+from tests.servers import start_server
 from tools.quire_tiny_vision.evaluate import examples, measure, messages
-from tools.serve_process import ServeProcess
 
 #: Shares of right answers that the model must reach; the model card has those that it does.
 LEAST = {"colour": 0.95, "shape": 0.95, "both": 0.9}
@@ -68,7 +68,7 @@ def test_without_a_picture_it_asks_for_one(llm):
 def test_the_server_answers_openai_s_client():
     asked = list(examples("colour", NUM_SERVED)) + list(examples("shape", NUM_SERVED))
     with (
-        ServeProcess([EMBEDDED_VISION, "--memory", "128MiB", "--threads", "1"]) as server,
+        start_server([EMBEDDED_VISION, "--memory", "128MiB", "--threads", "1"]) as server,
         openai.OpenAI(
             base_url=f"{server.wait_ready()}/v1", api_key="none", max_retries=0
         ) as client,

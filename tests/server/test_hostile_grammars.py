@@ -10,8 +10,8 @@ from typing import Any
 import httpx2
 import pytest
 
+from tests.servers import start_server
 from tools.hostile_grammars import KINDS, hostile_grammar
-from tools.serve_process import ServeProcess
 
 CHAT = "/v1/chat/completions"
 HELLO = [{"role": "user", "content": "Hi"}]
@@ -45,7 +45,7 @@ def stream(address: str) -> int:
 def test_a_neighbour_streams_on(folder: Path) -> None:
     """24 of such grammars stopped everybody for 15 seconds, or had the watchdog end them."""
     flags = ["--memory", "64MiB", "--max-num-seqs", "16", "--grammar-compilation-timeout", "1"]
-    with ServeProcess([str(folder), *flags]) as server, ThreadPoolExecutor(9) as pool:
+    with start_server([str(folder), *flags]) as server, ThreadPoolExecutor(9) as pool:
         address = server.wait_ready()
         neighbour = pool.submit(stream, address)
 

@@ -14,9 +14,9 @@ from quire import LLM, SamplingParams
 from quire.core.config import EngineConfig
 from tests.llm.pictures.test_fetch import page, redirect, web
 from tests.server.conftest import Live, serve_live
+from tests.servers import start_server
 from tools.hostile_pictures import HOSTILE, picture, plain
 from tools.random_checkpoint import PICTURE, PRESETS, random_checkpoint
-from tools.serve_process import ServeProcess
 
 NUM_TOKENS = 24
 TEXT = {"type": "text", "text": "Which colour?"}
@@ -195,7 +195,7 @@ def test_an_engine_in_a_process_of_its_own_gets_pictures(live, llava, device):
     messages = conversation(part_of(FILES[0]), TEXT)
     want, _ = ask(live, messages)
     with (
-        ServeProcess([str(llava), *flags, *limit]) as server,
+        start_server([str(llava), *flags, *limit]) as server,
         httpx2.Client(base_url=server.wait_ready(), timeout=60) as http,
     ):
         served = Live(server.address, http, live.openai, live.service)

@@ -16,7 +16,7 @@ from quire.server.playground.routes import FOLDER, PAGE
 from tests.server.browser import ENTER, ESCAPE, RIGHT, SHIFT, UP
 from tests.server.chat_page import Page
 from tests.server.conftest import run_in_thread
-from tools.serve_process import ServeProcess
+from tests.servers import start_server
 
 # --- What is served
 
@@ -82,7 +82,7 @@ def test_the_page_needs_no_key_but_the_api_does(serve):
 
 def test_a_conversation_with_quire_tiny(chromium, device):
     settings = ["--device", device, "--memory", "64MiB", "--threads", "1", "--port", "0"]
-    process = ServeProcess(["quire-tiny", *settings])
+    process = start_server(["quire-tiny", *settings])
     try:
         page = Page(chromium, process.wait_ready())
         page.open()
@@ -113,7 +113,7 @@ def test_a_conversation_with_quire_tiny(chromium, device):
 def test_accepted_drafts_are_shown_under_the_mouse(chromium, device, tmp_path):
     config = '{"method": "draft_model", "model": "quire-tiny-draft", "adaptive": false}'
     settings = ["--device", device, "--memory", "64MiB", "--threads", "1", "--port", "0"]
-    process = ServeProcess(["quire-tiny", *settings, "--speculative-config", config])
+    process = start_server(["quire-tiny", *settings, "--speculative-config", config])
     try:
         page = Page(chromium, process.wait_ready())
         page.open()

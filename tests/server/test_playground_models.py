@@ -19,8 +19,8 @@ from tests.models.hub_stand_in import HubStandIn, serving
 from tests.server.browser import ENTER, ESCAPE
 from tests.server.chat_page import Page
 from tests.server.conftest import run_in_thread
+from tests.servers import start_server
 from tools.random_checkpoint import PRESETS, random_checkpoint
-from tools.serve_process import ServeProcess
 
 PULLED = "org/tiny:Q8_0"
 
@@ -76,7 +76,7 @@ def server(hub, tmp_path_factory, device):
         random_checkpoint(folder / name, config)
     flags = ["--load-on-demand", "--memory", "1GiB", "--threads", "1", "--device", device]
     models = ["quire-tiny", str(folder / "other"), str(folder / "broken")]
-    with ServeProcess([*models, *flags], **hub.settings(folder)) as process:
+    with start_server([*models, *flags], **hub.settings(folder)) as process:
         url = process.wait_ready()
         (folder / "broken" / "model.safetensors").write_bytes(b"nothing")
         yield url

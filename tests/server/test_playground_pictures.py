@@ -14,9 +14,9 @@ from PIL import Image
 
 from tests.server.browser import ENTER
 from tests.server.chat_page import Page
+from tests.servers import start_server
 from tools.hostile_pictures import picture
 from tools.random_checkpoint import PRESETS, random_checkpoint
-from tools.serve_process import ServeProcess
 
 #: Gives files to the page as a browser does; arguments: the event, names and base64 of each.
 GIVE = """
@@ -51,7 +51,7 @@ def server(tmp_path_factory, device):
     folder = tmp_path_factory.mktemp("llava") / "tiny-llava"
     random_checkpoint(folder, PRESETS["tiny-llava"])
     settings = ["--device", device, "--memory", "64MiB", "--threads", "1", "--port", "0"]
-    process = ServeProcess([str(folder), *settings, "--served-model-name", "llava"])
+    process = start_server([str(folder), *settings, "--served-model-name", "llava"])
     try:
         yield process
     finally:

@@ -10,7 +10,7 @@ from wsproto import events
 
 from tests.server.running import Running
 from tests.server.websocket_client import Client
-from tools.serve_process import ServeProcess
+from tests.servers import start_server
 
 COMPLETIONS = "/v1/completions"
 PING = '{"type": "ping"}'
@@ -95,7 +95,7 @@ def test_a_client_that_does_not_answer_the_close_holds_nothing_up(held):
 def test_sigterm_of_a_real_server(folder, device):
     body = {"prompt": "a", "n": 4, "max_tokens": 400, "ignore_eos": True, "temperature": 0}
     flags = ["--device", device, "--memory", "64MiB", "--threads", "1"]
-    with ServeProcess([str(folder), *flags]) as server:
+    with start_server([str(folder), *flags]) as server:
         url = server.wait_ready()
         with Client(url, COMPLETIONS) as client, Client(url, COMPLETIONS) as idle:
             client.ask(body)

@@ -12,6 +12,7 @@ import psutil
 
 from tests.llm.replicas.test_shared_experts import PROMPTS
 from tests.served_engines import total
+from tests.servers import start_server
 from tools.serve_process import ServeProcess
 
 FLAGS = ("--threads", "1", "--memory", "256MiB", "--max-num-seqs", "8")
@@ -39,10 +40,10 @@ async def test_answers_are_those_of_one_engine_before_a_kill_and_after(
     checkpoint: Callable[..., Path],
 ) -> None:
     arguments = [str(checkpoint("tiny-mixtral")), *FLAGS]
-    with ServeProcess(arguments) as one:
+    with start_server(arguments) as one:
         greedy = await ask_all(one, temperature=0)
         drawn = await ask_all(one, temperature=0.9)
-    with ServeProcess([*arguments, "-dp", "2", "-ep"]) as server:
+    with start_server([*arguments, "-dp", "2", "-ep"]) as server:
         assert await ask_all(server, temperature=0) == greedy
         for way in ("asked", "served"):
             assert total(server.address, "quire:shared_expert_rows_total", engine="1", way=way) > 0

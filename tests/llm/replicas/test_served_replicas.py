@@ -12,6 +12,7 @@ import openai
 import pytest
 
 from tests.served_engines import total
+from tests.servers import start_server
 from tools.serve_process import ServeProcess
 
 MODEL = ("quire-tiny", "--threads", "1", "--memory", "600MiB", "--max-num-seqs", "8")
@@ -100,7 +101,7 @@ async def begin_stream(client: openai.AsyncOpenAI) -> Any:
 @pytest.fixture(scope="module")
 def one() -> Iterator[ServeProcess]:
     """One engine, whose answers are right."""
-    with ServeProcess([*MODEL, *ADAPTERS]) as server:
+    with start_server([*MODEL, *ADAPTERS]) as server:
         yield server
 
 
@@ -110,7 +111,7 @@ async def test_answers_are_those_of_one_engine(one: ServeProcess, site: str) -> 
         flags = SITES[site]
         if "tcp" in flags:
             flags = (*flags, "--master-port", str(free_port() - 1))
-        server = stack.enter_context(ServeProcess([*MODEL, *ADAPTERS, *flags]))
+        server = stack.enter_context(start_server([*MODEL, *ADAPTERS, *flags]))
         async with connect(one) as client:
             expected = await ask_all(client)
         async with connect(server) as client:

@@ -10,7 +10,7 @@ import pytest
 
 from quire.models.manifests import Preset
 from quire.models.store import Store
-from tools.serve_process import ServeProcess
+from tests.servers import start_server
 
 BASE = "quire-tiny"
 #: A second engine would not fit: its process alone takes 160 MiB.
@@ -40,7 +40,7 @@ def serve(cache, device):
     running = []
 
     def start(*arguments):
-        running.append(ServeProcess([*arguments, "--device", device, *LIMITS]))
+        running.append(start_server([*arguments, "--device", device, *LIMITS]))
         return running[-1]
 
     yield start
