@@ -1,17 +1,18 @@
 """Which test files look at a file of the tree: derived from imports, nearest first.
 
-``python -m tools.rooms FILE...`` prints them with their distance. Imports of ``quire`` and
-``tools`` come from grimp, those of tests and benchmarks from their syntax trees, imports in
-functions included. A test that starts a command reaches all that the command imports; it comes
-last.
+``python -m tools.rooms [COMMIT]`` prints those that are near to what has changed since. Imports of
+``quire`` and ``tools`` come from grimp, those of tests and benchmarks from their syntax trees,
+imports in functions included. A test that starts a command reaches all that the command imports; it
+comes last.
 """
 
 from __future__ import annotations
 
 import ast
+import subprocess
 import sys
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
 from pathlib import Path
 
@@ -24,6 +25,10 @@ ROOT = Path(__file__).parents[1]
 #: known than that it may look at the file.
 BY_COMMAND, ANYHOW = 50, 99
 COMMAND = "quire.cli.main"
+#: Tests as far as that are run at a desk, at most that many; and that many where all are farther.
+NEAR, MOST, FEWEST = 2, 40, 5
+#: Looks at every file.
+HOUSE = "tests/architecture"
 #: Where a test that has one of them in its text, or imports a file that has, starts a command.
 _STARTS = ("quire.cli.main", "serve_process", "ServeProcess", '"quire"')
 #: Files without Python's imports: the folder, and the tests that look at it.
@@ -45,20 +50,43 @@ _EVERYTHING = ("pyproject.toml", "CMakeLists.txt", "tests/conftest.py", "native/
 
 
 def reached(changed: Iterable[str]) -> dict[str, int]:
-    """Return the test files that look at some files, with the number of imports between.
+    """Return the test files that look at some files, with their distance.
+
+    That is the number of imports between, less where words of the paths are alike.
 
     Args:
         changed: Paths below the root of the tree.
 
     Returns:
-        Paths of test files; the nearest come first, of equal ones those named as the file is.
+        Paths of test files; the nearest come first.
     """
-    changed = list(changed)
-    found: dict[str, int] = {}
+    found: dict[str, tuple[int, int, str]] = {}
     for path in changed:
         for test, distance in _reached(path).items():
-            found[test] = min(distance, found.get(test, distance))
-    return dict(sorted(found.items(), key=lambda item: _rank(*item, changed)))
+            rank = _rank(test, distance, path)
+            found[test] = min(rank, found.get(test, rank))
+    return {test: rank[0] for test, rank in sorted(found.items(), key=lambda item: item[1])}
+
+
+def changed_since(commit: str) -> list[str]:
+    """Return the paths of files that differ from a commit's, and of those new to git."""
+    commands = (
+        ["git", "diff", "--name-only", "-z", commit],
+        ["git", "ls-files", "-z", "--others", "--exclude-standard"],
+    )
+    texts = [
+        subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout
+        for command in commands
+    ]
+    return [name for text in texts for name in text.split("\0") if name]
+
+
+def near(changed: Sequence[str]) -> list[str]:
+    """Return the tests that a desk runs for some changed files; see :data:`NEAR`."""
+    found = reached(changed)
+    nearest = [test for test, distance in found.items() if distance <= NEAR]
+    house = [HOUSE] if changed else []
+    return (nearest[:MOST] or [*found][:FEWEST]) + house
 
 
 def _reached(path: str) -> dict[str, int]:
@@ -84,13 +112,10 @@ def _reached(path: str) -> dict[str, int]:
     return found
 
 
-def _rank(test: str, distance: int, changed: Iterable[str]) -> tuple[int, int, str]:
+def _rank(test: str, distance: int, path: str) -> tuple[int, int, str]:
     """Order tests: a word that folders have in common counts for an import less, of names for 3."""
-    folders, stem = _words(test)
-    alike = 0
-    for path in changed:
-        own_folders, own_stem = _words(path)
-        alike = max(alike, len(folders & own_folders) + 3 * len(stem & own_stem))
+    (folders, stem), (own_folders, own_stem) = _words(test), _words(path)
+    alike = len(folders & own_folders) + 3 * len(stem & own_stem)
     return max(distance - alike, 0) if distance < BY_COMMAND else distance, -alike, test
 
 
@@ -182,5 +207,4 @@ def _name(path: str) -> str:
 
 
 if __name__ == "__main__":
-    for test, distance in reached(sys.argv[1:]).items():
-        print(f"{distance:3} {test}")
+    print(*near(changed_since(*sys.argv[1:] or ["HEAD"])), sep="\n")
