@@ -99,9 +99,13 @@ def test_others_run_while_one_waits(tiered):
     assert run.tokens["again", 0] == run.tokens["first-a", 0]
 
 
-def test_a_tier_that_takes_too_long_is_given_up(tiered):
+@pytest.mark.parametrize("answers", [False, True])
+def test_a_tier_that_takes_too_long_is_given_up(tiered, answers):
+    """It does not say what it has, or says so and gives nothing."""
     run = tiered()
-    prompt = stuck(run)
+    prompt = evicted(run) if answers else stuck(run)
+    if answers:
+        run.executor.slow.patience, run.executor.slow.is_stuck = 0, True
     run.add("again", prompt, max_tokens=4)
     run.step()
     assert run.engine.scheduler.held and run.engine.seconds_until_work() == 0

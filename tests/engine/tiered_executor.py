@@ -22,6 +22,7 @@ class SlowTiers:
     Attributes:
         loses: Part of the blocks that turn out not to be there, 0 to 1.
         patience: Calls until a block, or an answer, has come.
+        is_stuck: No block comes that is fetched from now on.
     """
 
     outlive = True
@@ -35,6 +36,7 @@ class SlowTiers:
         self.asked: dict[bytes, int] = {}
         self.random = random.Random(seed)
         self.patience = 2
+        self.is_stuck = False
         self.loses = 0.0
         self.block_seconds = 0.0
         self.num_loaded = self.num_lost = 0
@@ -58,6 +60,8 @@ class SlowTiers:
     def fetch(self, block_hashes: Sequence[bytes]) -> None:
         for key in block_hashes:
             self.coming[key] = self.random.randrange(self.patience + 1)
+            if self.is_stuck:
+                self.coming[key] = 10**9
 
     def num_ready(self, block_hashes: Sequence[bytes]) -> int | None:
         for count, key in enumerate(block_hashes):
