@@ -90,6 +90,11 @@ def test_an_engine_of_a_ray_cluster_is_lost(cluster, alone, kill, request):
     print(f"used again after {slowest:.1f} s at most")
 
 
+def tokens_of_engine(url: str) -> float:
+    """Return the tokens that engine 1 has generated."""
+    return total(url, "quire:generation_tokens_total", engine="1")
+
+
 def survive(
     server: ServeProcess,
     cluster: RayCluster,
@@ -100,8 +105,10 @@ def survive(
     url = server.address
     body = {**SHORT, "max_tokens": 300}
     whole, children = ask(url, body), actor(server).children()
+    num_here, made = len(HERE.findall(server.stderr)), tokens_of_engine(url)
     crowd = Crowd(url, [body] * 12)
     crowd.wait_until_running()
+    wait_for(lambda: tokens_of_engine(url) > made + 60)  # streams of it have begun
     kill(server, cluster)
     killed = time.monotonic()
     lost = [ending for ending in crowd.endings() if ending != whole]
@@ -113,6 +120,7 @@ def survive(
     wait_until_used(url)
     seconds = time.monotonic() - killed
     assert answers(url) == alone
+    assert len(HERE.findall(server.stderr)) > num_here, "another one has come"
     return seconds
 
 
