@@ -103,7 +103,7 @@ def survive(
 ) -> float:
     """Kill under load; return the seconds until the engine is used again."""
     url = server.address
-    body = {**SHORT, "max_tokens": 300}
+    body = {**SHORT, "max_tokens": 1000}
     whole, children = ask(url, body), actor(server).children()
     num_here, made = len(HERE.findall(server.stderr)), tokens_of_engine(url)
     crowd = Crowd(url, [body] * 12)

@@ -45,6 +45,15 @@ def test_a_bucket_gives_no_more_than_its_rate_and_no_less(events):
         assert taken <= 60 + (clock.now - 100) + 1e-6
 
 
+def test_a_bucket_saves_up_a_minute_and_no_more():
+    clock = Clock()
+    bucket = TokenBucket(60, clock)
+    clock.now += 3600
+    assert bucket.wait(60) == 0
+    bucket.take(60)
+    assert bucket.wait(1) == pytest.approx(1)
+
+
 def refused(limits: RateLimits, key: ApiKey, num_tokens: int) -> ApiError:
     with pytest.raises(ApiError) as caught:
         limits.admit(key, num_tokens)
