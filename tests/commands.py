@@ -46,8 +46,15 @@ Done = subprocess.CompletedProcess
 
 
 def environment(**settings: str) -> dict[str, str]:
-    """Return what a command's environment is, with further variables."""
+    """Return the environment of a command, with further variables."""
     return {**os.environ, **SETTINGS, **settings}
+
+
+def bare_environment(**settings: str) -> dict[str, str]:
+    """Return the same without what a person has set: a home, a hub, a package index."""
+    kept = ("PATH", "SYSTEMROOT", *READ_EARLY)
+    own = {name: value for name, value in os.environ.items() if name.startswith(kept)}
+    return {**own, **SETTINGS, **settings}
 
 
 def run_quire(

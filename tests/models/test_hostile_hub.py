@@ -17,7 +17,9 @@ from quire.models import hub_download
 from quire.models.hub import LISTED, find_model
 from quire.models.pull_progress import PullCancelled
 from quire.models.store import Store
+from tests.commands import run_quire
 from tests.models.hub_stand_in import HubStandIn, serving
+from tests.preforked import Preforked
 
 DATA = b"GGUF" + bytes(range(256)) * 2000
 MODEL = "org/one:only"
@@ -115,10 +117,7 @@ def test_what_a_pull_left_that_was_given_up_can_be_removed(served, tmp_path):
     served.bodies["only.gguf"] = DATA[:1000]
     with pytest.raises(ModelLoadError, match="What came is kept"):
         pull(served)
-    listed = subprocess.run(
-        command("list"), env=environment(served, tmp_path), capture_output=True, text=True,
-        timeout=60,
-    )  # fmt: skip
+    listed = run_quire("list", **served.settings(tmp_path))
     assert "org/one: 0.0 MB of a pull that was given up" in listed.stdout, listed.stderr
     assert Store().remove(MODEL).freed_bytes == 1000 and partial(tmp_path) == []
     with pytest.raises(ConfigError, match="one that quire list shows"):
@@ -339,7 +338,7 @@ def environment(served, tmp_path):
 
 def test_a_pull_that_was_killed_leaves_nothing_half_visible(served, tmp_path):
     served.pause = 0.005
-    process = subprocess.Popen(command("pull", MODEL), env=environment(served, tmp_path))
+    process = Preforked(command("pull", MODEL), env=environment(served, tmp_path))
     try:
         deadline = time.monotonic() + 60
         while not any(partial(tmp_path)):

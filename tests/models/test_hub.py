@@ -1,13 +1,12 @@
 """Where a model argument leads: folders, the embedded model, the hub's cache, and a hub."""
 
-import os
-import subprocess
 import sys
 
 import pytest
 
 from quire.core.errors import ModelLoadError
 from quire.models import hub
+from tests.commands import bare_environment, fork
 from tests.models.hub_stand_in import COMMIT, HubStandIn, serving
 
 FILES = {
@@ -23,7 +22,7 @@ WANTED = {"config.json", "model.safetensors", "tokenizer.json", "chat_template.j
 
 
 def run(function, arguments, home, **environment):
-    """Call hub.function in a fresh process: the hub library reads its environment once."""
+    """Call hub.function in a process of its own: the hub library reads its environment once."""
     code = (
         "import sys\n"
         "from quire.core.errors import ModelLoadError\n"
@@ -33,16 +32,9 @@ def run(function, arguments, home, **environment):
         "except ModelLoadError as error:\n"
         "    sys.exit(str(error))\n"
     )
-    names = ("PATH", "PYTHONPATH", "LD_LIBRARY_PATH", "SYSTEMROOT")
-    kept = {name: os.environ[name] for name in names if name in os.environ}
     settings = {"HF_HOME": str(home), "QUIRE_CACHE": str(home / "quire"), "NO_PROXY": "*"}
-    return subprocess.run(
-        [sys.executable, "-c", code, *arguments],
-        env=kept | settings | environment,
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
+    variables = bare_environment(**(settings | environment))
+    return fork([sys.executable, "-c", code, *arguments], env=variables)
 
 
 def fill_cache(home, files):

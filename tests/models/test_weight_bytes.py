@@ -28,21 +28,22 @@ def check(path, dtype, length=100, **settings):
     assert expected == loaded.weight_bytes
 
 
+@pytest.mark.parametrize("form", [*FORMS, "int4 in groups of 64"])
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("preset", TINY)
-def test_it_is_what_they_take(preset, dtype, tmp_path):
+def test_it_is_what_they_take(preset, dtype, form, tmp_path):
     """Padding was left out, most of it of the experts' router; that one is never quantized."""
     random_checkpoint(tmp_path, PRESETS[preset], dtype=dtype)
-    for form in FORMS:
-        check(tmp_path, dtype, quantization=form)
-    check(tmp_path, dtype, quantization="int4", quantization_group_size=64)
+    name, _, size = (form or "").partition(" in groups of ")
+    groups = {"quantization_group_size": int(size)} if size else {}
+    check(tmp_path, dtype, quantization=name or None, **groups)
 
 
+@pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("name", MODELS)
-def test_of_sizes_that_are_no_whole_panels(name, oracle):
+def test_of_sizes_that_are_no_whole_panels(name, form, oracle):
     _, folder = oracle(name)
-    for form in FORMS:
-        check(folder, "float32", quantization=form)
+    check(folder, "float32", quantization=form)
 
 
 def test_overrides_count(tmp_path):
