@@ -29,7 +29,13 @@ from tools.random_checkpoint import PRESETS, random_checkpoint
 LLAMA_ENVIRONMENT = Path(__file__).absolute().parents[1] / ".venv-llama"
 
 sys.dont_write_bytecode = False  # of tests' modules as well
-pytest_plugins = ["tests.required", "tests.durations", "tests.servers", "tests.circles"]
+pytest_plugins = [
+    "tests.required",
+    "tests.durations",
+    "tests.servers",
+    "tests.sizes",
+    "tests.circles",
+]
 
 
 @pytest.fixture(scope="session")
@@ -101,13 +107,6 @@ def gguf(tmp_path_factory: pytest.TempPathFactory) -> bytes:
     path = tmp_path_factory.mktemp("gguf") / "tiny.gguf"
     assert run_quire("convert", "quire-tiny", str(path)).returncode == 0
     return path.read_bytes()
-
-
-@pytest.fixture(scope="session")
-def sized(request: pytest.FixtureRequest) -> Callable[[Any, Any], Any]:
-    """Return a function that picks a test's size: a short one, or with ``--all`` the full one."""
-    is_full = request.config.getoption("--all", default=False)
-    return lambda short, full: full if is_full else short
 
 
 class Records(logging.Handler):

@@ -9,11 +9,22 @@ from typing import Any
 import numpy as np
 import pytest
 
+from benchmarks.equality import Condition, few_conditions
 from quire import LLM
 from quire.engine.prefill_policy import PrefillPolicy
+from tests.sizes import sized
 from tools.random_checkpoint import PRESETS
 
 FAMILIES = sorted(name for name in PRESETS if name.startswith("tiny-"))
+
+
+def lattice() -> list[Condition]:
+    """Return conditions for a model of one kind: all together; with ``--all`` each alone, too.
+
+    Each alone, on every family, is ``test_equality``'s.
+    """
+    few = few_conditions()
+    return sized(few[-2:], few)
 
 
 @pytest.fixture

@@ -9,8 +9,9 @@ import pytest
 
 from quire import LLM, SamplingParams
 from quire.core.step import SchedulerOutput
+from tests.sizes import sized
 
-NUM_REQUESTS, NUM_OUTPUT_TOKENS = 1024, 24
+NUM_REQUESTS, NUM_OUTPUT_TOKENS = 1024, sized(12, 24)
 
 
 def serve(llm: LLM, work: list[list[int]]) -> tuple[dict[int, list[int]], int]:

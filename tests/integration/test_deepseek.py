@@ -12,12 +12,13 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from benchmarks.equality import check_lattice, few_conditions
+from benchmarks.equality import check_lattice
 from quire import LLM, SamplingParams
 from quire.core.errors import ConfigError
 from quire.core.forward_work import decoder_shape
 from quire.models.config_reader import read_model_config
 from tests.draft_heads import expert_module_tensors, write_head, write_target
+from tests.integration.conftest import lattice
 from tools.random_checkpoint import PRESETS, random_checkpoint
 
 Create = Callable[..., LLM]
@@ -42,7 +43,7 @@ def test_caches_of_other_types(
     if device != "cpu":
         pytest.skip("the native kernels are not built")
     settings = {"kv_cache_dtype": kv_cache_dtype, "block_size": block_size}
-    outcomes = check_lattice(checkpoint(PRESET), few_conditions(), device=device, **settings)
+    outcomes = check_lattice(checkpoint(PRESET), lattice(), device=device, **settings)
     assert {o.condition.name: o.failures for o in outcomes if o.failures} == {}
 
 

@@ -7,10 +7,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks.equality import check_lattice, few_conditions
+from benchmarks.equality import check_lattice
 from quire.kernels.registry import create_backend
 from quire.quantization.gguf_layouts import LAYOUTS
 from quire.quantization.plan import QuantizationPlan
+from tests.integration.conftest import lattice
 from tests.models.conftest import Driver
 from tools.random_gguf import random_gguf
 
@@ -26,7 +27,7 @@ def path(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
 def test_the_lattice(path: Path, device: str) -> None:
     if device != "cpu":
         pytest.skip("the native kernels are not built")
-    outcomes = check_lattice(path, few_conditions(), device=device)
+    outcomes = check_lattice(path, lattice(), device=device)
     assert {o.condition.name: o.failures for o in outcomes if o.failures} == {}
 
 

@@ -14,6 +14,7 @@ from quire.core.errors import RequestError
 from quire.models.hub import resolve_model
 from quire.runner import jump_forward
 from tests.integration.schemas import schemas
+from tests.sizes import sized
 
 PERSON: dict[str, Any] = {
     "type": "object",
@@ -116,7 +117,7 @@ def test_a_text_without_choice_takes_few_steps(one_pair: Pair) -> None:
 
 
 @settings(
-    max_examples=60,
+    max_examples=sized(15, 60),
     deadline=None,
     derandomize=True,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],

@@ -20,14 +20,10 @@ from tools.serve_process import ServeProcess
 HEALTHY_SECONDS = 20.0
 
 
-@pytest.fixture(scope="module")
-def alone() -> list[str]:
+@pytest.fixture
+def alone(tiny_server: ServeProcess) -> list[str]:
     """What one process answers."""
-    process = start_server(["quire-tiny", "--threads", "1", "--memory", "100MiB"])
-    try:
-        return answers(process.wait_ready())
-    finally:
-        process.end()
+    return answers(tiny_server.address)
 
 
 @pytest.fixture(params=["-tp 2 by shared memory", "-tp 2 by gloo", "-tp 2 -pp 2 by gloo"])

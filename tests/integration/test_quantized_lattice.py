@@ -14,10 +14,11 @@ from tokenizers import Tokenizer
 from tokenizers.decoders import ByteLevel
 from tokenizers.models import WordLevel
 
-from benchmarks.equality import check_lattice, few_conditions
+from benchmarks.equality import check_lattice
 from quire.cli.main import run
 from quire.kernels.registry import create_backend
 from quire.quantization.plan import QuantizationPlan
+from tests.integration.conftest import lattice
 from tests.models.conftest import Driver
 
 FIXTURES = Path(__file__).parents[1] / "fixtures" / "quantized"
@@ -78,7 +79,7 @@ def test_the_lattice_of_a_quantized_head(
     options = ("--method", "rtn", "--group-size", "32", "--quantize-head", "--threads", "1")
     folder = tmp_path / "head"
     assert run(["quantize", str(checkpoint("tiny-qwen2")), str(folder), *options]) == 0
-    outcomes = check_lattice(folder, few_conditions(), device=device)
+    outcomes = check_lattice(folder, lattice(), device=device)
     assert {o.condition.name: o.failures for o in outcomes if o.failures} == {}
 
 
@@ -87,7 +88,7 @@ def keep_lattice(folder: Path, device: str) -> None:
     tokenizer = Tokenizer(WordLevel(tokens, unk_token="0"))
     tokenizer.decoder = ByteLevel()
     tokenizer.save(str(folder / "tokenizer.json"))
-    outcomes = check_lattice(folder, few_conditions(), device=device)
+    outcomes = check_lattice(folder, lattice(), device=device)
     assert {o.condition.name: o.failures for o in outcomes if o.failures} == {}
 
 

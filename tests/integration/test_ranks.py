@@ -16,7 +16,7 @@ import psutil
 import pytest
 from safetensors.numpy import save_file
 
-from benchmarks.equality import Condition, check_lattice, few_conditions
+from benchmarks.equality import Condition, check_lattice
 from quire import LLM, LoRARequest, SamplingParams
 from quire.core.errors import EngineDeadError
 from quire.core.request import EngineRequest
@@ -25,7 +25,7 @@ from quire.engine.turns import Turns
 from quire.models.config_reader import read_model_config
 from quire.models.hub import ASSETS, resolve_model
 from quire.runner.sampling_state import SamplingState
-from tests.integration.conftest import FAMILIES
+from tests.integration.conftest import FAMILIES, lattice
 
 ADAPTERS = sorted(p.parent for p in (ASSETS / "quire-tiny-adapters").glob("*/adapter_config.json"))
 SETTINGS: list[dict[str, Any]] = [
@@ -46,7 +46,7 @@ METHODS = [
 
 @pytest.mark.parametrize("size", [2, 3])
 def test_quire_tiny_on_ranks(size: int) -> None:
-    conditions = [Condition(), *few_conditions()] if size == 2 else [Condition(batched=True)]
+    conditions = [Condition(), *lattice()] if size == 2 else [Condition(batched=True)]
     varied = {"tensor_parallel_size": size}
     outcomes = check_lattice(resolve_model("quire-tiny"), conditions, varied=varied)
     assert {o.condition.name: o.failures for o in outcomes if o.failures} == {}
@@ -62,7 +62,7 @@ def test_each_family_on_two_ranks(checkpoint: Callable[..., Path], family: str) 
 
 @pytest.mark.parametrize("sizes", [(1, 2), (1, 4), (2, 2)], ids=str)
 def test_quire_tiny_in_stages(sizes: tuple[int, int]) -> None:
-    conditions = [Condition(), *few_conditions()] if sizes == (1, 2) else [Condition(batched=True)]
+    conditions = [Condition(), *lattice()] if sizes == (1, 2) else [Condition(batched=True)]
     varied = dict(zip(("tensor_parallel_size", "pipeline_parallel_size"), sizes, strict=True))
     outcomes = check_lattice(resolve_model("quire-tiny"), conditions, varied=varied)
     assert {o.condition.name: o.failures for o in outcomes if o.failures} == {}

@@ -37,13 +37,10 @@ def headless(port: int, *flags: str, **environment: str) -> ServeProcess:
     return start_server(own[1:] if "--model" in flags else own, **environment)
 
 
-@pytest.fixture(scope="module")
-def alone() -> list[str]:
+@pytest.fixture
+def alone(tiny_server: ServeProcess) -> list[str]:
     """What one process answers."""
-    with start_server(["quire-tiny", "--threads", "1", "--memory", "100MiB"]) as process:
-        found = answers(process.wait_ready())
-        assert process.end() == 0
-    return found
+    return answers(tiny_server.address)
 
 
 @pytest.fixture
@@ -181,7 +178,7 @@ def test_who_does_not_belong_says_why_and_does_not_hold_up_others(strange, alone
     assert [server.end(), good.end()] == [0, 0]
 
 
-def test_a_prompt_computed_on_another_machine_is_found_on_this_one(started):
+def test_a_prompt_computed_on_another_machine_is_found_on_this_one(tiny_server, started):
     port, text = free_port(), "A list of customers, with their towns. " * 12
     roles = ["--disaggregate", "1p1d", "--disaggregate-tokens", "64"]
     roles += ["--disaggregate-transport", "tcp"]
@@ -189,9 +186,8 @@ def test_a_prompt_computed_on_another_machine_is_found_on_this_one(started):
     started += [server, node]
     address = server.wait_ready()
     body = {"max_tokens": 12, "temperature": 0, "ignore_eos": True}
-    with start_server(["quire-tiny", "--threads", "1", "--memory", "100MiB"]) as one:
-        expected = [ask(one.wait_ready(), {**body, "prompt": f"{i} {text}"}).text for i in range(4)]
-        assert one.end() == 0
+    one = tiny_server.address
+    expected = [ask(one, {**body, "prompt": f"{i} {text}"}).text for i in range(4)]
     others = Crowd(address, [{**body, "prompt": "Tell", "max_tokens": 1000}] * 3)
     others.wait_until_running()
     found = [ask(address, {**body, "prompt": f"{i} {text}"}).text for i in range(4)]

@@ -16,9 +16,10 @@ from quire import LLM, SamplingParams, StructuredOutputs
 from quire.core.errors import GRAMMAR_LIMIT, RequestError
 from quire.models.hub import resolve_model
 from tests.integration.schemas import schemas
+from tests.sizes import sized
 
 FUZZ = settings(
-    max_examples=60,
+    max_examples=sized(20, 60),
     deadline=None,
     derandomize=True,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],

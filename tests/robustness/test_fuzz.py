@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from benchmarks.robustness import fuzz, malformed
+from tests.sizes import sized
 
 
-def test_no_request_breaks_the_server(sized):
+def test_no_request_breaks_the_server():
     outcome = fuzz.run(sized(800, 2000), sized(5, 20), phases="fuzzing")
     assert outcome["wrong"] == []
     assert outcome["malformed"]["kinds"].keys() == {make.__name__ for make in malformed.MAKERS}

@@ -5,14 +5,15 @@ from __future__ import annotations
 import pytest
 
 from benchmarks.robustness import alerts, game_day
+from tests.sizes import sized
 
 
 @pytest.mark.parametrize(
     "scenario",
     [
-        pytest.param(game_day.exhaustion(80), id="exhaustion"),
-        pytest.param(game_day.fewer_sequences(16), id="fewer-sequences"),
-        pytest.param(game_day.thrashing(16, (4, 16)), id="thrashing"),
+        pytest.param(game_day.exhaustion(sized(52, 80)), id="exhaustion"),
+        pytest.param(game_day.fewer_sequences(sized(12, 16)), id="fewer-sequences"),
+        pytest.param(game_day.thrashing(sized(12, 16), (4, sized(12, 16))), id="thrashing"),
     ],
 )
 def test_a_cache_too_small(scenario):

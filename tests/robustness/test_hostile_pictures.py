@@ -5,9 +5,10 @@ import pytest
 pytest.importorskip("PIL")
 
 from benchmarks.robustness.hostile_pictures import run
+from tests.sizes import sized
 
 
-def test_hostile_pictures_are_refused_and_nothing_else_is_connected_to(sized):
+def test_hostile_pictures_are_refused_and_nothing_else_is_connected_to():
     num_cases = sized(64, 520)
     outcome = run(num_cases, slow=False)
     assert outcome["wrong"] == []

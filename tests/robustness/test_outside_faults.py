@@ -26,6 +26,7 @@ from tests.robustness.conftest import (
     wait_for,
     whole,
 )
+from tests.sizes import sized
 from tools.serve_process import ROOT
 
 
@@ -64,7 +65,7 @@ def test_client_half_closes(crowded_server, stream):
     assert_nothing_left(url)
 
 
-def test_client_reads_nothing(crowded_server, sized):
+def test_client_reads_nothing(crowded_server):
     """Its request runs to its end; others and the server's memory do not feel it."""
     url = crowded_server.address
     expected = whole(url, LONG)

@@ -7,6 +7,7 @@ import pytest
 from benchmarks.robustness.chaos import TIGHT, run
 from benchmarks.robustness.random_clients import Load
 from tests.servers import start_server
+from tests.sizes import sized
 
 
 @pytest.mark.parametrize(
@@ -15,7 +16,7 @@ from tests.servers import start_server
     ids=["plain", "speculative"],
 )
 @pytest.mark.parametrize("seed", [1])
-def test_every_request_ends_once_and_leaves_nothing_behind(device, seed, settings, sized):
+def test_every_request_ends_once_and_leaves_nothing_behind(device, seed, settings):
     flags = [*TIGHT, "--device", device, "--threads", "1", *settings]
     with start_server(flags) as server:
         outcome = run(server.wait_ready(), Load(num_requests=sized(150, 300), seed=seed))

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.robustness import growth, soak
+from tests.sizes import sized
 
 #: What a few seconds cannot show on a machine that others use as well.
 ONLY_AT_LENGTH = {"server memory", "engine memory", "p99 ITL"}
@@ -17,7 +18,7 @@ ONLY_AT_LENGTH = {"server memory", "engine memory", "p99 ITL"}
 MAX_GROWTH = {"server_mib": 24, "engine_mib": 64}
 
 
-def test_saturated_for_some_seconds(sized):
+def test_saturated_for_some_seconds():
     seconds = sized(12.0, 25.0)
     outcome = soak.run(seconds, 16, warmup=0.4 * seconds)
     assert set(soak.problems(outcome)) <= ONLY_AT_LENGTH, outcome
@@ -38,7 +39,7 @@ def test_nothing_is_kept_of_a_request():
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_a_server_that_keeps_something_of_each_request_is_caught(sized):
+def test_a_server_that_keeps_something_of_each_request_is_caught():
     """Objects in the server; in the engine 1 KiB a step outside Python."""
     seen = growth.run(sized(4, 5), sized(40, 60), site=Path(__file__).parent / "leaking")
     found = {problem.partition(":")[0] for problem in seen.problems()}
