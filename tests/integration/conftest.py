@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,12 @@ def lattice() -> list[Condition]:
     """
     few = few_conditions()
     return sized(few[-2:], few)
+
+
+def share(names: Iterable[str], number: int, of: int) -> list[str]:
+    """Return the names that one of several takes in turn; with ``--all`` it takes all of them."""
+    found = list(names)
+    return sized(found[number % of :: of], found)
 
 
 @pytest.fixture

@@ -19,6 +19,7 @@ from quire.server.generation.shared import Shared
 from quire.server.options import ServerOptions
 from quire.text.gguf_vocabulary import gguf_vocabulary
 from tests.server.conftest import run_in_thread
+from tests.sizes import sized
 from tools.random_schemas import random_schema
 from tools.small_tokenizers import MAKERS, small_checkpoint
 
@@ -84,7 +85,7 @@ def test_each_kind_of_constraint(client: openai.OpenAI) -> None:
     assert content(client, **ask(regex=" ?x{2,30} end of it")).endswith("xx end of it")
     assert re.fullmatch("  [0-9]{3}[ab] É", content(client, **ask(regex="  [0-9]{3}[ab] É")))
     choice = ["first choice", " second choice", "SECOND <s>", "</s>", "\n"]
-    for seed in range(8):
+    for seed in range(sized(3, 8)):
         assert content(client, seed=seed, **ask(choice=choice)) in choice
     going_on = ask(grammar='start: ("go on "){1,4} "stop"')
     assert re.fullmatch("(go on ){1,4}stop", content(client, **going_on))
@@ -92,14 +93,14 @@ def test_each_kind_of_constraint(client: openai.OpenAI) -> None:
 
 
 def test_json_object(client: openai.OpenAI) -> None:
-    for seed in range(6):
+    for seed in range(sized(3, 6)):
         choice = chat(client, seed=seed, response_format={"type": "json_object"}).choices[0]
         assert choice.message.content.startswith("{")
         if choice.finish_reason == "stop":
             assert isinstance(json.loads(choice.message.content), dict)
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", range(sized(3, 8)))
 def test_random_schemas(client: openai.OpenAI, seed: int) -> None:
     """All 500 are ``scripts/bench structured_outputs``."""
     schema = random_schema(seed)
@@ -151,7 +152,7 @@ def test_a_forced_call_that_is_cut_off_leaves_no_marks(
 def test_text_that_no_tokens_can_write_is_the_requests_own_fault(client: openai.OpenAI) -> None:
     """The grammar went on after it, so that the next token could not follow: a 500."""
     for constraint in ({"choice": ["кириллица"]}, {"json": {"enum": ["ab", "aб"]}}):
-        for seed in range(6):
+        for seed in range(sized(3, 6)):
             try:
                 text = content(client, seed=seed, **ask(**constraint))
             except openai.BadRequestError as error:

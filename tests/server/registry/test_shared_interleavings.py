@@ -13,6 +13,7 @@ from quire.server.http.errors import ApiError
 from quire.server.registry.model_registry import ModelRegistry
 from quire.server.registry.model_table import Entry
 from tests.server.registry.test_model_registry import Loads, registered
+from tests.sizes import sized
 
 NAMES, WEIGHTS = ("base", "poet", "tutor", "other"), ("a", "b", "c")
 
@@ -68,7 +69,7 @@ def check_integrity(models, loads):
     assert {id(model.engine) for model in models._models.values()} == set(map(id, engines.values()))
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", range(sized(10, 40)))
 async def test_any_order_of_requests_and_changes_of_names(tokenizer, seed):
     """Each request is answered by something that its name stood for while it was asked."""
     rng = random.Random(seed)
