@@ -121,6 +121,13 @@ def test_a_share_of_all_has_an_interval_below_one():
     assert 0.98 < found.low < 1.0
 
 
+def test_a_large_paired_difference_has_the_interval_of_its_formula():
+    """40 and 2 of 60, half a trial added to each: 38 / 62 and 1.96 * sqrt(43 - 38**2 / 62) / 62."""
+    found = paired_difference(40, 2, 60)
+    assert found.value == pytest.approx(38 / 60)
+    assert (found.low, found.high) == pytest.approx((0.47256, 0.75325), abs=1e-4)
+
+
 def test_no_difference_has_an_interval_around_zero():
     found = paired_difference(0, 0, 50)
     assert found.value == 0
