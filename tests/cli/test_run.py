@@ -83,7 +83,7 @@ def test_a_server_is_started_used_again_and_emptied(url):
     assert quire("ps", *base).stdout.splitlines()[1].split()[:2] == ["quire-tiny", "ready"]
     assert quire("stop", "quire-tiny", *base).stdout == "quire-tiny goes\n"
     end = time.monotonic() + 20
-    while "absent" not in quire("ps", *base).stdout:
+    while json.loads(quire("ps", "--json", *base).stdout)[0]["status"]["value"] != "absent":
         assert time.monotonic() < end
     assert quire("stop", "quire-tiny", *base).stdout == "quire-tiny was not loaded\n"
     again = quire("run", "quire-tiny", "-", *base, input=QUESTION + "\n")

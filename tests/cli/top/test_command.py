@@ -22,6 +22,7 @@ import pytest
 from tests.cli.test_serve_loading import Held
 from tests.commands import COMMAND, environment, run_quire
 from tests.preforked import Preforked
+from tests.servers import start_server
 from tools.serve_process import ServeProcess
 
 SMALL = ("--memory", "64MiB", "--threads", "1")
@@ -30,16 +31,24 @@ _SEQUENCE = re.compile(rb"\x1b\[[0-9;?]*[A-Za-z]")
 
 
 @pytest.fixture
-def server(device) -> Iterator[ServeProcess]:
-    with ServeProcess(["quire-tiny", "--device", device, *SMALL]) as process:
+def own_server(device) -> Iterator[ServeProcess]:
+    """One whose log has the lines of this test alone, or that the test kills."""
+    with start_server(["quire-tiny", "--device", device, *SMALL]) as process:
         process.wait_ready()
         yield process
 
 
 @pytest.fixture
+def server(request) -> ServeProcess:
+    """The server that the test asks for by another name, or the shared one."""
+    own = "own_server" in request.fixturenames
+    return request.getfixturevalue("own_server" if own else "tiny_server")
+
+
+@pytest.fixture
 def load(server) -> Iterator[None]:
     """Requests, one after the other, until the end of the test or of the server."""
-    over = threading.Event()
+    over, begun = threading.Event(), threading.Event()
     body = {"prompt": "Once upon a time", "max_tokens": 40, "ignore_eos": True}
 
     def send() -> None:
@@ -48,10 +57,12 @@ def load(server) -> Iterator[None]:
                 httpx2.post(f"{server.address}/v1/completions", json=body, timeout=30)
             except httpx2.HTTPError:
                 return
+            begun.set()
 
     clients = [threading.Thread(target=send) for _ in range(3)]
     for client in clients:
         client.start()
+    assert begun.wait(60)
     yield
     over.set()
     for client in clients:
@@ -138,7 +149,7 @@ def test_a_view_is_printed_where_there_is_no_terminal(server, load, quire):
     assert lines["quire-tiny"].split()[1] == "ready"
 
 
-def test_json_agrees_with_the_counters_of_the_server(server, quire):
+def test_json_agrees_with_the_counters_of_the_server(own_server, server):
     """All the load comes between the two readings, so that each figure is a hand count."""
     command = [*COMMAND, "top", "--base-url", server.address, "--json", "--interval", "5"]
     with Preforked(command, stdout=subprocess.PIPE, text=True, env=environment()) as top:
@@ -187,12 +198,14 @@ def test_lines_of_json_end_by_an_interrupt(server):
         assert top.stderr.read().strip() == "quire: interrupted"
 
 
-def test_a_server_that_is_killed_and_comes_back_is_shown(server, load, terminal, device):
+def test_a_server_that_is_killed_and_comes_back_is_shown(
+    own_server, server, load, terminal, device
+):
     terminal.wait_for(r"[1-9]\d* generated")
     port = server.address.rpartition(":")[2]
     server.end(signal.SIGKILL)
     terminal.wait_for("no answer")
-    with ServeProcess(["quire-tiny", "--device", device, *SMALL, "--port", port]) as again:
+    with start_server(["quire-tiny", "--device", device, *SMALL, "--port", port]) as again:
         again.wait_ready()
         terminal.wait_for(r"quire-tiny +ready")
         os.write(terminal.descriptor, b"q")
@@ -200,7 +213,7 @@ def test_a_server_that_is_killed_and_comes_back_is_shown(server, load, terminal,
     assert terminal.is_as_before() and terminal.process.stderr.read() == b""
 
 
-def test_an_engine_that_is_killed_is_an_alarm(server, terminal):
+def test_an_engine_that_is_killed_is_an_alarm(own_server, server, terminal):
     terminal.wait_for("q ends")
     server.engine().kill()
     terminal.wait_for("engine started again once")
@@ -211,7 +224,7 @@ def test_an_engine_that_is_killed_is_an_alarm(server, terminal):
 def test_models_that_come_and_go_are_lines(device, model, quire):
     flags = ["--memory", "512MiB", "--threads", "1", "--load-on-demand", "--load-wait", "30"]
     arguments = ["quire-tiny", str(model), "--device", device, *flags]
-    with ServeProcess(arguments) as server:
+    with start_server(arguments) as server:
         server.wait_ready()
 
         def view() -> dict[str, list[str]]:
@@ -246,7 +259,7 @@ def test_no_server_and_no_quire_server_are_errors(server, quire):
 
 def test_a_key_is_sent_and_its_lack_is_an_error(device, quire, monkeypatch):
     arguments = ["quire-tiny", "--device", device, *SMALL, "--api-key", "secret"]
-    with ServeProcess(arguments) as server:
+    with start_server(arguments) as server:
         server.wait_ready()
         command = ["top", "--base-url", server.address, "--once", "--json"]
         for key, code in (("secret", 0), ("wrong", 1)):
