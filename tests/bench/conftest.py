@@ -13,14 +13,14 @@ from functools import partial
 import pytest
 
 from tests.commands import SETTINGS, run_quire
-from tools.serve_process import ServeProcess
+from tests.servers import start_server
 
 
 @pytest.fixture(scope="session")
 def server() -> Iterator[str]:
     """The address of ``quire serve`` with quire-tiny."""
     flags = ["--memory", "256MiB", "--threads", "1", "--disable-uvicorn-access-log"]
-    with ServeProcess(flags, **SETTINGS) as process:
+    with start_server(flags, **SETTINGS) as process:
         yield process.wait_ready()
         assert process.end() == 0, process.stderr
 

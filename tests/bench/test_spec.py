@@ -22,7 +22,7 @@ from quire.bench.spec_report import spec_document
 from quire.bench.workload import Job
 from quire.core.errors import ConfigError
 from tests.commands import run_quire
-from tools.serve_process import ServeProcess
+from tests.servers import start_server
 
 #: Always as many: what an engine that adapts proposes depends on measured times.
 CONFIG = '{"method": "ngram", "num_speculative_tokens": 4, "adaptive": false}'
@@ -48,7 +48,7 @@ vllm:spec_decode_num_accepted_tokens_per_pos_total{engine="1",model_name="m",pos
 def proposing() -> Iterator[str]:
     """The address of ``quire serve`` with quire-tiny and n-gram proposals."""
     flags = ["--memory", "256MiB", "--threads", "1", "--speculative-config", CONFIG]
-    with ServeProcess(flags) as process:
+    with start_server(flags) as process:
         process.wait_ready()
         yield process.address
 

@@ -6,7 +6,7 @@ import re
 import pytest
 
 from quire.models.hub import resolve_model
-from tools.serve_process import ServeProcess
+from tests.servers import start_server
 
 TEXT = str(resolve_model("quire-tiny") / "eval" / "heldout.txt")
 SHORT = ("--max-tokens", "1200", "--window", "256", "--threads", "1")
@@ -24,7 +24,7 @@ def report_of(result):
 @pytest.fixture(scope="module")
 def server():
     arguments = ["quire-tiny", "--memory", "256MiB", "--threads", "1"]
-    with ServeProcess(arguments) as process:
+    with start_server(arguments) as process:
         process.wait_ready()
         yield process.address
 

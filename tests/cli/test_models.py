@@ -10,7 +10,7 @@ import pytest
 
 from tests.commands import run_quire
 from tests.models.hub_stand_in import HubStandIn, serving
-from tools.serve_process import ServeProcess
+from tests.servers import start_server
 
 
 @pytest.fixture
@@ -94,7 +94,7 @@ def test_a_preset_answers(quire, tmp_path):
 def test_a_preset_is_served_and_talked_to(quire, tmp_path, device):
     quire("create", "mine", "-f", write(tmp_path, PRESET.replace("0.25", "0.0")))
     flags = ["--device", device, "--memory", "64MiB", "--threads", "1"]
-    server = ServeProcess(["mine", *flags, "--port", "0"], QUIRE_CACHE=str(tmp_path / "quire"))
+    server = start_server(["mine", *flags, "--port", "0"], QUIRE_CACHE=str(tmp_path / "quire"))
     try:
         url = server.wait_ready()
         asked = {"role": "user", "content": "Hi"}

@@ -14,8 +14,8 @@ import pytest
 from quire.core.loading import FIRST_RETRY_SECONDS, MAX_RETRY_SECONDS, Loading
 from tests.server.browser import missing, start_browser
 from tests.server.websocket_client import Client, Refused
+from tests.servers import start_server
 from tools.random_checkpoint import PRESETS, random_checkpoint
-from tools.serve_process import ServeProcess
 
 
 @pytest.fixture(scope="module")
@@ -30,7 +30,7 @@ class Held:
     """A server whose engine is stopped while it loads."""
 
     def __init__(self, arguments, **environment):
-        self.process = ServeProcess(arguments, **environment)
+        self.process = start_server(arguments, **environment)
         self.url = self.process.wait_listening()
         end = time.monotonic() + 60
         self.engine = None
@@ -167,7 +167,7 @@ def test_when_to_come_back_follows_the_rate_of_loading():
 
 def test_blocks_of_keys_apart_need_keys(arguments):
     flags = ["--prefix-cache-isolation", "key"]
-    process = ServeProcess([*arguments, *flags], QUIRE_API_KEY="")
+    process = start_server([*arguments, *flags], QUIRE_API_KEY="")
     assert process.popen.wait(60) == 1
     process.end()
     assert "--prefix-cache-isolation key must come with API keys" in process.stderr

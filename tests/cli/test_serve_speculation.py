@@ -10,6 +10,7 @@ import httpx2
 import pytest
 
 from quire.core.speculative_config import AVAILABLE_METHODS
+from tests.servers import start_server
 from tools.random_checkpoint import PRESETS, random_checkpoint
 from tools.serve_process import ServeProcess
 
@@ -23,7 +24,7 @@ def process(tmp_path_factory: pytest.TempPathFactory, device: str) -> Iterator[S
     folder = tmp_path_factory.mktemp("tiny") / "tiny-llama"
     random_checkpoint(folder, PRESETS["tiny-llama"])
     arguments = [str(folder), "--device", device, "--memory", "32MiB", "--threads", "1"]
-    with ServeProcess([*arguments, "--speculative-config", CONFIG]) as started:
+    with start_server([*arguments, "--speculative-config", CONFIG]) as started:
         started.wait_ready()
         yield started
 
@@ -177,7 +178,7 @@ def test_a_server_without_methods_refuses_what_it_would_have_to_ignore(
     model: Path, device: str
 ) -> None:
     arguments = [str(model), "--device", device, "--memory", "32MiB", "--threads", "1"]
-    with ServeProcess(arguments) as plain:
+    with start_server(arguments) as plain:
         plain.wait_ready()
         answer = post(plain, "/completion", **shaped("/completion", **{"speculative.n_max": 0}))
         assert answer.status_code == 200, answer.text

@@ -26,6 +26,7 @@ from quire.models.preset_file import read_preset_file
 from quire.quantizing.scheme import read_rules
 from quire.server.access.authentication import read_key_file
 from tests.commands import environment, fork, run_quire
+from tests.servers import start_server
 from tools.random_adapter import random_adapter
 from tools.random_checkpoint import PRESETS, random_checkpoint
 from tools.serve_process import ServeProcess
@@ -118,7 +119,7 @@ SHELL = [
 @pytest.fixture(scope="module")
 def server(device: str) -> Iterator[ServeProcess]:
     arguments = ["quire-tiny", "--device", device, "--memory", "256MiB", "--threads", "1"]
-    with ServeProcess(arguments) as process:
+    with start_server(arguments) as process:
         process.wait_ready()
         yield process
 
