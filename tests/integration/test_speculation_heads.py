@@ -99,7 +99,8 @@ def test_answers_are_the_same(
 ) -> None:
     plain = create(**settings)
     llm = create(**settings, speculative_config=speculative(method, heads[method]))
-    for kind in share(KINDS, METHODS.index(method) + SETTINGS.index(settings), 2):
+    number = METHODS.index(method) + SETTINGS.index(settings)
+    for kind in share(KINDS, number, 2, settings):
         proposed = count(llm, "draft_tokens")
         expected = results(plain.generate(PROMPTS, params(kind)))
         assert results(llm.generate(PROMPTS, params(kind))) == expected

@@ -78,7 +78,7 @@ def test_answers_are_the_same(create: Create, tree: str, settings: dict[str, Any
     for method in ("medusa", "draft_model", "eagle3"):
         number += 1
         llm = create(**settings, speculative_config=with_tree(method, tree))
-        for kind in share(KINDS, number, 3):
+        for kind in share(KINDS, number, 3, settings):
             assert results(llm.generate(PROMPTS, params(kind))) == expected[kind], (method, kind)
             assert accepted(llm) > 0
         if "num_gpu_blocks_override" in settings:
