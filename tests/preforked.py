@@ -84,7 +84,10 @@ class Preforked:
         pid: Process id.
         returncode: Exit code, below 0 of a signal; None as long as none was asked for and had.
         cpu_seconds: User's and system's time of it and of the children it waited for, at its end.
+        total_cpu_seconds: Of all that have ended.
     """
+
+    total_cpu_seconds = 0.0
 
     def __init__(
         self,
@@ -133,6 +136,7 @@ class Preforked:
         """Return the exit code if it has ended."""
         if self.returncode is None and select.select([self._status], [], [], 0)[0]:
             self.returncode, self.cpu_seconds = _END.unpack(self._receive(_END.size))
+            Preforked.total_cpu_seconds += self.cpu_seconds
             self._status.close()
         return self.returncode
 
