@@ -83,10 +83,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         functions: dict[str, list[pytest.Function]] = {}
         for item in items:
             if isinstance(item, pytest.Function) and hasattr(item, "callspec"):
-                name = (
-                    f"{item.location[0]}::{item.getparent(pytest.Class) or ''}::{item.originalname}"
-                )
-                functions.setdefault(name, []).append(item)
+                functions.setdefault(item.nodeid.partition("[")[0], []).append(item)
         kept = {id(item) for name, rows in functions.items() for item in _reduced(name, rows)}
         left_out = {id(item) for rows in functions.values() for item in rows} - kept
         config.hook.pytest_deselected(items=[item for item in items if id(item) in left_out])
@@ -98,7 +95,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def _longest_first(items: list[pytest.Item]) -> None:
     """Order whole files by the seconds that they last took; new ones come first."""
     seconds = read_durations()
-    items.sort(key=lambda item: -seconds.get(item.location[0], 1e9))
+    items.sort(key=lambda item: -seconds.get(item.nodeid.split("::")[0], 1e9))
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -78,7 +78,7 @@ class Durations:
         """Add a test."""
         found = dict(report.user_properties).get("seconds")
         if report.when == "teardown" and isinstance(found, list | tuple):
-            row = self.files.setdefault(report.location[0], Counter())
+            row = self.files.setdefault(report.nodeid.split("::")[0], Counter())
             row.update(cpu=found[0], wall=found[1], items=1)
 
     @pytest.hookimpl(optionalhook=True)
