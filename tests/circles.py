@@ -14,6 +14,7 @@ A test lives in the innermost circle that can catch its fault:
 from __future__ import annotations
 
 import os
+from collections.abc import Generator
 from typing import Any
 
 import hypothesis
@@ -53,6 +54,11 @@ def pytest_configure(config: pytest.Config) -> None:
     hypothesis.settings.load_profile("random" if config.getoption("--all") else "fixed")
 
 
+def _file(item: pytest.Item) -> str:
+    """Return the path of a test's file; a hypothesis machine's own function is in a library."""
+    return item.nodeid.split("::")[0]
+
+
 def _of_models(items: list[pytest.Function]) -> list[pytest.Function]:
     """Return the rows of a function for :data:`MODELS`; all where none of them is in a row."""
     for parameter in MODEL_PARAMETERS:
@@ -69,25 +75,40 @@ def _reduced(name: str, items: list[pytest.Function]) -> list[pytest.Function]:
     return [items[n] for n in cover(name, [item.callspec.params for item in items], UNPAIRED)]
 
 
-def pytest_itemcollected(item: pytest.Item) -> None:
-    """Keep a file with those that ask for the same running server: they come to its worker."""
-    servers = sorted(set(SERVERS) & set(getattr(item, "fixturenames", ())))
-    if servers:
-        item.add_marker(pytest.mark.xdist_group(servers[0]))
+def _share_servers(items: list[pytest.Item]) -> None:
+    """Put files together whose tests ask for the same running server: they come to one worker."""
+    servers = {
+        _file(item): name
+        for item in items
+        for name in SERVERS
+        if name in getattr(item, "fixturenames", ())
+    }
+    for item in items:
+        if server := servers.get(_file(item)):
+            item.add_marker(pytest.mark.xdist_group(server))
 
 
-@pytest.hookimpl(trylast=True)
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out rows that only circle 3 runs; put first what takes longest."""
+def _left_out(items: list[pytest.Item]) -> set[pytest.Item]:
+    """Return the rows that only circle 3 runs."""
+    functions: dict[str, list[pytest.Function]] = {}
+    for item in items:
+        if isinstance(item, pytest.Function) and hasattr(item, "callspec"):
+            functions.setdefault(item.nodeid.partition("[")[0], []).append(item)
+    kept = {item for name, rows in functions.items() for item in _reduced(name, rows)}
+    return {item for rows in functions.values() for item in rows} - kept
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection_modifyitems(
+    config: pytest.Config, items: list[pytest.Item]
+) -> Generator[None, None, None]:
+    """Leave out rows, after others have left out what was not asked for; put long files first."""
+    _share_servers(items)
+    yield
     if not config.getoption("--all"):
-        functions: dict[str, list[pytest.Function]] = {}
-        for item in items:
-            if isinstance(item, pytest.Function) and hasattr(item, "callspec"):
-                functions.setdefault(item.nodeid.partition("[")[0], []).append(item)
-        kept = {id(item) for name, rows in functions.items() for item in _reduced(name, rows)}
-        left_out = {id(item) for rows in functions.values() for item in rows} - kept
-        config.hook.pytest_deselected(items=[item for item in items if id(item) in left_out])
-        items[:] = [item for item in items if id(item) not in left_out]
+        left_out = _left_out(items)
+        config.hook.pytest_deselected(items=[item for item in items if item in left_out])
+        items[:] = [item for item in items if item not in left_out]
     if "PYTEST_XDIST_WORKER" in os.environ:
         _longest_first(items)
 
@@ -95,7 +116,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def _longest_first(items: list[pytest.Item]) -> None:
     """Order whole files by the seconds that they last took; new ones come first."""
     seconds = read_durations()
-    items.sort(key=lambda item: -seconds.get(item.nodeid.split("::")[0], 1e9))
+    items.sort(key=lambda item: -seconds.get(_file(item), 1e9))
 
 
 @pytest.hookimpl(optionalhook=True)
