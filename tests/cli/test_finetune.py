@@ -40,12 +40,12 @@ def folder(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def trained(folder):
+def trained(folder, few):
     """Return folders of the same training at 3 bits, in two formats."""
     for name in ("floats", "gptq"):
         options = ("--bits", "3", "--format", name, "--learning-rate", "3e-4")
         steps = ("--steps", "12", "--batch-size", "4")
-        run("quire-tiny", folder / name, *QAT, *SHORT, *options, *steps)
+        run("quire-tiny", folder / name, "--method", "qat", *few[2:], *options, *steps)
     return {name: folder / name for name in ("floats", "gptq")}
 
 
