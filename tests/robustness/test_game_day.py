@@ -11,7 +11,7 @@ from tests.sizes import sized
 @pytest.mark.parametrize(
     "scenario",
     [
-        pytest.param(game_day.exhaustion(sized(52, 80)), id="exhaustion"),
+        pytest.param(game_day.exhaustion(sized(60, 80)), id="exhaustion"),
         pytest.param(game_day.fewer_sequences(sized(12, 16)), id="fewer-sequences"),
         pytest.param(game_day.thrashing(sized(12, 16), (4, sized(12, 16))), id="thrashing"),
     ],
