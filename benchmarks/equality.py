@@ -121,6 +121,7 @@ def check_lattice(
     device: str = "cpu",
     adapters: Sequence[Path] = (),
     varied: Mapping[str, Any] | None = None,
+    baseline: Run | None = None,
     **settings: Any,
 ) -> list[Outcome]:
     """Run the requests under each condition and compare with the baseline.
@@ -131,10 +132,12 @@ def check_lattice(
         device: Backend.
         adapters: PEFT folders; requests have them in turn, every so often none.
         varied: Engine settings of all runs but the baseline, such as the number of ranks.
+        baseline: What :func:`run_baseline` gave for these settings; None: it is run now.
         **settings: Further engine settings of all runs, such as ``dtype``.
     """
+    if baseline is None:
+        baseline = run_baseline(folder, device=device, adapters=adapters, **settings)
     settings = {"device": device, "enable_lora": bool(adapters), **settings}
-    baseline = run(folder, Condition(), settings, adapters=adapters)
     outcomes = []
     for condition in conditions:
         found = run(folder, condition, {**settings, **(varied or {})}, baseline, adapters)
@@ -143,6 +146,14 @@ def check_lattice(
         failures += _did_not_happen(condition, baseline, found, stages)
         outcomes.append(Outcome(condition, tuple(failures)))
     return outcomes
+
+
+def run_baseline(
+    folder: Path, *, device: str = "cpu", adapters: Sequence[Path] = (), **settings: Any
+) -> Run:
+    """Run the requests one at a time; arguments as of :func:`check_lattice`."""
+    settings = {"device": device, "enable_lora": bool(adapters), **settings}
+    return run(folder, Condition(), settings, adapters=adapters)
 
 
 def run(

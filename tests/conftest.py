@@ -35,6 +35,7 @@ pytest_plugins = [
     "tests.servers",
     "tests.sizes",
     "tests.circles",
+    "tests.forked_children",
 ]
 
 

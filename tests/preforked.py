@@ -25,6 +25,7 @@ from __future__ import annotations
 
 import array
 import atexit
+import fcntl
 import gc
 import importlib
 import io
@@ -45,7 +46,7 @@ from pathlib import Path
 from typing import IO, Any
 
 ROOT = Path(__file__).parents[1]
-#: What ``quire serve`` imports on its way to its first answer.
+#: What ``quire serve`` and a rank import on their way to a first answer.
 PRELOADED = (
     "quire.cli.serve",
     "quire.cli.serve_models",
@@ -53,6 +54,7 @@ PRELOADED = (
     "quire.server.loading_app",
     "quire.llm.async_llm",
     "quire.llm.dry_run",
+    "quire.runner.parallel.rank_process",
     "uvicorn.lifespan.on",
     "uvicorn.loops.uvloop",
     "uvicorn.protocols.http.h11_impl",
@@ -63,6 +65,8 @@ READ_EARLY = (
     *("COV", "GLIBC", "LANG", "LC_", "LD_", "MALLOC_", "MKL_", "OMP_", "OPENBLAS_"),
     *("PROMETHEUS", "PYTHON", "QUIRE_CPU_ISA", "QUIRE_LOG_LEVEL"),
 )
+#: Of a request: whom to tell of the end, the standard streams, and what is passed.
+MOST_DESCRIPTORS = 12
 _SIZE, _PID, _END = struct.Struct("<I"), struct.Struct("<i"), struct.Struct("<id")
 _CODE = "import sys; from tests.preforked import serve; serve(int(sys.argv[1]))"
 
@@ -79,6 +83,7 @@ class Preforked:
         stderr: The same, or ``subprocess.STDOUT``.
         text: Pipes are read as text.
         start_new_session: It leads a session of its own.
+        pass_fds: Descriptors that it has, too, of the same numbers.
 
     Attributes:
         pid: Process id.
@@ -100,6 +105,7 @@ class Preforked:
         stderr: int | IO[Any] | None = None,
         text: bool = False,
         start_new_session: bool = False,
+        pass_fds: Sequence[int] = (),
     ) -> None:
         assert args[0] == sys.executable and args[1] in ("-m", "-c"), args
         self.args = args
@@ -111,6 +117,7 @@ class Preforked:
             "cwd": os.fspath(cwd or os.getcwd()),
             "environment": environment,
             "session": start_new_session,
+            "descriptors": list(pass_fds),
             "cores": sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else [],
         }
         self._status, theirs = socket.socketpair()
@@ -120,7 +127,8 @@ class Preforked:
         self.stderr, errors = (None, output) if merged else _stream(stderr, 2, text)
         streams = [their_input, output, errors]
         try:
-            _fork_server(environment).send(request, [theirs.fileno(), *streams])
+            descriptors = [theirs.fileno(), *streams, *pass_fds]
+            fork_server(environment).send(request, descriptors)
         finally:
             theirs.close()
             for descriptor in set(streams) - {0, 1, 2}:
@@ -232,6 +240,11 @@ class _ForkServer:
             )
         atexit.register(self.end)
 
+    @property
+    def pid(self) -> int:
+        """Process id, of the parent of what it forks."""
+        return self._process.pid
+
     def send(self, request: Mapping[str, Any], descriptors: Sequence[int]) -> None:
         data = json.dumps(request).encode()
         with self._lock:
@@ -246,7 +259,7 @@ class _ForkServer:
 _servers: dict[tuple[tuple[str, str], ...], _ForkServer] = {}
 
 
-def _fork_server(environment: Mapping[str, str]) -> _ForkServer:
+def fork_server(environment: Mapping[str, str]) -> _ForkServer:
     """Return the process that forks for an environment, started when first asked for."""
     key = tuple(sorted(row for row in environment.items() if row[0].startswith(READ_EARLY)))
     if key not in _servers:
@@ -301,7 +314,7 @@ class _Forks:
             pid = os.fork()
             if pid == 0:
                 os.close(status)
-                self._leave(streams)
+                self._leave(streams[:3], streams[3:], request["descriptors"])
                 return request
             for descriptor in streams:
                 os.close(descriptor)
@@ -312,7 +325,7 @@ class _Forks:
         return None
 
     def _receive(self) -> tuple[dict[str, Any], array.array[int]] | None:
-        head, descriptors, _, _ = socket.recv_fds(self._control, _SIZE.size, 4)
+        head, descriptors, _, _ = socket.recv_fds(self._control, _SIZE.size, MOST_DESCRIPTORS)
         if not head:
             return None
         head += self._control.recv(_SIZE.size - len(head), socket.MSG_WAITALL)
@@ -329,8 +342,8 @@ class _Forks:
             with told, suppress(OSError):  # the test does not ask any more
                 told.sendall(_END.pack(code, usage.ru_utime + usage.ru_stime))
 
-    def _leave(self, streams: Sequence[int]) -> None:
-        """Drop, in a fork, what the origin has, and take the standard streams."""
+    def _leave(self, streams: Sequence[int], passed: Sequence[int], numbers: Sequence[int]) -> None:
+        """Drop, in a fork, what the origin has, and take the streams and what is passed."""
         signal.set_wakeup_fd(-1)
         for number, handler in self._before.items():
             signal.signal(number, handler)
@@ -339,6 +352,13 @@ class _Forks:
         self._running.clear()
         for standard, descriptor in enumerate(streams):
             os.dup2(descriptor, standard)
+            os.close(descriptor)
+        # By way of high ones, as a number that is wanted may be another's here.
+        high = [fcntl.fcntl(descriptor, fcntl.F_DUPFD, 500) for descriptor in passed]
+        for descriptor in passed:
+            os.close(descriptor)
+        for descriptor, number in zip(high, numbers, strict=True):
+            os.dup2(descriptor, number)
             os.close(descriptor)
 
 

@@ -11,10 +11,13 @@ import pytest
 
 from benchmarks.equality import Condition, few_conditions
 from quire import LLM
+from quire.core.outputs import RequestOutput
 from quire.engine.prefill_policy import PrefillPolicy
 from tests.sizes import sized
 from tools.random_checkpoint import PRESETS
 
+#: Settings that change the numbers of a model; no other one changes an answer.
+NUMERIC = ("dtype", "kv_cache_dtype", "quantization")
 FAMILIES = sorted(name for name in PRESETS if name.startswith("tiny-"))
 
 
@@ -35,11 +38,38 @@ def share(kinds: Iterable[str], number: int, of: int, settings: dict[str, Any]) 
     """
     found = list(kinds)
     taken = found[number % of :: of]
-    if not settings.get("use_cache", True):
+    if not settings.get("use_cache", True) and len(taken) > 1:
         taken = taken[number // of % 2 :: 2]
     if "num_gpu_blocks_override" in settings and "n" not in taken:
         taken.append("n")
     return sized(taken, found)
+
+
+def fewer(tokens: int, settings: dict[str, Any]) -> int:
+    """Return how much to ask for: half without a cache, where each step computes all anew."""
+    return sized(tokens if settings.get("use_cache", True) else tokens // 2, tokens)
+
+
+@pytest.fixture(scope="session")
+def plain_answers(device: str, small: dict[str, Any]) -> Callable[..., list[RequestOutput]]:
+    """Return a function with a model's answers without speculation, each computed once.
+
+    They are those of an engine with room for all and nothing else set than :data:`NUMERIC` of the
+    settings: those without a cache, in few blocks, or on more threads must be the same.
+    """
+    found: dict[str, list[RequestOutput]] = {}
+
+    def answer(
+        model: str | Path, prompts: Any, params: Any, chats: bool = False, **settings: Any
+    ) -> list[RequestOutput]:
+        numeric = {name: settings[name] for name in NUMERIC if name in settings}
+        key = repr((model, prompts, params, chats, numeric))
+        if key not in found:
+            with LLM(str(model), **{"device": device, **small, **numeric}) as llm:
+                found[key] = (llm.chat if chats else llm.generate)(prompts, params)
+        return found[key]
+
+    return answer
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ import psutil
 import pytest
 from safetensors.numpy import save_file
 
-from benchmarks.equality import Condition, check_lattice
+from benchmarks.equality import Condition, Run, check_lattice, run_baseline
 from quire import LLM, LoRARequest, SamplingParams
 from quire.core.errors import EngineDeadError
 from quire.core.request import EngineRequest
@@ -42,30 +42,53 @@ METHODS = [
     {"method": "draft_model", "model": "quire-tiny-draft"},
     {"method": "self", "quantization": "int4"},
 ]
+#: Answers of one rank by what was asked: they are what several must give, whatever their number.
+_alone: dict[str, Any] = {}
+
+
+@pytest.fixture(autouse=True)
+def _ranks(request: pytest.FixtureRequest) -> None:
+    """Ranks are forks, but where a test looks for them among this process's children."""
+    if request.function is not test_a_killed_rank_is_named_and_none_is_left:
+        request.getfixturevalue("forked_children")
+
+
+def alone(compute: Callable[[], Any], *asked: Any) -> Any:
+    """Return what ``compute`` does, once for all tests that ask the same."""
+    key = repr(asked)
+    if key not in _alone:
+        _alone[key] = compute()
+    return _alone[key]
+
+
+def failures(
+    folder: Path, conditions: list[Condition], varied: dict[str, Any], **settings: Any
+) -> dict[str, tuple[str, ...]]:
+    """Return what is other than on one rank by condition."""
+    baseline: Run = alone(lambda: run_baseline(folder, **settings), folder, settings)
+    outcomes = check_lattice(folder, conditions, varied=varied, baseline=baseline, **settings)
+    return {o.condition.name: o.failures for o in outcomes if o.failures}
 
 
 @pytest.mark.parametrize("size", [2, 3])
 def test_quire_tiny_on_ranks(size: int) -> None:
     conditions = [Condition(), *lattice()] if size == 2 else [Condition(batched=True)]
     varied = {"tensor_parallel_size": size}
-    outcomes = check_lattice(resolve_model("quire-tiny"), conditions, varied=varied)
-    assert {o.condition.name: o.failures for o in outcomes if o.failures} == {}
+    assert failures(resolve_model("quire-tiny"), conditions, varied) == {}
 
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_each_family_on_two_ranks(checkpoint: Callable[..., Path], family: str) -> None:
     conditions = [Condition(batched=True, chunked=True)]
     varied = {"tensor_parallel_size": 2}
-    outcomes = check_lattice(checkpoint(family), conditions, varied=varied)
-    assert {o.condition.name: o.failures for o in outcomes if o.failures} == {}
+    assert failures(checkpoint(family), conditions, varied) == {}
 
 
 @pytest.mark.parametrize("sizes", [(1, 2), (1, 4), (2, 2)], ids=str)
 def test_quire_tiny_in_stages(sizes: tuple[int, int]) -> None:
     conditions = [Condition(), *lattice()] if sizes == (1, 2) else [Condition(batched=True)]
     varied = dict(zip(("tensor_parallel_size", "pipeline_parallel_size"), sizes, strict=True))
-    outcomes = check_lattice(resolve_model("quire-tiny"), conditions, varied=varied)
-    assert {o.condition.name: o.failures for o in outcomes if o.failures} == {}
+    assert failures(resolve_model("quire-tiny"), conditions, varied) == {}
 
 
 @pytest.mark.parametrize("sizes", [(2, 1), (1, 2), (2, 2)], ids=str)
@@ -75,8 +98,7 @@ def test_what_an_engine_can_do_it_can_on_ranks(
 ) -> None:
     conditions = [Condition(batched=True, chunked=True, warm=True)]
     varied = dict(zip(("tensor_parallel_size", "pipeline_parallel_size"), sizes, strict=True))
-    outcomes = check_lattice(resolve_model("quire-tiny"), conditions, varied=varied, **settings)
-    assert {o.condition.name: o.failures for o in outcomes if o.failures} == {}
+    assert failures(resolve_model("quire-tiny"), conditions, varied, **settings) == {}
 
 
 @pytest.mark.parametrize(
@@ -109,8 +131,7 @@ def test_parts_of_long_prompts_in_stages(
         Condition(batched=True, chunked=True, preempted=True),
     ]
     varied = {"pipeline_parallel_size": 2}
-    outcomes = check_lattice(folder, conditions, varied=varied, **settings)
-    assert {o.condition.name: o.failures for o in outcomes if o.failures} == {}
+    assert failures(folder, conditions, varied, **settings) == {}
     assert max(most) == 2
 
 
@@ -151,8 +172,8 @@ def test_a_long_prompt_that_cannot_be_taken_ends_alone(monkeypatch: pytest.Monke
 @pytest.mark.parametrize("method", METHODS, ids=str)
 def test_drafts_are_as_good_on_ranks(sizes: tuple[int, int], method: dict[str, str]) -> None:
     params = SamplingParams(temperature=0, max_tokens=32, logprobs=1)
-    found = []
-    for tensor, pipeline in ((1, 1), sizes):
+
+    def run(tensor: int, pipeline: int) -> Any:
         with LLM(
             speculative_config={**method, "adaptive": False},
             threads=1,
@@ -163,9 +184,11 @@ def test_drafts_are_as_good_on_ranks(sizes: tuple[int, int], method: dict[str, s
             name = method["method"]
             accepted = llm.engine.stats()[f'spec_decode_num_accepted_tokens{{method="{name}"}}']
         said = [(a.outputs[0].token_ids, a.outputs[0].logprobs) for a in answers]
-        found.append((said, accepted))
-    assert found[0] == found[1]
-    assert found[0][1] > 0
+        return said, accepted
+
+    expected = alone(lambda: run(1, 1), "drafts", method)
+    assert expected == run(*sizes)
+    assert expected[1] > 0
 
 
 def test_sums_of_ranks_give_the_same_tokens() -> None:
@@ -221,8 +244,7 @@ def test_vectors_of_prompts(sizes: tuple[int, int]) -> None:
 def test_whole_experts_on_ranks(checkpoint: Callable[..., Path], size: int) -> None:
     conditions = [Condition(batched=True, chunked=True)]
     varied = {"tensor_parallel_size": size, "enable_expert_parallel": True}
-    outcomes = check_lattice(checkpoint("tiny-mixtral"), conditions, varied=varied)
-    assert {o.condition.name: o.failures for o in outcomes if o.failures} == {}
+    assert failures(checkpoint("tiny-mixtral"), conditions, varied) == {}
 
 
 @pytest.mark.parametrize("sizes", [(2, 1), (1, 2)], ids=str)
@@ -250,8 +272,7 @@ def test_experts_that_move_between_steps(
     conditions = [Condition(batched=True, chunked=True)]
     varied = {"tensor_parallel_size": 2, "enable_expert_parallel": True}
     moving = {"enable_eplb": True, "eplb_step_interval": 3, "num_redundant_experts": 2}
-    outcomes = check_lattice(checkpoint("tiny-mixtral"), conditions, varied=varied | moving)
-    assert {o.condition.name: o.failures for o in outcomes if o.failures} == {}
+    assert failures(checkpoint("tiny-mixtral"), conditions, varied | moving) == {}
     assert "experts moved" in caplog.text
 
 

@@ -16,6 +16,7 @@ from quire.models.hub import ASSETS
 from quire.runner.step_estimate import StepEstimate
 from quire.speculative.catch_up import LEAST_TOKENS, MOST_PAIRS, CatchUp
 from tests.integration.conftest import FAMILIES
+from tests.sizes import sized
 
 TINY = ASSETS / "quire-tiny"
 DRAFT = ASSETS / "quire-tiny-draft"
@@ -35,6 +36,7 @@ KINDS = {
 }
 
 Create = Callable[..., LLM]
+Answers = Callable[..., list[RequestOutput]]
 Result = tuple[Any, ...]
 
 
@@ -92,8 +94,10 @@ def num_steps(llm: LLM) -> float:
 @pytest.mark.parametrize(
     "settings", [{}, {"max_num_batched_tokens": 16}, {"threads": 2, "block_size": 8}], ids=str
 )
-def test_answers_are_the_same(create: Create, kind: str, settings: dict[str, Any]) -> None:
-    expected = create(**settings).generate(PROMPTS, params(kind))
+def test_answers_are_the_same(
+    create: Create, plain_answers: Answers, kind: str, settings: dict[str, Any]
+) -> None:
+    expected = plain_answers(TINY, PROMPTS, params(kind), **settings)
     llm = create(**settings, speculative_config=draft_model())
     assert results(llm.generate(PROMPTS, params(kind))) == results(expected)
     assert accepted(llm) > 0.3
@@ -116,7 +120,7 @@ def test_one_stream_takes_fewer_steps(create: Create, kind: str) -> None:
 def test_a_draft_that_is_the_model_is_always_right(create: Create, kind: str, tokens: int) -> None:
     """SPD-04: each round yields all proposals and a token besides."""
     llm = create(speculative_config=draft_model(tokens, TINY))
-    llm.generate(PROMPTS, params(kind))
+    llm.generate(PROMPTS, params(kind, sized(32, 60)))  # more than `min_tokens`
     assert accepted(llm) == 1.0
 
 
@@ -153,12 +157,12 @@ def test_a_draft_that_sees_further_than_the_model_keeps(
     assert 0 < stats['spec_decode_num_draft_tokens{method="draft_model"}'] < 4 * 32
 
 
-def test_the_model_rounded_is_mostly_right(create: Create) -> None:
+def test_the_model_rounded_is_mostly_right(create: Create, plain_answers: Answers) -> None:
     """SPD-08: int4 drafts for the model itself."""
     method = {"method": "self", "quantization": "int4", "adaptive": False}
     for kind in ("greedy", "sampled"):
         llm = create(speculative_config=method)
-        expected = create().generate(PROMPTS, params(kind))
+        expected = plain_answers(TINY, PROMPTS, params(kind))
         assert results(llm.generate(PROMPTS, params(kind))) == results(expected)
         assert accepted(llm) >= 0.8
 
@@ -200,11 +204,12 @@ def test_preemption_and_copied_blocks_cost_no_acceptance(create: Create, kind: s
 
 @pytest.mark.parametrize("method", ["draft_model", "eagle3"])
 def test_a_draft_makes_up_for_prompts_at_the_pace_of_the_model(
-    create: Create, monkeypatch: pytest.MonkeyPatch, method: str
+    create: Create, plain_answers: Answers, monkeypatch: pytest.MonkeyPatch, method: str
 ) -> None:
     """However many tokens it computes at once, the answers are the same."""
     prompts = [prompt * 60 for prompt in PROMPTS]
-    expected = results(create(memory="256MiB").generate(prompts, params("sampled", 80)))
+    own = params("sampled", sized(40, 80))
+    expected = results(plain_answers(TINY, prompts, own))
     config = draft_model() if method == "draft_model" else {"method": method, "adaptive": False}
     told: list[float] = []
 
@@ -215,7 +220,7 @@ def test_a_draft_makes_up_for_prompts_at_the_pace_of_the_model(
     for tokens in (LEAST_TOKENS, MOST_PAIRS):
         monkeypatch.setattr(CatchUp, "num_tokens", paced(tokens))
         llm = create(memory="256MiB", speculative_config=config)
-        assert results(llm.generate(prompts, params("sampled", 80))) == expected
+        assert results(llm.generate(prompts, own)) == expected
         assert accepted(llm) > 0
         num_steps.append(llm.engine.stats()["num_steps"])
     assert num_steps[0] > num_steps[1]
@@ -250,9 +255,9 @@ def test_what_drafters_compute_is_in_the_estimate(
     assert work[2][-1].flops > work[1][-1].flops > 0
 
 
-def test_answers_go_on_where_the_draft_ends(create: Create) -> None:
+def test_answers_go_on_where_the_draft_ends(create: Create, plain_answers: Answers) -> None:
     """SPD-07: beyond its context nothing is proposed."""
-    expected = create().generate(PROMPTS, params("sampled", 100))
+    expected = plain_answers(TINY, PROMPTS, params("sampled", 100))
     limited = create(speculative_config=draft_model(max_model_len=40))
     assert results(limited.generate(PROMPTS, params("sampled", 100))) == results(expected)
     within = limited.engine.stats()['spec_decode_num_draft_tokens{method="draft_model"}']

@@ -17,7 +17,7 @@ from quire.core.speculative_params import SpeculativeParams
 from quire.kernels.cpu.backend import CpuBackend
 from quire.models.hub import ASSETS
 from tests.draft_heads import medusa_tensors, write_head
-from tests.integration.conftest import share
+from tests.integration.conftest import fewer, share
 
 TINY = ASSETS / "quire-tiny"
 D, V = 256, 2048
@@ -45,6 +45,7 @@ SETTINGS: list[dict[str, Any]] = [
 ]
 
 Create = Callable[..., LLM]
+Answers = Callable[..., list[RequestOutput]]
 
 
 @pytest.fixture(scope="module")
@@ -95,16 +96,20 @@ def count(llm: LLM, stem: str) -> float:
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("settings", SETTINGS, ids=str)
 def test_answers_are_the_same(
-    create: Create, heads: dict[str, Path], method: str, settings: dict[str, Any]
+    create: Create,
+    plain_answers: Answers,
+    heads: dict[str, Path],
+    method: str,
+    settings: dict[str, Any],
 ) -> None:
-    plain = create(**settings)
     llm = create(**settings, speculative_config=speculative(method, heads[method]))
     number = METHODS.index(method) + SETTINGS.index(settings)
     for kind in share(KINDS, number, 2, settings):
         proposed = count(llm, "draft_tokens")
-        expected = results(plain.generate(PROMPTS, params(kind)))
-        assert results(llm.generate(PROMPTS, params(kind))) == expected
-        assert count(llm, "draft_tokens") >= proposed + 100
+        own = params(kind, fewer(40, settings))
+        expected = results(plain_answers(TINY, PROMPTS, own, **settings))
+        assert results(llm.generate(PROMPTS, own)) == expected
+        assert count(llm, "draft_tokens") >= proposed + fewer(100, settings)
     if "num_gpu_blocks_override" in settings:
         assert llm.engine.stats()["num_preemptions"] > 0
 
@@ -153,15 +158,17 @@ def test_a_method_without_its_model_is_refused(create_llm: Create, method: str) 
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_heads_in_the_package_draft_well(create: Create, method: str) -> None:
+def test_heads_in_the_package_draft_well(
+    create: Create, plain_answers: Answers, method: str
+) -> None:
     """More than two tokens a round, as their training measured; the same answers."""
     lines = (TINY / "eval" / "questions.jsonl").read_text("utf-8").splitlines()[:24]
     questions = [json.loads(line)["messages"][:1] for line in lines]
-    llm, plain = create(speculative_config={"method": method, "adaptive": False}), create()
+    llm = create(speculative_config={"method": method, "adaptive": False})
     for temperature in (0.0, 0.8):
         own = SamplingParams(temperature=temperature, seed=1, max_tokens=100)
         before = [count(llm, stem) for stem in ("accepted_tokens", "drafts")]
-        expected = results(plain.chat(questions, own))
+        expected = results(plain_answers(TINY, questions, own, chats=True))
         assert results(llm.chat(questions, own)) == expected
         after = [count(llm, stem) for stem in ("accepted_tokens", "drafts")]
         assert after[0] - before[0] > 1.0 * (after[1] - before[1])

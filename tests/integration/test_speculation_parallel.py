@@ -13,10 +13,12 @@ from safetensors.numpy import save_file
 
 from quire import LLM, SamplingParams
 from quire.core.errors import ConfigError
+from quire.core.outputs import RequestOutput
 from quire.models.hub import ASSETS
 from quire.models.safetensors_file import SafetensorsFile
 from quire.speculative.parallel import ParallelProposer
 from tests.draft_heads import normal
+from tests.integration.conftest import fewer, share
 from tests.integration.test_speculation_heads import (
     KINDS,
     PROMPTS,
@@ -32,6 +34,7 @@ HEAD = ASSETS / "quire-tiny-heads" / "eagle3"
 D = 256
 
 Create = Callable[..., LLM]
+Answers = Callable[..., list[RequestOutput]]
 
 
 @pytest.fixture(scope="module")
@@ -76,18 +79,22 @@ def forwards(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 @pytest.mark.parametrize("settings", SETTINGS, ids=str)
 def test_answers_are_the_same(
-    create: Create, head: Path, forwards: list[int], settings: dict[str, Any]
+    create: Create,
+    plain_answers: Answers,
+    head: Path,
+    forwards: list[int],
+    settings: dict[str, Any],
 ) -> None:
-    plain = create(**settings)
     config = {"method": "eagle3", "model": str(head), "parallel_drafting": True, "adaptive": False}
     chain = create(**settings, speculative_config=config)
     tree = create(**settings, speculative_config=config | TREES["grown"])
-    for kind in KINDS:
-        expected = results(plain.generate(PROMPTS, params(kind)))
-        for llm in (chain, tree):
+    for number, llm in enumerate((chain, tree), SETTINGS.index(settings)):
+        for kind in share(KINDS, number, 2, settings):
+            own = params(kind, fewer(40, settings))
+            expected = results(plain_answers(TINY, PROMPTS, own, **settings))
             proposed, rounds = count(llm, "draft_tokens"), len(forwards)
-            assert results(llm.generate(PROMPTS, params(kind))) == expected
-            assert count(llm, "draft_tokens") >= proposed + 100
+            assert results(llm.generate(PROMPTS, own)) == expected
+            assert count(llm, "draft_tokens") >= proposed + fewer(100, settings)
             assert len(forwards) > rounds
     assert count(chain, "accepted_tokens") > 0 < count(tree, "accepted_tokens")
     if "num_gpu_blocks_override" in settings:

@@ -12,7 +12,9 @@ import numpy as np
 import pytest
 
 from quire import LLM, SamplingParams
+from quire.core.outputs import RequestOutput
 from tests.draft_vocabularies import retokenized
+from tests.integration.conftest import share
 from tests.integration.test_speculation_draft import (
     DRAFT,
     KINDS,
@@ -35,6 +37,7 @@ SETTINGS: list[dict[str, Any]] = [
 ]
 
 Create = Callable[..., LLM]
+Answers = Callable[..., list[RequestOutput]]
 
 
 @pytest.fixture(scope="module")
@@ -59,12 +62,16 @@ def create(create_llm: Create, device: str) -> Create:
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("settings", SETTINGS, ids=str)
 def test_answers_are_the_same(
-    create: Create, drafts: dict[int, Path], way: str, settings: dict[str, Any]
+    create: Create,
+    plain_answers: Answers,
+    drafts: dict[int, Path],
+    way: str,
+    settings: dict[str, Any],
 ) -> None:
-    plain = create(**settings)
+    number = SETTINGS.index(settings) + WAYS.index(way)
     llm = create(**settings, speculative_config=draft_model(4, drafts[300], vocabulary=way))
-    for kind in KINDS:
-        expected = plain.generate(PROMPTS, params(kind))
+    for kind in share(KINDS, number, 3, settings):
+        expected = plain_answers(TINY, PROMPTS, params(kind), **settings)
         assert results(llm.generate(PROMPTS, params(kind))) == results(expected), kind
         assert accepted(llm) > 0.2, kind
     if "num_gpu_blocks_override" in settings:
@@ -116,9 +123,9 @@ def test_chats_long_prompts_and_other_scripts(create: Create, drafts: dict[int, 
 
 @pytest.mark.parametrize("way", WAYS)
 def test_answers_go_on_where_the_draft_ends(
-    create: Create, drafts: dict[int, Path], way: str
+    create: Create, plain_answers: Answers, drafts: dict[int, Path], way: str
 ) -> None:
-    expected = create().generate(PROMPTS, params("sampled", 100))
+    expected = plain_answers(TINY, PROMPTS, params("sampled", 100))
     method = draft_model(4, drafts[300], vocabulary=way, max_model_len=50)
     llm = create(speculative_config=method)
     assert results(llm.generate(PROMPTS, params("sampled", 100))) == results(expected)

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import math
+from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable
 from functools import cache
+from itertools import chain
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -28,17 +32,27 @@ def of_the_target(target: np.ndarray, draft: np.ndarray | None, token: int) -> n
     return target
 
 
-def one_token(random: np.random.Generator, of_rest: Residual) -> int:
-    token = int(random.choice(3, p=Q / Q.sum(dtype=np.float64)))
-    if num_held(P[None], Q[None], [token], [random.random()]):
-        return token
-    left = of_rest(P, Q, token).astype(np.float64)
-    return int(random.choice(3, p=left / left.sum()))
+def running(weights: np.ndarray) -> list[float]:
+    """Return the running shares of weights, of which :func:`drawn` draws."""
+    sums = np.cumsum(weights, dtype=np.float64)
+    return (sums / sums[-1]).tolist()
+
+
+def drawn(shares: list[float], number: float) -> int:
+    return bisect_right(shares, number)
 
 
 def distance(of_rest: Residual, count: int) -> float:
-    random = np.random.default_rng(1)
-    found = Counter(one_token(random, of_rest) for _ in range(count))
+    """Return how far one token's distribution is from the target's, in total variation."""
+    numbers = np.random.default_rng(1).random((count, 3)).tolist()
+    drafts, rests = running(Q), [running(of_rest(P, Q, token)) for token in range(3)]
+
+    def one_token(first: float, second: float, third: float) -> int:
+        token = drawn(drafts, first)
+        held = num_held(P[None], Q[None], [token], [second])
+        return token if held else drawn(rests[token], third)
+
+    found = Counter(one_token(*row) for row in numbers)
     return sum(abs(found[token] / count - float(P[token])) for token in range(3)) / 2
 
 
@@ -53,7 +67,14 @@ def test_mistakes_show(mistake: Residual, expected: float) -> None:
     assert distance(mistake, 30_000) == pytest.approx(expected, abs=0.01)
 
 
-def model(shift: float) -> Callable[[tuple[int, ...]], np.ndarray]:
+class Model(NamedTuple):
+    """A model of six tokens: distributions by the tokens before, and their running shares."""
+
+    probabilities: Callable[[tuple[int, ...]], np.ndarray]
+    shares: Callable[[tuple[int, ...]], list[float]]
+
+
+def model(shift: float) -> Model:
     """A model of six tokens, whose distribution depends on all before."""
 
     @cache
@@ -63,40 +84,53 @@ def model(shift: float) -> Callable[[tuple[int, ...]], np.ndarray]:
         weights = np.exp(logits)
         return (weights / weights.sum()).astype(np.float32)
 
-    return probabilities
+    return Model(probabilities, cache(lambda before: running(probabilities(before))))
+
+
+def generator(
+    random: np.random.Generator, target: Model, draft: Model | None
+) -> Callable[[], tuple[int, ...]]:
+    """Return what generates three tokens, with the distributions that it meets computed once."""
+
+    @cache
+    def verified(before: tuple[int, ...], proposed: tuple[int, ...]) -> tuple[Any, Any]:
+        """Return p and q at two proposals."""
+        places = [(*before, *proposed[:k]) for k in range(2)]
+        p = np.stack([target.probabilities(place) for place in places])
+        q = None if draft is None else np.stack([draft.probabilities(place) for place in places])
+        return p, q
+
+    @cache
+    def rest(before: tuple[int, ...], token: int) -> list[float]:
+        q = None if draft is None else draft.probabilities(before)
+        return running(residual(target.probabilities(before), q, token))
+
+    numbers = iter(lambda: random.random(10_000).tolist(), None)
+    following = chain.from_iterable(numbers).__next__
+    return lambda: generate(following, verified, rest, target, draft)
 
 
 def generate(
-    random: np.random.Generator,
-    target: Callable[[tuple[int, ...]], np.ndarray],
-    draft: Callable[[tuple[int, ...]], np.ndarray] | None,
+    number: Callable[[], float],
+    verified: Callable[[tuple[int, ...], tuple[int, ...]], tuple[Any, Any]],
+    rest: Callable[[tuple[int, ...], int], list[float]],
+    target: Model,
+    draft: Model | None,
 ) -> tuple[int, ...]:
     """Three tokens in rounds of two proposals, and the token after them where both hold."""
-
-    def draw(weights: np.ndarray) -> int:
-        exact = weights.astype(np.float64)
-        return int(random.choice(len(exact), p=exact / exact.sum()))
-
     output: tuple[int, ...] = ()
     while len(output) < 3:
-        proposed: list[int] = []
-        drafts = []
-        for k in range(2):
-            before = (*output, *proposed)
+        proposed: tuple[int, ...] = ()
+        for _ in range(2):
+            before = output + proposed
             if draft is None:  # looked up: a token that follows from what is before it
-                proposed.append((len(before) * 7 + sum(before)) % 6)
+                proposed += ((len(before) * 7 + sum(before)) % 6,)
             else:
-                drafts.append(draft(before))
-                proposed.append(draw(drafts[k]))
-        targets = [target((*output, *proposed[:k])) for k in range(3)]
-        q = None if draft is None else np.stack(drafts)
-        held = num_held(np.stack(targets[:2]), q, proposed, [random.random(), random.random()])
-        output += tuple(proposed[:held])
-        if held == 2:
-            output += (draw(targets[2]),)
-        else:
-            own = None if q is None else q[held]
-            output += (draw(residual(targets[held], own, proposed[held])),)
+                proposed += (drawn(draft.shares(before), number()),)
+        held = num_held(*verified(output, proposed), proposed, [number(), number()])
+        output += proposed[:held]
+        shares = target.shares(output) if held == 2 else rest(output, proposed[held])
+        output += (drawn(shares, number()),)
     return output[:3]
 
 
@@ -104,12 +138,13 @@ def generate(
 def test_three_tokens_are_distributed_as_the_target_says(drafts: bool) -> None:
     """Chi-square over the 216 outputs of three tokens."""
     target, draft = model(0.0), model(2.0) if drafts else None
-    random = np.random.default_rng(3)
+    one = generator(np.random.default_rng(3), target, draft)
     count = 100_000
-    found = Counter(generate(random, target, draft) for _ in range(count))
+    found = Counter(one() for _ in range(count))
     square = 0.0
     for a, b, c in np.ndindex(6, 6, 6):
-        p = float(target(())[a]) * float(target((a,))[b]) * float(target((a, b))[c])
+        places = (((), a), ((a,), b), ((a, b), c))
+        p = math.prod(float(target.probabilities(before)[token]) for before, token in places)
         square += (found[(a, b, c)] - count * p) ** 2 / (count * p)
     degrees = 215
     assert square < degrees + 3.3 * (2 * degrees) ** 0.5  # p of about 0.001
