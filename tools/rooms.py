@@ -1,18 +1,16 @@
 """Which test files look at a file of the tree: derived from imports, nearest first.
 
-``python -m tools.rooms [COMMIT]`` prints those that are near to what has changed since. Imports of
-``quire`` and ``tools`` come from grimp, those of tests and benchmarks from their syntax trees,
-imports in functions included. A test that starts a command reaches all that the command imports; it
-comes last.
+Imports of ``quire`` and ``tools`` come from grimp, those of tests and benchmarks from their syntax
+trees, imports in functions included. A test that starts a command reaches all that the command
+imports; it comes last.
 """
 
 from __future__ import annotations
 
 import ast
 import subprocess
-import sys
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from functools import cache
 from pathlib import Path
 
@@ -25,10 +23,6 @@ ROOT = Path(__file__).parents[1]
 #: known than that it may look at the file.
 BY_COMMAND, ANYHOW = 50, 99
 COMMAND = "quire.cli.main"
-#: Tests as far as that are run at a desk, at most that many; and that many where all are farther.
-NEAR, MOST, FEWEST = 2, 40, 5
-#: Looks at every file.
-HOUSE = "tests/architecture"
 #: Where a test that has one of them in its text, or imports a file that has, starts a command.
 _STARTS = ("quire.cli.main", "serve_process", "ServeProcess", '"quire"')
 #: Files without Python's imports: the folder, and the tests that look at it.
@@ -79,14 +73,6 @@ def changed_since(commit: str) -> list[str]:
         for command in commands
     ]
     return [name for text in texts for name in text.split("\0") if name]
-
-
-def near(changed: Sequence[str]) -> list[str]:
-    """Return the tests that a desk runs for some changed files; see :data:`NEAR`."""
-    found = reached(changed)
-    nearest = [test for test, distance in found.items() if distance <= NEAR]
-    house = [HOUSE] if changed else []
-    return (nearest[:MOST] or [*found][:FEWEST]) + house
 
 
 def _reached(path: str) -> dict[str, int]:
@@ -204,7 +190,3 @@ def _module(path: str) -> str | None:
 
 def _name(path: str) -> str:
     return ".".join(Path(path).with_suffix("").parts).removesuffix(".__init__")
-
-
-if __name__ == "__main__":
-    print(*near(changed_since(*sys.argv[1:] or ["HEAD"])), sep="\n")

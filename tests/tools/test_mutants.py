@@ -86,11 +86,3 @@ def test_a_test_that_starts_a_command_looks_at_all_that_it_imports():
 
 def test_what_everything_hangs_on_is_looked_at_by_all():
     assert len(rooms.reached(["pyproject.toml"])) == len(rooms.reached(["CMakeLists.txt"])) > 400
-
-
-def test_a_desk_runs_what_is_near_and_the_house_s_rules():
-    found = rooms.near(["quire/engine/fair_queue.py"])
-    assert found[0] == "tests/engine/test_fair_queue.py" and found[-1] == rooms.HOUSE
-    assert len(found) < 20
-    assert rooms.near([]) == []
-    assert rooms.near(["tests/core/test_heap.py"]) == ["tests/core/test_heap.py", rooms.HOUSE]

@@ -56,7 +56,7 @@ def test_retry_after_follows_the_measured_rate():
     admission.admit([0] * 4)
     # Eight requests too many at two a second.
     assert refused(admission, [0] * 8).headers["Retry-After"] == "4"
-    # Nine take half a second longer: who comes after four seconds would be refused again.
+    # Nine take half a second longer: a client that comes after four seconds would be refused.
     assert refused(admission, [0] * 9).headers["Retry-After"] == "5"
     # 1400 tokens too many at 200 a second take longer than one request too many.
     assert refused(admission, [2400]).headers["Retry-After"] == "7"
