@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import pytest
@@ -18,6 +18,7 @@ from tools.random_checkpoint import PRESETS
 
 #: Settings that change the numbers of a model; no other one changes an answer.
 NUMERIC = ("dtype", "kv_cache_dtype", "quantization")
+T = TypeVar("T")
 FAMILIES = sorted(name for name in PRESETS if name.startswith("tiny-"))
 
 
@@ -45,6 +46,19 @@ def share(kinds: Iterable[str], number: int, of: int, settings: dict[str, Any]) 
     return sized(taken, found)
 
 
+#: What was computed for all tests of a file, or of several, by what was asked.
+_computed: dict[str, Any] = {}
+
+
+def once(compute: Callable[[], T], *asked: Any) -> T:
+    """Return what ``compute`` does, once for all tests that ask the same."""
+    key = repr(asked)
+    if key not in _computed:
+        _computed[key] = compute()
+    found: T = _computed[key]
+    return found
+
+
 def fewer(tokens: int, settings: dict[str, Any]) -> int:
     """Return how much to ask for: half without a cache, where each step computes all anew."""
     return sized(tokens if settings.get("use_cache", True) else tokens // 2, tokens)
@@ -57,17 +71,17 @@ def plain_answers(device: str, small: dict[str, Any]) -> Callable[..., list[Requ
     They are those of an engine with room for all and nothing else set than :data:`NUMERIC` of the
     settings: those without a cache, in few blocks, or on more threads must be the same.
     """
-    found: dict[str, list[RequestOutput]] = {}
 
     def answer(
         model: str | Path, prompts: Any, params: Any, chats: bool = False, **settings: Any
     ) -> list[RequestOutput]:
         numeric = {name: settings[name] for name in NUMERIC if name in settings}
-        key = repr((model, prompts, params, chats, numeric))
-        if key not in found:
+
+        def compute() -> list[RequestOutput]:
             with LLM(str(model), **{"device": device, **small, **numeric}) as llm:
-                found[key] = (llm.chat if chats else llm.generate)(prompts, params)
-        return found[key]
+                return (llm.chat if chats else llm.generate)(prompts, params)
+
+        return once(compute, "plain", model, prompts, params, chats, numeric)
 
     return answer
 

@@ -10,6 +10,7 @@ import pytest
 
 from benchmarks.scripted_proposer import ScriptedProposer, use_script
 from quire import LLM, SamplingParams
+from quire.core.outputs import RequestOutput
 from quire.kernels.token_table import IntArray
 from quire.models.hub import ASSETS
 from quire.speculative.draft_model import DraftModelProposer
@@ -84,6 +85,7 @@ def test_every_other_call_that_fails_costs_no_answer(
     create_llm: Create,
     monkeypatch: pytest.MonkeyPatch,
     quire_log: list[logging.LogRecord],
+    plain_answers: Callable[..., list[RequestOutput]],
     device: str,
     method: str,
     call: str,
@@ -108,16 +110,15 @@ def test_every_other_call_that_fails_costs_no_answer(
     ]
     prompts = ["Once upon a time, there", "The dog ran to", "List three fruits."]
     settings: dict[str, Any] = {"block_size": 8, "max_num_batched_tokens": 16}
-    plain = create_llm(tiny, **settings)
-    expected = [plain.generate(prompts, own) for _ in range(2)]
+    expected = plain_answers(tiny, prompts, own)
     monkeypatch.setattr(kind, call, failing)
     config: dict[str, Any] = {"method": method, "adaptive": False}
     if method == "draft_model":
         config["model"] = "quire-tiny-draft"
     llm = create_llm(tiny, **settings, speculative_config=config)
     found = [llm.generate(prompts, own) for _ in range(2)]
-    for outputs, others in zip(found, expected, strict=True):
-        assert [o.outputs for o in outputs] == [o.outputs for o in others]
+    for outputs in found:
+        assert [o.outputs for o in outputs] == [o.outputs for o in expected]
     stats = llm.engine.stats()
     assert stats[FAILED.replace("medusa", method)] == (num_calls + 1) // 3 > 0
     assert stats[HELD.replace("medusa", method)] > 20

@@ -15,10 +15,13 @@ from benchmarks.equality import Condition, run
 from quire import LLM, SamplingParams
 from quire.engine.prefill_policy import PrefillPolicy
 from quire.models.hub import resolve_model
+from tests.integration.conftest import once
 from tests.integration.test_block_store import ask, start
+from tests.preforked import Preforked
 from tools.random_adapter import random_adapter
 
 ASKED = SamplingParams(temperature=0.8, seed=3, max_tokens=12, logprobs=2, ignore_eos=True)
+pytestmark = pytest.mark.usefixtures("forked_children")
 
 
 @pytest.fixture(autouse=True)
@@ -82,13 +85,11 @@ llm.shutdown()
 
 
 def in_another_process(settings: dict[str, Any], work: list[list[int]]) -> Any:
-    done = subprocess.run(
-        [sys.executable, "-c", OTHER_PROCESS, json.dumps([settings, work])],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    return json.loads(done.stdout)
+    command = [sys.executable, "-c", OTHER_PROCESS, json.dumps([settings, work])]
+    with Preforked(command, stdout=subprocess.PIPE, text=True) as process:
+        output, _ = process.communicate(timeout=120)
+    assert process.returncode == 0
+    return json.loads(output)
 
 
 def test_another_process_goes_on_with_the_blocks(
@@ -181,7 +182,8 @@ def test_the_lattice_with_tiers(
         for seed in range(num_adapters)
     ]
     settings = {"device": device, "enable_lora": bool(adapters), **settings}
-    baseline = run(folder, Condition(), settings, adapters=adapters)
+    given = folder, num_adapters, settings
+    baseline = once(lambda: run(folder, Condition(), settings, adapters=adapters), "tiers", *given)
     settings = {"num_gpu_blocks_override": 36, **settings}
     if tiers != "disk":
         settings["kv_offload_bytes"] = 2**20
@@ -235,7 +237,7 @@ def test_a_killed_engine_leaves_blocks_that_are_right(
     settings |= {"kv_offload_dir": str(tmp_path), "device": device} | small
     settings |= {"model": str(checkpoint("tiny-llama")), "kv_offload_disk_bytes": 2_000_000}
     for number in range(3):
-        child = subprocess.Popen(
+        child = Preforked(
             [sys.executable, "-c", BUSY_PROCESS, json.dumps([settings, work])],
             stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
         )  # fmt: skip

@@ -16,7 +16,7 @@ import psutil
 import pytest
 from safetensors.numpy import save_file
 
-from benchmarks.equality import Condition, Run, check_lattice, run_baseline
+from benchmarks.equality import Condition, check_lattice, run_baseline
 from quire import LLM, LoRARequest, SamplingParams
 from quire.core.errors import EngineDeadError
 from quire.core.request import EngineRequest
@@ -25,7 +25,7 @@ from quire.engine.turns import Turns
 from quire.models.config_reader import read_model_config
 from quire.models.hub import ASSETS, resolve_model
 from quire.runner.sampling_state import SamplingState
-from tests.integration.conftest import FAMILIES, lattice
+from tests.integration.conftest import FAMILIES, lattice, once
 
 ADAPTERS = sorted(p.parent for p in (ASSETS / "quire-tiny-adapters").glob("*/adapter_config.json"))
 SETTINGS: list[dict[str, Any]] = [
@@ -42,8 +42,6 @@ METHODS = [
     {"method": "draft_model", "model": "quire-tiny-draft"},
     {"method": "self", "quantization": "int4"},
 ]
-#: Answers of one rank by what was asked: they are what several must give, whatever their number.
-_alone: dict[str, Any] = {}
 
 
 @pytest.fixture(autouse=True)
@@ -53,19 +51,11 @@ def _ranks(request: pytest.FixtureRequest) -> None:
         request.getfixturevalue("forked_children")
 
 
-def alone(compute: Callable[[], Any], *asked: Any) -> Any:
-    """Return what ``compute`` does, once for all tests that ask the same."""
-    key = repr(asked)
-    if key not in _alone:
-        _alone[key] = compute()
-    return _alone[key]
-
-
 def failures(
     folder: Path, conditions: list[Condition], varied: dict[str, Any], **settings: Any
 ) -> dict[str, tuple[str, ...]]:
     """Return what is other than on one rank by condition."""
-    baseline: Run = alone(lambda: run_baseline(folder, **settings), folder, settings)
+    baseline = once(lambda: run_baseline(folder, **settings), "baseline", folder, settings)
     outcomes = check_lattice(folder, conditions, varied=varied, baseline=baseline, **settings)
     return {o.condition.name: o.failures for o in outcomes if o.failures}
 
@@ -186,7 +176,7 @@ def test_drafts_are_as_good_on_ranks(sizes: tuple[int, int], method: dict[str, s
         said = [(a.outputs[0].token_ids, a.outputs[0].logprobs) for a in answers]
         return said, accepted
 
-    expected = alone(lambda: run(1, 1), "drafts", method)
+    expected = once(lambda: run(1, 1), "drafts", method)
     assert expected == run(*sizes)
     assert expected[1] > 0
 

@@ -13,6 +13,7 @@ import pytest
 
 from benchmarks.scripted_proposer import use_script
 from quire import LLM, SamplingParams
+from quire.core.outputs import RequestOutput
 from quire.models.hub import ASSETS
 from quire.models.safetensors_file import SafetensorsFile
 from quire.speculative.controller import CHOICE_STEPS
@@ -82,14 +83,16 @@ def count(llm: LLM, stem: str) -> float:
     return sum(value for name, value in samples.items() if name.split("{")[0] == stem)
 
 
-def test_what_never_holds_is_only_tried_after_50_rounds(adversary: LLM, create_llm: Create) -> None:
+def test_what_never_holds_is_only_tried_after_50_rounds(
+    adversary: LLM, plain_answers: Callable[..., list[RequestOutput]]
+) -> None:
     """Rounds of a whole answer are fewer than 50, and all but the first ones are of one token.
 
     How many the first answer has depends on what rows cost on the machine, so the tokens past the
     first of a round are counted over two answers: a second one is proposed while both are expected
     to hold in :data:`~quire.speculative.controller.LEAST_GAIN` of all cases, that is, for 9 rounds.
     """
-    plain = create_llm(TINY, max_model_len=1024).generate([PROMPT], LATER, use_tqdm=False)
+    plain = plain_answers(TINY, [PROMPT], LATER)
     first = adversary.generate([PROMPT], LATER, use_tqdm=False)
     rounds = num_rounds(adversary)
     assert 0 < rounds <= MOST_ROUNDS

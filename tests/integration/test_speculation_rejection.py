@@ -19,20 +19,18 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "top-p": {"temperature": 0.7, "top_p": 0.9, "top_k": 8},
     "penalties": {"temperature": 1.0, "top_k": 6, "repetition_penalty": 1.3, "min_p": 0.02},
 }
-NUM_SAMPLES = 3000
+NUM_SAMPLES, IN_ONE = 3000, 30
 
 
 def answers(
     llm: LLM, speculative: Any, settings: dict[str, Any], count: int
 ) -> list[tuple[int, ...]]:
-    params = [
-        SamplingParams(
-            max_tokens=3, ignore_eos=True, seed=seed, speculative=speculative, **settings
-        )
-        for seed in range(count)
-    ]
-    outputs = llm.generate([PROMPT] * count, params, use_tqdm=False)
-    return [tuple(output.outputs[0].token_ids) for output in outputs]
+    """Return answers of three tokens to the prompt, of requests with several sequences each."""
+    num = count // IN_ONE
+    further = {"max_tokens": 3, "ignore_eos": True, "n": IN_ONE, "speculative": speculative}
+    params = [SamplingParams(seed=seed, **further, **settings) for seed in range(num)]
+    outputs = llm.generate([PROMPT] * num, params, use_tqdm=False)
+    return [tuple(sequence.token_ids) for output in outputs for sequence in output.outputs]
 
 
 def square(found: Counter[Any], expected: Counter[Any]) -> tuple[float, int]:
@@ -50,7 +48,7 @@ def test_answers_are_distributed_as_without_speculation(
 ) -> None:
     """Proposals are what most plain answers to other seeds go on with."""
     settings = SETTINGS[name]
-    with LLM(str(checkpoint()), device=device, max_num_seqs=10) as llm:
+    with LLM(str(checkpoint()), device=device, max_num_seqs=IN_ONE) as llm:
         plain = answers(llm, False, settings, NUM_SAMPLES)
         script = [[*PROMPT, *answer] for answer, _ in Counter(plain).most_common()]
         controller = use_script(

@@ -16,7 +16,7 @@ from quire.kernels.forward_batch import ForwardBatch
 from quire.kernels.tree_batch import BatchTree, add_trees
 from quire.models.hub import ASSETS
 from quire.runner.step_estimate import StepEstimate
-from tests.integration.conftest import fewer, share
+from tests.integration.conftest import share
 from tests.integration.test_speculation_draft import (
     KINDS,
     PROMPTS,
@@ -24,6 +24,7 @@ from tests.integration.test_speculation_draft import (
     params,
     results,
 )
+from tests.sizes import sized
 from tools.random_checkpoint import PRESETS, random_checkpoint
 
 TINY = ASSETS / "quire-tiny"
@@ -87,7 +88,7 @@ def test_answers_are_the_same(
         number += 1
         llm = create(**settings, speculative_config=with_tree(method, tree))
         for kind in share(KINDS, number, len(KINDS), settings):
-            own = params(kind, fewer(60, settings))
+            own = params(kind, sized(30 if "use_cache" in settings else 40, 60))
             expected = results(plain_answers(TINY, PROMPTS, own, **settings))
             assert results(llm.generate(PROMPTS, own)) == expected, (method, kind)
             assert accepted(llm) > 0
@@ -102,7 +103,7 @@ def test_a_tree_holds_longer_than_a_chain_of_its_depth(
 ) -> None:
     """SPD-14: the mean accepted length is at least that of a chain as deep."""
     own = [
-        SamplingParams(temperature=t, seed=1, max_tokens=100, ignore_eos=True)
+        SamplingParams(temperature=t, seed=1, max_tokens=sized(70, 100), ignore_eos=True)
         for t in (0.0, 0.0, 0.7, 0.7)
     ]
     expected = results(plain_answers(TINY, PROMPTS, own))

@@ -16,8 +16,10 @@ pytest.importorskip("torch")
 from quire import LLM, SamplingParams  # noqa: E402
 from tests.integration.test_speculation_draft import results  # noqa: E402
 from tests.recurrent_heads import read_vocabulary, write_random_head  # noqa: E402
+from tests.sizes import sized  # noqa: E402
 from tools.random_checkpoint import PRESETS, random_checkpoint  # noqa: E402
 
+WINDOWS = [7, 24]
 HEADS = ["eagle", "eagle3", "mtp"]
 SHAPES: dict[str, dict[str, Any]] = {
     "chain": {},
@@ -36,7 +38,7 @@ SETTINGS: list[dict[str, Any]] = [
 ]
 
 
-@pytest.mark.parametrize("window", [7, 24])
+@pytest.mark.parametrize("window", WINDOWS)
 @pytest.mark.parametrize("settings", SETTINGS, ids=str)
 def test_answers_are_the_same(
     create_llm: Callable[..., LLM],
@@ -56,9 +58,12 @@ def test_answers_are_the_same(
         for i, (t, n) in enumerate([(0.0, 1), (0.2, 2), (0.9, 1)])
     ]
     expected = results(create_llm(target, **settings).generate(PROMPTS, own))
-    for kind in HEADS:
+    number = SETTINGS.index(settings) + WINDOWS.index(window)
+    for turn, kind in enumerate(HEADS, number):
         head = write_random_head(kind, vocabulary, tmp_path / kind, config["num_hidden_layers"])
-        for shape in SHAPES.values():
+        shapes = list(SHAPES.values())
+        # Each head in each window gets both shapes, under two settings each.
+        for shape in sized([shapes[turn % 2]], shapes):
             method = {"method": kind, "model": str(head), "adaptive": False, **shape}
             llm = create_llm(target, **settings, speculative_config=method)
             assert results(llm.generate(PROMPTS, own)) == expected, (kind, shape)

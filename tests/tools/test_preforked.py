@@ -134,3 +134,15 @@ def test_variables_that_are_read_early_have_an_origin_of_their_own() -> None:
         command = [sys.executable, "-m", "quire.cli.main", "version"]
         process = Preforked(command, env=environment, stdout=subprocess.PIPE, text=True)
         assert process.communicate(timeout=60)[0].strip().endswith("scalar") == (isa == "scalar")
+
+
+def test_descriptors_have_the_numbers_that_they_have_here() -> None:
+    pipes = [os.pipe() for _ in range(3)]
+    # Low numbers, which are other files in the process that forks.
+    code = f"import os; [os.write(w, b'%d' % w) for w in {[write for _, write in pipes]}]"
+    wanted = [write for _, write in reversed(pipes)]
+    assert Preforked([sys.executable, "-c", code], pass_fds=wanted).wait(60) == 0
+    for read, write in pipes:
+        os.close(write)
+        with open(read, "rb") as file:
+            assert file.read() == b"%d" % write
