@@ -38,8 +38,14 @@ WHOLE = (
 #: Parameters that are wanted once a value, in no pairs: what a row means is the same on each.
 UNPAIRED = frozenset({"isa", "threads"})
 
-hypothesis.settings.register_profile("fixed", derandomize=True, database=None)
-hypothesis.settings.register_profile("random", database=None, print_blob=True)
+#: Neither an example nor the making of one is slow by itself; the machine may be.
+_UNTIMED: dict[str, Any] = {
+    "database": None,
+    "deadline": None,
+    "suppress_health_check": [hypothesis.HealthCheck.too_slow],
+}
+hypothesis.settings.register_profile("fixed", derandomize=True, **_UNTIMED)
+hypothesis.settings.register_profile("random", print_blob=True, **_UNTIMED)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

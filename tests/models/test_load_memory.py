@@ -32,24 +32,39 @@ print(peak() - before, model.weight_bytes)
 """
 
 
+@pytest.fixture(scope="module")
+def written(tmp_path_factory):
+    """Return a function that writes 100 MB of weights, once for each form."""
+    made = {}
+
+    def write(dtype, gguf_type):
+        if dtype not in made:
+            made[dtype] = folder = tmp_path_factory.mktemp(dtype)
+            sizes = {"vocab_size": 32000, "hidden_size": 512, "intermediate_size": 2048}
+            config = PRESETS["tiny-llama"] | sizes | {"head_dim": 128, "num_hidden_layers": 8}
+            random_checkpoint(folder, config, dtype=dtype)
+        if gguf_type is None:
+            return made[dtype]
+        if gguf_type not in made:
+            made[gguf_type] = tmp_path_factory.mktemp(gguf_type) / "model.gguf"
+            export = GgufExport(made[dtype], gguf_type)
+            write_gguf(made[gguf_type], export.metadata, export.tensors)
+        return made[gguf_type]
+
+    return write
+
+
 @pytest.mark.parametrize("num_ranks", [1, 2, 3])
 @pytest.mark.parametrize(
     ("dtype", "gguf_type"), [("bfloat16", None), ("float32", None), ("float32", "Q8_0")]
 )
-def test_peak_is_at_most_a_fifth_above_the_weights(tmp_path, dtype, gguf_type, num_ranks):
+def test_peak_is_at_most_a_fifth_above_the_weights(written, dtype, gguf_type, num_ranks):
     """Those of a rank where there are several: it reads no page of what others have."""
     try:
         create_backend("cpu", threads=1)
     except (NoKernelError, ImportError) as error:
         pytest.skip(f"no backend cpu: {error}")
-    sizes = {"vocab_size": 32000, "hidden_size": 512, "intermediate_size": 2048}
-    config = PRESETS["tiny-llama"] | sizes | {"head_dim": 128, "num_hidden_layers": 8}
-    random_checkpoint(tmp_path, config, dtype=dtype)
-    path = tmp_path
-    if gguf_type is not None:
-        path = tmp_path / "model.gguf"
-        export = GgufExport(tmp_path, gguf_type)
-        write_gguf(path, export.metadata, export.tensors)
+    path = written(dtype, gguf_type)
     command = [sys.executable, "-c", CODE, str(path), str(num_ranks)]
     result = subprocess.run(command, capture_output=True, text=True, check=True)
     extra, weight_bytes = map(int, result.stdout.split())
