@@ -25,9 +25,18 @@ from tests.durations import read_durations
 from tests.servers import SERVERS
 
 #: Random models that stand for all in the small circles: the plain one, latents, and experts.
-MODELS = ("tiny-llama", "tiny-deepseek", "tiny-mixtral")
-#: Parameters whose values are models, of which the small circles run these.
-MODEL_PARAMETERS = ("family", "preset")
+MODELS = {
+    *("tiny-llama", "tiny-deepseek", "tiny-mixtral"),
+    *("llama", "deepseek-v2", "mixtral"),
+}
+#: Functions that are not about a model's own files and layers, by the parameter that names it.
+OF_MODELS = {
+    "tests/integration/test_random_loads.py::test_every_request_ends_as_it_would_alone": "family",
+    "tests/integration/test_speculation_draft.py::test_a_draft_of_each_family": "family",
+    "tests/models/test_decoder.py::test_chunks_and_company_change_nothing": "name",
+    "tests/models/test_stages.py::test_a_stage_takes_the_bytes_that_are_expected": "name",
+    "tests/models/test_weight_bytes.py::test_of_sizes_that_are_no_whole_panels": "name",
+}
 #: Files, or functions, for which all rows are the promise: every model in the lattice of equal
 #: tokens, against the reference, and on ranks.
 WHOLE = (
@@ -65,19 +74,12 @@ def _file(item: pytest.Item) -> str:
     return item.nodeid.split("::")[0]
 
 
-def _of_models(items: list[pytest.Function]) -> list[pytest.Function]:
-    """Return the rows of a function for :data:`MODELS`; all where none of them is in a row."""
-    for parameter in MODEL_PARAMETERS:
-        found = [item for item in items if item.callspec.params.get(parameter) in MODELS]
-        items = found or items
-    return items
-
-
 def _reduced(name: str, items: list[pytest.Function]) -> list[pytest.Function]:
     """Return the rows of a function that the small circles run."""
     if len(items) < 2 or name.startswith(WHOLE):
         return items
-    items = _of_models(items)
+    if parameter := OF_MODELS.get(name):
+        items = [item for item in items if item.callspec.params[parameter] in MODELS]
     return [items[n] for n in cover(name, [item.callspec.params for item in items], UNPAIRED)]
 
 

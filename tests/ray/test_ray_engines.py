@@ -18,6 +18,7 @@ from tests.robustness.conftest import (
     KILLS_OF_A_SERVER,
     SHORT,
     Crowd,
+    Ending,
     ask,
     assert_nothing_left,
     is_ready,
@@ -106,13 +107,17 @@ def survive(
     body = {**SHORT, "max_tokens": 1000}
     whole, children = ask(url, body), actor(server).children()
     num_here, made = len(HERE.findall(server.stderr)), tokens_of_engine(url)
-    crowd = Crowd(url, [body] * 12)
-    crowd.wait_until_running()
+    crowds = [Crowd(url, [body] * 12)]
+    crowds[0].wait_until_running()
     wait_for(lambda: tokens_of_engine(url) > made + 60)  # streams of it have begun
     kill(server, cluster)
-    killed = time.monotonic()
-    lost = [ending for ending in crowd.endings() if ending != whole]
+    killed, lost = time.monotonic(), list[Ending]()
+    while not lost and time.monotonic() < killed + GONE_SECONDS:
+        # What a lost node or keeper had ends seconds later: streams are open until then.
+        crowds.append(Crowd(url, [body] * 12))
+        lost += [ending for ending in crowds.pop(0).endings() if ending != whole]
     assert lost, "nobody was hit"
+    lost += [ending for ending in crowds.pop().endings() if ending != whole]
     for ending in lost:
         assert ending.error is not None and ending.error["code"] == 503, ending
     assert is_ready(url), "the other engine serves"
