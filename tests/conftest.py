@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 
 # Programs that tests start compile all of Quire each time, half of their start, where an image of
@@ -11,6 +12,9 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 # Before numpy is there. Two threads of OpenBLAS wait for each other at each small product, for long
 # where other workers have the cores.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+# A shell's background job ignores it and so would all that tests start and interrupt.
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 import logging
 import shutil

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 import shutil
@@ -10,6 +11,7 @@ import subprocess
 import time
 from pathlib import Path
 
+import psutil
 import pytest
 
 from quire.cli.main import run
@@ -27,16 +29,30 @@ def whole(checkpoint, quantized):
     return files_of(quantized(checkpoint(), *OPTIONS[:-2]))
 
 
-def started(source: Path, out: Path, after: int, *options: str) -> Preforked:
-    """Start a process, and return it when it has done a layer."""
-    command = [*COMMAND, "quantize", str(source), str(out), *options]
+def halted(source: Path, out: Path, after: int) -> Preforked:
+    """Start a process, and return it halted (SIGSTOP) when it has done a layer and is not done."""
+    command = [*COMMAND, "quantize", str(source), str(out), *OPTIONS]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    process = Preforked(command, env=environment(), text=True, **pipes)
-    for _ in range(60_000):
-        if (out / FOLDER / f"layer-{after:05d}").is_dir() or process.poll() is not None:
-            break
-        time.sleep(0.001)
-    return process
+    for _ in range(20):
+        process = Preforked(command, env=environment(), text=True, **pipes)
+        while process.poll() is None and not (out / FOLDER / f"layer-{after:05d}").is_dir():
+            time.sleep(0.001)
+        process.send_signal(signal.SIGSTOP)
+        while process.poll() is None and status_of(process) != psutil.STATUS_STOPPED:
+            time.sleep(0.001)
+        if process.poll() is None and not (out / "config.json").exists():
+            return process
+        process.kill()
+        assert process.communicate() and process.returncode in (0, -signal.SIGKILL)
+        shutil.rmtree(out)
+    raise AssertionError("a run must last until it is seen to have done a layer")
+
+
+def status_of(process: Preforked) -> str:
+    """Return what the system says of a process; nothing where it has ended meanwhile."""
+    with contextlib.suppress(psutil.NoSuchProcess):
+        return str(psutil.Process(process.pid).status())
+    return ""
 
 
 def times(out: Path) -> dict[str, int]:
@@ -48,7 +64,7 @@ def times(out: Path) -> dict[str, int]:
 @pytest.mark.parametrize("after", [0, 1])
 def test_a_killed_run_goes_on(checkpoint, whole, tmp_path, after):
     out = tmp_path / "out"
-    process = started(checkpoint(), out, after, *OPTIONS)
+    process = halted(checkpoint(), out, after)
     process.kill()
     process.communicate()
     assert process.returncode == -signal.SIGKILL
@@ -128,8 +144,9 @@ def _no_removal(rmtree):
 
 def test_ctrl_c_ends_with_a_line_that_tells_how_to_go_on(checkpoint, whole, tmp_path):
     out = tmp_path / "out"
-    process = started(checkpoint(), out, 0, *OPTIONS)
+    process = halted(checkpoint(), out, 0)
     process.send_signal(signal.SIGINT)
+    process.send_signal(signal.SIGCONT)
     output, errors = process.communicate(timeout=60)
     assert process.returncode == 130, errors
     assert not output
@@ -170,7 +187,7 @@ def test_a_second_process_is_refused(checkpoint, stopped, capsys):
 def stopped(checkpoint, tmp_path_factory):
     """A folder in which a layer is done."""
     out = tmp_path_factory.mktemp("stopped") / "out"
-    process = started(checkpoint(), out, 0, *OPTIONS)
+    process = halted(checkpoint(), out, 0)
     process.kill()
     process.communicate()
     assert process.returncode == -signal.SIGKILL

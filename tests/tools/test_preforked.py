@@ -39,7 +39,9 @@ if "raise" in sys.argv: raise ValueError("wrong")
 if "exit" in sys.argv: sys.exit(7)
 if "text" in sys.argv: sys.exit("a reason")
 if "interrupt" in sys.argv: raise KeyboardInterrupt
-if "hang" in sys.argv: sys.stdout.flush(); time.sleep(60)
+if "hang" in sys.argv:
+    sys.stdout.flush()
+    for _ in range(3000): time.sleep(0.02)  # a signal just before one long sleep waits for its end
 """
 ENDINGS = {
     "thread": 0,
