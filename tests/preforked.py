@@ -68,7 +68,7 @@ READ_EARLY = (
 #: Of a request: whom to tell of the end, the standard streams, and what is passed.
 MOST_DESCRIPTORS = 12
 _SIZE, _PID, _END = struct.Struct("<I"), struct.Struct("<i"), struct.Struct("<id")
-_CODE = "import sys; from tests.preforked import serve; serve(int(sys.argv[1]))"
+_CODE = "import sys; from tests.preforked import serve; serve(int(sys.argv[1]), sys.argv[2:])"
 
 
 class Preforked:
@@ -84,6 +84,7 @@ class Preforked:
         text: Pipes are read as text.
         start_new_session: It leads a session of its own.
         pass_fds: Descriptors that it has, too, of the same numbers.
+        preloaded: Modules that its origin has imported.
 
     Attributes:
         pid: Process id.
@@ -106,6 +107,7 @@ class Preforked:
         text: bool = False,
         start_new_session: bool = False,
         pass_fds: Sequence[int] = (),
+        preloaded: Sequence[str] = PRELOADED,
     ) -> None:
         assert args[0] == sys.executable and args[1] in ("-m", "-c"), args
         self.args = args
@@ -128,7 +130,7 @@ class Preforked:
         streams = [their_input, output, errors]
         try:
             descriptors = [theirs.fileno(), *streams, *pass_fds]
-            fork_server(environment).send(request, descriptors)
+            fork_server(environment, preloaded).send(request, descriptors)
         finally:
             theirs.close()
             for descriptor in set(streams) - {0, 1, 2}:
@@ -226,12 +228,12 @@ def _stream(wanted: int | IO[Any] | None, own: int, text: bool) -> tuple[IO[Any]
 class _ForkServer:
     """The process that forks, seen from the tests."""
 
-    def __init__(self, environment: Mapping[str, str]) -> None:
+    def __init__(self, environment: Mapping[str, str], preloaded: Sequence[str]) -> None:
         self._control, theirs = socket.socketpair()
         self._lock = threading.Lock()
         with theirs:
             self._process = subprocess.Popen(
-                [sys.executable, "-c", _CODE, str(theirs.fileno())],
+                [sys.executable, "-c", _CODE, str(theirs.fileno()), *preloaded],
                 cwd=ROOT,
                 env=environment,
                 stdin=subprocess.DEVNULL,
@@ -256,22 +258,25 @@ class _ForkServer:
         self._process.wait(60)
 
 
-_servers: dict[tuple[tuple[str, str], ...], _ForkServer] = {}
+_servers: dict[tuple[Any, ...], _ForkServer] = {}
 
 
-def fork_server(environment: Mapping[str, str]) -> _ForkServer:
+def fork_server(
+    environment: Mapping[str, str], preloaded: Sequence[str] = PRELOADED
+) -> _ForkServer:
     """Return the process that forks for an environment, started when first asked for."""
-    key = tuple(sorted(row for row in environment.items() if row[0].startswith(READ_EARLY)))
+    rows = sorted(row for row in environment.items() if row[0].startswith(READ_EARLY))
+    key = (*preloaded, *rows)
     if key not in _servers:
         early = {name: value for name, value in environment.items() if name.startswith(READ_EARLY)}
         plain = {k: v for k, v in os.environ.items() if not k.startswith(READ_EARLY)}
-        _servers[key] = _ForkServer({**plain, **early})
+        _servers[key] = _ForkServer({**plain, **early}, preloaded)
     return _servers[key]
 
 
-def serve(control: int) -> None:
+def serve(control: int, preloaded: Sequence[str]) -> None:
     """Fork as told on a socket until it is closed; in a fork, run what is asked for and return."""
-    for name in PRELOADED:
+    for name in preloaded:
         importlib.import_module(name)
     tasks = Path("/proc/self/task")
     threads = len(list(tasks.iterdir())) if tasks.exists() else threading.active_count()

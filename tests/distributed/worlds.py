@@ -7,6 +7,7 @@ The function gets a :class:`World`, then the words, and tells the test something
 
 from __future__ import annotations
 
+import os
 import socket
 import subprocess
 import sys
@@ -20,6 +21,7 @@ from typing import Any
 from quire.distributed.command_ring import CommandChannel
 from quire.distributed.group import Group
 from quire.distributed.shared_memory_group import SharedMemory
+from tests.preforked import Preforked
 
 ROOT = Path(__file__).parents[2]
 SILENCE_SECONDS = 30.0
@@ -48,7 +50,18 @@ def shared_memory(
 
 
 class Ranks:
-    """The processes of a world; none of them outlives the block."""
+    """The processes of a world; none of them outlives the block.
+
+    Those that torch joins are forks of one that has imported it.
+
+    Args:
+        target: ``MODULE:FUNCTION`` that each runs.
+        place: What they share: memory, or the port where rank 0 listens.
+        size: Of the world.
+        words: For the function.
+        silence: Seconds until a rank counts as lost.
+        absent: Ranks that are not started.
+    """
 
     def __init__(
         self,
@@ -57,21 +70,18 @@ class Ranks:
         size: int,
         *words: Any,
         silence: float = SILENCE_SECONDS,
+        absent: Sequence[int] = (),
     ) -> None:
         descriptors = [place.descriptor] if isinstance(place, SharedMemory) else []
         kind = [silence, *(["memory", *descriptors] if descriptors else ["torch", place])]
-        self.processes = [
-            subprocess.Popen(
-                [sys.executable, "-W", "error", "-m", "tests.distributed.worlds", target]
-                + [str(word) for word in (*kind, rank, size, *words)],
-                cwd=ROOT,
-                pass_fds=descriptors,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                text=True,
+        self.processes: list[Any] = []
+        for rank in sorted(set(range(size)) - set(absent)):
+            arguments = [str(word) for word in (target, *kind, rank, size, *words)]
+            self.processes.append(
+                _start_with_memory(arguments, descriptors)
+                if descriptors
+                else _start_with_torch(arguments)
             )
-            for rank in range(size)
-        ]
 
     def __enter__(self) -> Ranks:
         return self
@@ -79,7 +89,9 @@ class Ranks:
     def __exit__(self, *error: object) -> None:
         for process in self.processes:
             process.kill()
-            process.communicate()
+        for process in self.processes:
+            with process:
+                process.wait()
 
     def lines(self) -> list[str]:
         """Return the next line of each."""
@@ -96,6 +108,22 @@ class Ranks:
             out, err = process.communicate(timeout=seconds)
             found.append(out.strip() if process.returncode == 0 else err[-2000:] or "killed")
         return found
+
+
+_COMMAND = [sys.executable, "-m", "tests.distributed.worlds"]
+_PIPES: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+
+
+def _start_with_memory(arguments: list[str], descriptors: list[int]) -> subprocess.Popen[str]:
+    command = [_COMMAND[0], "-W", "error", *_COMMAND[1:], *arguments]
+    return subprocess.Popen(command, cwd=ROOT, pass_fds=descriptors, **_PIPES)
+
+
+def _start_with_torch(arguments: list[str]) -> Preforked:
+    environment = {**os.environ, "PYTHONWARNINGS": "error"}
+    modules = ("torch.distributed", "quire.distributed.torch_group")
+    command = [*_COMMAND, *arguments]
+    return Preforked(command, cwd=ROOT, env=environment, preloaded=modules, **_PIPES)
 
 
 def free_port() -> int:
