@@ -7,7 +7,7 @@ import os
 import random
 import signal
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -22,8 +22,11 @@ from quire.core.request import EngineRequest
 from quire.llm.replicas.prefill_choice import PrefillChoice
 from quire.llm.replicas.replicated_engine import ReplicatedEngine
 from quire.llm.replicas.roles import Roles, Transport
+from tests.sizes import sized
 
-LONG_STREAM = SamplingParams(temperature=0.0, max_tokens=1500, ignore_eos=True)
+#: Tokens of streams that run while prompts are computed apart, which tests count.
+STREAM_TOKENS = sized(500, 1500)
+LONG_STREAM = SamplingParams(temperature=0.0, max_tokens=STREAM_TOKENS, ignore_eos=True)
 ASKED = SamplingParams(temperature=0.8, seed=3, max_tokens=12, logprobs=2, ignore_eos=True)
 
 
@@ -78,6 +81,27 @@ def create(
     return start
 
 
+@pytest.fixture(scope="module")
+def expected(folder: Path, device: str, small: dict[str, Any]) -> Iterator[Callable[..., Any]]:
+    """Return a function with the outputs of one engine to ``ASKED``, each computed once."""
+    engines: dict[str, LLM] = {}
+    made: dict[Any, Any] = {}
+
+    def outputs(tokens: list[int], kv_cache_dtype: str = "auto") -> Any:
+        key = kv_cache_dtype, *tokens
+        if key not in made:
+            if kv_cache_dtype not in engines:
+                settings = {"device": device, **small, "kv_cache_dtype": kv_cache_dtype}
+                engines[kv_cache_dtype] = LLM(str(folder), **settings)
+            request = {"prompt_token_ids": tokens}
+            made[key] = engines[kv_cache_dtype].generate(request, ASKED)[0].outputs
+        return made[key]
+
+    yield outputs
+    for llm in engines.values():
+        llm.shutdown()
+
+
 async def answer(
     engine: ReplicatedEngine, name: str, tokens: list[int], params: SamplingParams = ASKED
 ) -> Any:
@@ -115,23 +139,21 @@ def apart(engine: ReplicatedEngine) -> float:
     ],
 )
 async def test_tokens_are_those_of_one_engine(
-    create: Callable[..., ReplicatedEngine], create_llm: Callable[..., LLM], settings: Any
+    create: Callable[..., ReplicatedEngine], expected: Callable[..., Any], settings: Any
 ) -> None:
     engine = create(**settings)
     own = {key: settings[key] for key in settings.keys() & {"kv_cache_dtype"}}
-    llm = create_llm(**own)
     streams = await start_streams(engine, 6)
     tokens = [prompt(seed) for seed in range(4)]
     tokens[3] = tokens[2][:300] + prompt(9, 200)
     for number, each in enumerate(tokens):
         output = await answer(engine, f"r{number}", each)
-        expected = llm.generate({"prompt_token_ids": each}, ASKED)[0]
-        assert output.outputs == expected.outputs
+        assert output.outputs == expected(each, **own)
         if "transport" not in settings:  # by TCP some may come late on a busy machine
             assert output.num_cached_tokens == (len(each) - 1) // 16 * 16
     assert apart(engine) == 4
     for stream, output in zip(streams, await asyncio.gather(*streams), strict=True):
-        assert len(output.outputs[0].token_ids) == 1500, stream
+        assert len(output.outputs[0].token_ids) == STREAM_TOKENS, stream
     sent = add_up(engine.stats(), "kv_offload_store_bytes", tier="transfer")
     loaded = add_up(engine.stats(), "prompt_tokens_by_source", source="external_kv_transfer")
     most = 16 * (4 * 31 - 18)
@@ -172,13 +194,12 @@ async def test_a_prompt_that_holds_up_nobody_stays(create: Callable[..., Replica
 @pytest.mark.parametrize("victim", [0, 1])
 async def test_a_lost_engine_costs_no_answer(
     create: Callable[..., ReplicatedEngine],
-    create_llm: Callable[..., LLM],
+    expected: Callable[..., Any],
     victim: int,
     transport: Transport,
 ) -> None:
     """Two for outputs, one for prompts: of the former one is killed, or the latter."""
     engine = create(1, 2, transport=transport, max_num_batched_tokens=64)
-    llm = create_llm()
     streams = await start_streams(engine, 4)
     works = {
         seed: asyncio.create_task(answer(engine, f"r{seed}", prompt(seed))) for seed in range(6)
@@ -193,8 +214,7 @@ async def test_a_lost_engine_costs_no_answer(
         if output == "EngineDeadError":
             assert victim == 0, "nothing of an answer is lost with a prompt"
             continue
-        expected = llm.generate({"prompt_token_ids": prompt(seed)}, ASKED)[0]
-        assert output.outputs == expected.outputs
+        assert output.outputs == expected(prompt(seed))
     engine.check_health()
     await asyncio.gather(*streams)
     while lost.pid is None:
@@ -204,17 +224,15 @@ async def test_a_lost_engine_costs_no_answer(
     before = apart(engine)
     for seed in range(20, 24):
         output = await answer(engine, f"r{seed}", prompt(seed))
-        expected = llm.generate({"prompt_token_ids": prompt(seed)}, ASKED)[0]
-        assert output.outputs == expected.outputs
+        assert output.outputs == expected(prompt(seed))
     assert apart(engine) > before
     await asyncio.gather(*streams)
 
 
 async def test_an_engine_that_stops_holds_up_no_other(
-    create: Callable[..., ReplicatedEngine], create_llm: Callable[..., LLM]
+    create: Callable[..., ReplicatedEngine], expected: Callable[..., Any]
 ) -> None:
     engine = create(1, 2, transport="tcp", max_num_batched_tokens=64)
-    llm = create_llm()
     streams = await start_streams(engine, 4)
     works = {
         seed: asyncio.create_task(answer(engine, f"r{seed}", prompt(seed))) for seed in range(8)
@@ -231,8 +249,7 @@ async def test_an_engine_that_stops_holds_up_no_other(
     finally:
         os.kill(stopped, signal.SIGCONT)
     for seed, work in works.items():
-        expected = llm.generate({"prompt_token_ids": prompt(seed)}, ASKED)[0]
-        assert (await work).outputs == expected.outputs
+        assert (await work).outputs == expected(prompt(seed))
     await asyncio.gather(*streams)
 
 
