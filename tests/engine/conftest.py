@@ -29,6 +29,10 @@ from tests.engine.paged_executor import (
     oracle,
 )
 from tests.engine.staged_executor import StagedExecutor, VirtualClock
+from tests.sizes import sized
+
+#: Pools of more blocks take far longer to look at than a step takes; they are after every tenth.
+SMALL_POOL = 500
 
 
 @dataclass
@@ -97,13 +101,15 @@ class Run:
         assert scheduler.running == sorted(scheduler.running, key=lambda r: r.order)
         for request in scheduler.requests.values():
             assert request.num_computed_tokens <= request.num_tokens
-        self.kv.check_integrity()
+        if self.kv.pool.num_blocks <= SMALL_POOL or len(self.plans) % sized(10, 1) == 0:
+            self.kv.check_integrity()
         return outputs
 
     def finish(self) -> None:
         """Step until nothing is left; then no block may be held."""
         while self.engine.has_unfinished_requests():
             self.step()
+        self.kv.check_integrity()
         assert self.kv.pool.num_used == 0
         assert not self.engine.scheduler.running and not len(self.engine.scheduler.waiting)
 
