@@ -150,3 +150,12 @@ def _cores() -> Iterator[None]:
     after = os.sched_getaffinity(0)
     os.sched_setaffinity(0, before)
     assert after == before
+
+
+@pytest.fixture(autouse=True)
+def _log() -> Iterator[None]:
+    """No test leaves the log as a command sets it up: later ones would not see its lines."""
+    logger = logging.getLogger("quire")
+    before = logger.propagate, logger.level, logger.disabled, logger.handlers[:]
+    yield
+    logger.propagate, logger.level, logger.disabled, logger.handlers[:] = before
