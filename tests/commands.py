@@ -30,7 +30,7 @@ from pathlib import Path
 import psutil
 
 import quire
-from tests.preforked import READ_EARLY, Preforked
+from tests.preforked import READ_EARLY, Preforked, children
 
 COMMAND = [sys.executable, "-m", "quire.cli.main"]
 #: As on a terminal of 100 columns without colours; one thread, as tests run one for each core.
@@ -275,13 +275,13 @@ def _default_warnings() -> Iterator[None]:
 @contextlib.contextmanager
 def _nothing_left(seconds: float = 10.0) -> Iterator[None]:
     """Fail where the command leaves a thread or a child process."""
-    before, this = set(threading.enumerate()), psutil.Process()
-    children = {child.pid for child in this.children()}
+    threads_before, this = set(threading.enumerate()), psutil.Process()
+    children_before = {child.pid for child in children(this)}
     yield
     end = time.monotonic() + seconds
     while True:
-        threads = [thread for thread in threading.enumerate() if thread not in before]
-        left = [child for child in this.children() if child.pid not in children]
+        threads = [thread for thread in threading.enumerate() if thread not in threads_before]
+        left = [child for child in children(this) if child.pid not in children_before]
         if not threads and not left:
             return
         assert time.monotonic() < end, f"the command has left {threads} and {left}"

@@ -16,12 +16,14 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
+import functools
 import logging
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import httpx2
 import pytest
 
 from quire.core.errors import NoKernelError
@@ -33,6 +35,8 @@ from tools.random_checkpoint import PRESETS, random_checkpoint
 LLAMA_ENVIRONMENT = Path(__file__).absolute().parents[1] / ".venv-llama"
 
 sys.dont_write_bytecode = False  # of tests' modules as well
+# Each `httpx2.get` would read all certificates of the machine, a tenth of what the suite took.
+httpx2._transports.default.create_ssl_context = functools.cache(httpx2.create_ssl_context)
 pytest_plugins = [
     "tests.required",
     "tests.durations",

@@ -18,8 +18,6 @@ from typing import Any
 
 import pytest
 
-from tests.preforked import Preforked
-
 ROOT = Path(__file__).parents[1]
 #: What the last whole run here took; else what a run took that somebody committed.
 LAST = ROOT / "build/durations.json"
@@ -38,10 +36,9 @@ def read_durations() -> dict[str, float]:
 
 
 def cpu_seconds() -> float:
-    """Return the CPU seconds of this process, its ended children, and the ended preforked ones."""
+    """Return the CPU seconds of this process and its ended children."""
     both = map(resource.getrusage, (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
-    own = sum(usage.ru_utime + usage.ru_stime for usage in both)
-    return own + Preforked.total_cpu_seconds
+    return sum(usage.ru_utime + usage.ru_stime for usage in both)
 
 
 def room_of(name: str) -> str:

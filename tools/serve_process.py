@@ -96,7 +96,7 @@ class ServeProcess:
         found = []
         for child in psutil.Process(self.popen.pid).children():
             with suppress(psutil.Error):  # it has ended meanwhile
-                if any("engine_loop" in word for word in child.cmdline()):
+                if any("engine_loop" in word for word in (child.name(), *child.cmdline())):
                     found.append(child)
         return sorted(found, key=lambda child: child.create_time())
 

@@ -21,7 +21,6 @@ from tests.preforked import Preforked
 from tools.random_adapter import random_adapter
 
 ASKED = SamplingParams(temperature=0.8, seed=3, max_tokens=12, logprobs=2, ignore_eos=True)
-pytestmark = pytest.mark.usefixtures("forked_children")
 
 
 @pytest.fixture(autouse=True)

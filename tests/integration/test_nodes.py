@@ -11,6 +11,7 @@ from click.testing import CliRunner
 
 from quire.cli.serve import serve
 from quire.distributed.memory_nodes import MemoryNode, cores_of_rank, read_nodes
+from tests.preforked import children
 from tests.robustness.conftest import is_ready, wait_for
 from tests.served_engines import answers, free_port
 from tests.servers import start_server
@@ -46,7 +47,7 @@ def nodes(request: pytest.FixtureRequest) -> Iterator[tuple[ServeProcess, ServeP
 
 
 def rank_of(node: ServeProcess) -> psutil.Process:
-    return psutil.Process(node.popen.pid).children()[0]
+    return children(psutil.Process(node.popen.pid))[0]
 
 
 def check_cores(first: ServeProcess, second: ServeProcess, division: str) -> None:
@@ -58,7 +59,7 @@ def check_cores(first: ServeProcess, second: ServeProcess, division: str) -> Non
         allowed if size == 1 else cores_of_rank(machine, place, size, 1)
         for place, size in places.get(division, [(0, 2), (1, 2)])
     ]
-    ranks = sorted(psutil.Process(second.popen.pid).children(), key=lambda rank: rank.pid)
+    ranks = sorted(children(psutil.Process(second.popen.pid)), key=lambda rank: rank.pid)
     assert [frozenset(rank.cpu_affinity()) for rank in ranks] == shares
     told = "is bound to memory node" if shares[0] < allowed else "may use all cores"
     assert f"[parallel] of this machine rank 0 {told}" in first.stderr
@@ -85,7 +86,7 @@ def test_a_node_without_a_server_waits_and_ends_by_a_signal():
         ]
     )
     try:
-        wait_for(lambda: bool(psutil.Process(node.popen.pid).children()))
+        wait_for(lambda: bool(children(psutil.Process(node.popen.pid))))
         child = rank_of(node)
     finally:
         assert node.end() == 0

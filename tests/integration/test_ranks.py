@@ -26,6 +26,7 @@ from quire.models.config_reader import read_model_config
 from quire.models.hub import ASSETS, resolve_model
 from quire.runner.sampling_state import SamplingState
 from tests.integration.conftest import FAMILIES, lattice, once
+from tests.preforked import children
 
 ADAPTERS = sorted(p.parent for p in (ASSETS / "quire-tiny-adapters").glob("*/adapter_config.json"))
 SETTINGS: list[dict[str, Any]] = [
@@ -42,13 +43,6 @@ METHODS = [
     {"method": "draft_model", "model": "quire-tiny-draft"},
     {"method": "self", "quantization": "int4"},
 ]
-
-
-@pytest.fixture(autouse=True)
-def _ranks(request: pytest.FixtureRequest) -> None:
-    """Ranks are forks, but where a test looks for them among this process's children."""
-    if request.function is not test_a_killed_rank_is_named_and_none_is_left:
-        request.getfixturevalue("forked_children")
 
 
 def failures(
@@ -267,10 +261,10 @@ def test_experts_that_move_between_steps(
 
 
 def test_a_killed_rank_is_named_and_none_is_left() -> None:
-    before = set(psutil.Process().children())
+    before = set(children(psutil.Process()))
     with LLM(tensor_parallel_size=2, threads=1) as llm:
         assert llm.generate("Hello", SamplingParams(max_tokens=4))
-        ranks = [p for p in psutil.Process().children() if p not in before]
+        ranks = [p for p in children(psutil.Process()) if p not in before]
         assert len(ranks) == 1
         os.kill(ranks[0].pid, signal.SIGKILL)
         time.sleep(0.5)

@@ -16,6 +16,7 @@ from quire.cli.serve_models import _check_roles
 from quire.core.config import EngineConfig
 from quire.core.errors import ConfigError
 from quire.server.options import ServerOptions
+from tests.preforked import children
 from tests.robustness.conftest import SHORT, Crowd, ask, is_ready, wait_for
 from tests.served_engines import answers, free_port, total, wait_until_used
 from tests.servers import start_server
@@ -96,7 +97,7 @@ def test_engines_of_several_ranks(alone, started):
     wait_until_used(url)
     assert total(url, "quire:rank_memory_bytes", engine="1", rank="1", pool="weights")
     (engine,) = node.engines()
-    (rank,) = engine.children()
+    (rank,) = children(engine)
     rank.kill()
     wait_for(lambda: not engine.is_running(), GONE_SECONDS)
     assert is_ready(url), "the other engine serves"

@@ -12,6 +12,7 @@ from typing import Any
 import psutil
 import pytest
 
+from tests.preforked import children
 from tests.robustness.conftest import (
     KILLS_OF_A_SERVER,
     SHORT,
@@ -39,7 +40,7 @@ class OneMachine:
 
     def kill(self) -> None:
         """Kill a rank."""
-        self.server.engine().children()[0].kill()
+        children(self.server.engine())[0].kill()
 
     def end(self) -> int:
         return self.server.end()
@@ -69,7 +70,7 @@ class TwoMachines:
         """Kill a rank, or its machine, which another one replaces."""
         node = psutil.Process(self._node.popen.pid)
         if not self._is_whole:
-            node.children()[0].kill()
+            children(node)[0].kill()
             return
         self._node.__exit__()
         self._node = self._start()
@@ -113,11 +114,11 @@ def test_a_rank_is_killed(kind: str, arguments: list[str], times: int) -> None:
             for _ in range(min(KILLS_OF_A_SERVER, times - first)):
                 slowest = max(slowest, survive(ranks, whole))
             assert_nothing_left(ranks.server.address)
-            children = psutil.Process(ranks.server.popen.pid).children(recursive=True)
+            started = psutil.Process(ranks.server.popen.pid).children(recursive=True)
         finally:
             code = ranks.end()
         assert code == 0, ranks.server.stderr
-        assert not [child for child in children if is_running(child)]
+        assert not [child for child in started if is_running(child)]
     assert segments() <= before
     print(f"healthy again after {slowest:.1f} s at most")
 

@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 from benchmarks.robustness import server_state
-from tests.preforked import Preforked
+from tests.preforked import Preforked, children
 from tests.robustness.conftest import (
     LONG,
     MEDIUM,
@@ -182,13 +182,13 @@ def test_disk_full_for_logs_from_the_start(arguments, tmp_path):
 
 
 def engines_of(server):
-    children = psutil.Process(server.pid).children()
-    return [one for one in children if any("engine_loop" in word for word in words_of(one))]
+    started = children(psutil.Process(server.pid))
+    return [one for one in started if any("engine_loop" in word for word in words_of(one))]
 
 
 def words_of(process):
     try:
-        return process.cmdline()
+        return [process.name(), *process.cmdline()]
     except psutil.Error:  # it has ended meanwhile
         return []
 

@@ -26,7 +26,7 @@ def seen():
         "home": os.environ.get("HOME"), "stdin": sys.stdin.read(), "tty": sys.stdout.isatty(),
         "signals": [str(signal.getsignal(n)).split(" at ")[0] for n in (2, 13, 15, 17)],
         "mask": [int(n) for n in signal.pthread_sigmask(signal.SIG_BLOCK, [])],
-        "files": sorted(int(n) for n in os.listdir("/proc/self/fd"))[:-1],
+        "files": sorted(n for n in map(int, os.listdir("/proc/self/fd")) if n < 500)[:-1],
         "threads": threading.active_count(), "encoding": [sys.stdout.encoding, sys.stderr.errors],
         "leader": os.getsid(0) == os.getpid(), "cores": sorted(os.sched_getaffinity(0)),
     }
@@ -100,7 +100,6 @@ def test_it_is_killed_and_read_as_popen_is(start: Callable[..., Any]) -> None:
             process.send_signal(number)
             assert process.wait(60) == -number == process.poll() == process.returncode
             process.kill()  # no-op: it has ended
-            assert process.cpu_seconds > 0
 
 
 def test_streams_go_where_they_are_told_to(start: Callable[..., Any], tmp_path: Path) -> None:

@@ -23,6 +23,7 @@ from quire.llm.process.sandboxes import Sandbox
 from quire.text.grammar import GrammarCompiler
 from quire.text.tokenizer import load_tokenizer
 from tests.llm.asking import ask
+from tests.preforked import children
 
 #: Intersections whose compiling grows exponentially; these would take years.
 SLOW: dict[str, dict[str, Any]] = {
@@ -52,8 +53,8 @@ LATE: dict[str, dict[str, Any]] = {
 }
 
 
-def children() -> list[psutil.Process]:
-    return [p for p in psutil.Process().children() if p.status() != psutil.STATUS_ZOMBIE]
+def running_children() -> list[psutil.Process]:
+    return [p for p in children(psutil.Process()) if p.status() != psutil.STATUS_ZOMBIE]
 
 
 @pytest.fixture
@@ -65,21 +66,21 @@ def compiler(folder: Path) -> GrammarCompiler:
 
 @pytest.fixture
 def checker(compiler: GrammarCompiler) -> Iterator[GrammarChecker]:
-    before = len(children())
+    before = len(running_children())
     checker = GrammarChecker(compiler, 1.0)
     yield checker
     checker.close()
-    assert len(children()) == before
+    assert len(running_children()) == before
 
 
 @pytest.mark.parametrize("kind", SLOW)
 def test_what_takes_too_long_is_refused(checker: GrammarChecker, kind: str) -> None:
     constraint = StructuredOutputs(**SLOW[kind])
-    before = {process.pid for process in children()}
+    before = {process.pid for process in running_children()}
     with pytest.raises(RequestError, match="within 1 s|more memory") as caught:
         checker.compile(constraint)
     assert caught.value.param == "structured_outputs"
-    assert {process.pid for process in children()} == before  # nobody computes on
+    assert {process.pid for process in running_children()} == before  # nobody computes on
     assert not checker.knows(constraint)
     checker.compile(StructuredOutputs(regex="a+"))
 
@@ -182,14 +183,14 @@ def test_each_is_compiled_once(checker: GrammarChecker) -> None:
 
 
 def test_closing_ends_what_is_being_compiled(compiler: GrammarCompiler) -> None:
-    before = {process.pid for process in children()}
+    before = {process.pid for process in running_children()}
     checker = GrammarChecker(compiler, 2.0)
     future = checker.threads.submit(checker.compile, StructuredOutputs(**SLOW["lark"]))
     waiting = checker.threads.submit(checker.compile, StructuredOutputs(regex="a"))
     waiting.result(60)
     checker.close()
     assert isinstance(future.exception(60), RequestError)
-    assert {process.pid for process in children()} == before
+    assert {process.pid for process in running_children()} == before
 
 
 @pytest.mark.asyncio

@@ -25,6 +25,7 @@ from quire.core.metrics import METRICS, stem_of
 from quire.core.request import EngineRequest
 from quire.llm.process.proxy import EngineProxy
 from tests.llm.asking import ask
+from tests.preforked import children
 
 GREEDY = SamplingParams(temperature=0.0, max_tokens=8, ignore_eos=True)
 LONG = SamplingParams(temperature=0.0, max_tokens=1900, ignore_eos=True)
@@ -336,7 +337,7 @@ def test_the_engine_dies_with_its_server(folder: Path, device: str) -> None:
 def test_what_cannot_be_loaded_is_said_as_in_process(
     folder: Path, device: str, small: dict[str, Any], tmp_path: Path
 ) -> None:
-    before = psutil.Process().children()
+    before = children(psutil.Process())
     for settings, kind, text in (
         ({"memory": 1000}, ConfigError, "--memory"),
         ({"model": str(tmp_path)}, ModelLoadError, str(tmp_path)),
@@ -344,4 +345,4 @@ def test_what_cannot_be_loaded_is_said_as_in_process(
         keywords = {"model": str(folder), "device": device, **small, **settings}
         with pytest.raises(kind, match=text):
             EngineProxy(EngineConfig.from_keywords(**keywords))
-    assert psutil.Process().children() == before
+    assert children(psutil.Process()) == before
