@@ -1,7 +1,8 @@
 """What each room of tests costs: measured by every run, kept, and held to a budget.
 
 A pytest plugin. CPU seconds are those of a test's own process and of the processes that it has
-waited for, so a server counts where it ends.
+waited for, so a server counts where it ends. Servers that all tests of a worker share end with it:
+they count, with collection and imports, as the room ``workers``.
 """
 
 from __future__ import annotations
@@ -68,7 +69,7 @@ class Durations:
     def __init__(self, config: pytest.Config) -> None:
         self._config = config
         self.files: dict[str, Counter[str]] = {}
-        #: CPU seconds of whole workers: collection and imports besides tests.
+        #: CPU seconds of whole workers, with what is no test's.
         self.total = 0.0
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
@@ -101,7 +102,7 @@ class Durations:
         for name, row in self.files.items():
             rooms.setdefault(room_of(name), Counter()).update(row)
         of_tests = sum(row["cpu"] for row in rooms.values())
-        rooms["collection"] = Counter(cpu=max(self.total - of_tests, 0.0))
+        rooms["workers"] = Counter(cpu=max(self.total - of_tests, 0.0))
         return rooms
 
     def _over(self) -> list[str]:
@@ -134,9 +135,12 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+def pytest_runtest_protocol(
+    item: pytest.Item, nextitem: pytest.Item | None
+) -> Generator[None, object, object]:
     """Note what stands on the clocks before a test's fixtures are made."""
     item.stash[_BEGUN] = cpu_seconds(), time.monotonic()
+    item.stash[_IS_LAST] = nextitem is None
     return (yield)
 
 
@@ -146,9 +150,12 @@ def pytest_runtest_makereport(
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     """Say in a test's last report what all of it took."""
     report = yield
+    if report.when != "teardown" or not item.stash[_IS_LAST]:
+        item.stash[_ENDED] = cpu_seconds(), time.monotonic()
     if report.when == "teardown":
-        cpu, wall = item.stash[_BEGUN]
-        seconds = cpu_seconds() - cpu, time.monotonic() - wall
+        seconds = [
+            end - begin for begin, end in zip(item.stash[_BEGUN], item.stash[_ENDED], strict=True)
+        ]
         report.user_properties.append(("seconds", [round(value, 4) for value in seconds]))
     return report
 
@@ -160,4 +167,5 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
         session.config.workeroutput["cpu_seconds"] = cpu_seconds()
 
 
-_BEGUN = pytest.StashKey[tuple[float, float]]()
+_BEGUN, _ENDED = pytest.StashKey[tuple[float, float]](), pytest.StashKey[tuple[float, float]]()
+_IS_LAST = pytest.StashKey[bool]()

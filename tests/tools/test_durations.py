@@ -35,9 +35,7 @@ def test_a_run_that_takes_too_long_fails(pytester, monkeypatch, allowed):
         """
     )
     monkeypatch.delenv("PYTEST_XDIST_WORKER", raising=False)
-    (pytester.path / "budget.toml").write_text(
-        f'[cpu_seconds]\n"." = {allowed}\ncollection = 1000\n'
-    )
+    (pytester.path / "budget.toml").write_text(f'[cpu_seconds]\n"." = {allowed}\nworkers = 1000\n')
     monkeypatch.setattr(durations, "BUDGET", pytester.path / "budget.toml")
     monkeypatch.setattr(durations, "LAST", pytester.path / "build/durations.json")
     words = ["-p", "no:asyncio", "-p", "tests.durations", "--durations-of-rooms"]
