@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from quire.engine import admission as admission_module
 from quire.engine.admission import Outlook
 from quire.engine.output_lengths import UNSEEN, WINDOW, OutputLengths
+from tests.sizes import sized
 
 
 def flood(run, lengths, max_tokens=None, prompt=32):
@@ -34,9 +35,10 @@ def test_known_lengths_are_never_computed_twice(start, counting, max_num_seqs):
     """The game day's flood: each begins with 2 blocks and needs 32 of 159."""
     pools = {"num_blocks": 160, "executor_class": counting, "enable_prefix_caching": False}
     run = start(max_num_seqs=max_num_seqs, **pools)
-    assert flood(run, [480] * 32) == 0
+    lengths = [480] * sized(16, 32)  # five fit; it is as wrong to start sixteen
+    assert flood(run, lengths) == 0
     narrow = start(max_num_seqs=4, **pools)
-    flood(narrow, [480] * 32)
+    flood(narrow, lengths)
     assert len(run.plans) <= len(narrow.plans), "as many as fit to their ends are not held back"
 
 
@@ -118,7 +120,9 @@ def test_a_step_that_starts_many_looks_at_each_once(start, counting):
 
 
 @settings(
-    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=sized(14, 40),
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 @given(
     st.lists(st.tuples(st.integers(1, 100), st.integers(1, 90), st.integers(1, 3)), min_size=1),

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from quire.core.sampling_params import SamplingParams
 from quire.engine.droppable_parts import MAX_DROPPED
 from tests.engine.conftest import Run, oracle
+from tests.sizes import sized
 
 GREEDY = SamplingParams(temperature=0.0)
 
@@ -102,7 +103,9 @@ def test_who_shares_what_was_given_up_computes_it(start):
 
 
 @settings(
-    max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=sized(40, 150),
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 @given(st.integers(0, 2**32), st.sampled_from([1, 2, 4, 16]), st.integers(30, 80))
 def test_tokens_are_the_same_whoever_comes(start, seed, block_size, num_blocks):

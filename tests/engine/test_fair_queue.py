@@ -15,6 +15,7 @@ from quire.engine.fair_queue import OUTPUT_TOKEN_COST, PROMPT_TOKEN_COST, FairQu
 from quire.engine.request import RequestStatus
 from quire.engine.request_queue import AGEING_SECONDS
 from tests.engine.requests import take_next, waiting_request
+from tests.sizes import sized
 
 A, B = Client("a"), Client("b")
 MAX_SEQS, MAX_PROMPT, MAX_OUTPUT = 3, 60, 20
@@ -58,7 +59,9 @@ kinds = st.lists(st.tuples(st.integers(1, MAX_PROMPT), st.integers(1, MAX_OUTPUT
 
 # The fixture makes a fresh run at each call.
 @settings(
-    max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=sized(10, 25),
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 @given(st.integers(0, 2**32), kinds, kinds)
 def test_backlogged_clients_are_served_alike_whatever_their_sizes(
@@ -222,6 +225,7 @@ def least(queue, waiting):
     return min(heads.values(), key=rank, default=None)
 
 
+@settings(max_examples=sized(30, 100))
 @given(st.randoms(use_true_random=False), st.integers(1, 12))
 def test_the_next_one_is_the_least_of_all(rng, num_clients):
     clients = [Client(f"c{i}", rng.choice([0.5, 1.0, 3.0])) for i in range(num_clients)]

@@ -15,6 +15,7 @@ from quire.engine.request import sequence_seed
 from tests.engine.conftest import Run
 from tests.engine.paged_executor import fold, oracle
 from tests.engine.staged_executor import StagedExecutor, StagedProposing, StagedWindow
+from tests.sizes import sized
 
 
 @pytest.fixture
@@ -350,7 +351,7 @@ def test_random_arrivals_and_endings(start, num_stages, executor):
 
     Staged.make, Staged.num_stages, Staged.executor = staticmethod(start), num_stages, executor
     Staged.TestCase.settings = settings(
-        max_examples=40,
+        max_examples=sized(12, 40),  # of each of twelve
         stateful_step_count=25,
         deadline=None,
         suppress_health_check=list(HealthCheck),
