@@ -17,6 +17,7 @@ import pytest
 from benchmarks.robustness import server_state
 from tests.preforked import Preforked
 from tests.servers import Faults
+from tests.sizes import sized
 from tools.serve_process import ServeProcess
 
 PATH = "/v1/completions"
@@ -154,6 +155,14 @@ def times(request: pytest.FixtureRequest) -> int:
     """How often a fault strikes that strikes again and again."""
     number: int = request.config.getoption("--fault-times")
     return number
+
+
+@pytest.fixture
+def dear_times(request: pytest.FixtureRequest, times: int) -> int:
+    """The same for one that takes seconds of both cores: once unless a number is asked for."""
+    words = request.config.invocation_params.args
+    is_told = any(str(word).startswith("--fault-times") for word in words)
+    return times if is_told else sized(1, times)
 
 
 @pytest.fixture
