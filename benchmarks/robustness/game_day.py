@@ -115,16 +115,16 @@ def fewer_sequences(number: int) -> Scenario:
     )
 
 
-def exhaustion(number: int) -> Scenario:
+def exhaustion(number: int, most_waiting: int = 24) -> Scenario:
     """A flood of long prompts on a server that lets few wait; more than 31 must be refused."""
-    bounded = "8 sequences, 24 may wait"
+    bounded = f"8 sequences, {most_waiting} may wait"
 
     def answered(seen: Outcomes) -> bool:
         statuses = seen[bounded]["statuses"]
         return set(statuses) == {"200", "429"} and sum(statuses.values()) == number
 
     return Scenario(
-        {bounded: (SEQS, "8", "--max-num-queued-reqs", "24")},
+        {bounded: (SEQS, "8", "--max-num-queued-reqs", str(most_waiting))},
         # 72 to 78 blocks: 2 fit, and are 95% of the pool wherever each of them has got to.
         [Shape(number, num_own=1152, num_output=96)],
         [
@@ -196,12 +196,16 @@ SCENARIOS: dict[str, Scenario] = {
 }
 
 
-def run(scenario: Scenario, server: Sequence[str] = SERVER) -> tuple[dict[str, Outcome], list[str]]:
+def run(
+    scenario: Scenario,
+    server: Sequence[str] = SERVER,
+    start: Callable[[Sequence[str]], ServeProcess] = ServeProcess,
+) -> tuple[dict[str, Outcome], list[str]]:
     """Run every case of a scenario; return their outcomes and, as text, what was not as stated."""
     outcomes: dict[str, Outcome] = {}
     wrong = []
     for name, flags in scenario.cases.items():
-        with ServeProcess([*server, *flags]) as process:
+        with start([*server, *flags]) as process:
             url = process.wait_ready()
             if scenario.warm:
                 flood.send(url, scenario.bodies()[:1])

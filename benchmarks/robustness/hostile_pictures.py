@@ -130,13 +130,14 @@ def prepare_folder(folder: Path) -> None:
     os.mkfifo(folder / "pipe")
 
 
-def run(num_cases: int, *, seed: int = 0, slow: bool = True) -> dict[str, Any]:
+def run(num_cases: int, *, seed: int = 0, slow: bool = True, num_parts: int = 10) -> dict[str, Any]:
     """Send hostile pictures to a server; ``wrong`` must be empty.
 
     Args:
         num_cases: Requests.
         seed: Of what is random in them.
         slow: Whether some servers are so slow that a case takes ten seconds.
+        num_parts: After each the memory is looked at, for a second.
     """
     with ExitStack() as stack:
         root = Path(stack.enter_context(tempfile.TemporaryDirectory()))
@@ -158,7 +159,7 @@ def run(num_cases: int, *, seed: int = 0, slow: bool = True) -> dict[str, Any]:
         want = honest_answer(client)
         sent = cases(num_cases, places, web, random.Random(seed), slow=slow)
         begin = time.perf_counter()
-        for part in _parts(sent, max(1, num_cases // 10)):
+        for part in _parts(sent, max(1, num_cases // num_parts)):
             with ThreadPoolExecutor(CLIENTS) as threads:
                 answers = threads.map(lambda case: ask(client, case), part)
                 for case, answer in zip(part, answers, strict=True):

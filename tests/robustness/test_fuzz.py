@@ -7,7 +7,7 @@ from tests.sizes import sized
 
 
 def test_no_request_breaks_the_server():
-    outcome = fuzz.run(sized(800, 2000), sized(5, 20), phases="fuzzing")
+    outcome = fuzz.run(sized(600, 2000), sized(3, 20), phases="fuzzing")
     assert outcome["wrong"] == []
     assert outcome["malformed"]["kinds"].keys() == {make.__name__ for make in malformed.MAKERS}
     # Each way of refusing was there, and requests that are right as well.

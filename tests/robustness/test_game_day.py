@@ -5,19 +5,20 @@ from __future__ import annotations
 import pytest
 
 from benchmarks.robustness import alerts, game_day
+from tests.servers import start_server
 from tests.sizes import sized
 
 
 @pytest.mark.parametrize(
     "scenario",
     [
-        pytest.param(game_day.exhaustion(sized(60, 80)), id="exhaustion"),
-        pytest.param(game_day.fewer_sequences(sized(12, 16)), id="fewer-sequences"),
-        pytest.param(game_day.thrashing(sized(12, 16), (4, sized(12, 16))), id="thrashing"),
+        pytest.param(game_day.exhaustion(*sized((48, 6), (80, 24))), id="exhaustion"),
+        pytest.param(game_day.fewer_sequences(sized(8, 16)), id="fewer-sequences"),
+        pytest.param(game_day.thrashing(sized(8, 16), (4, sized(8, 16))), id="thrashing"),
     ],
 )
 def test_a_cache_too_small(scenario):
-    outcomes, wrong = game_day.run(scenario)
+    outcomes, wrong = game_day.run(scenario, start=start_server)
     assert not wrong, outcomes
 
 
@@ -26,7 +27,7 @@ def test_rules_that_do_not_hold_are_named(monkeypatch):
     nothing = dict.fromkeys(("peak_running", "peak_waiting", "recomputed_tokens"), 0)
     seen = {**idle, **nothing, "useful_share": 1.0, "alerts": [], "generated_tokens": 0}
     monkeypatch.setattr(game_day.flood, "send", lambda *_: dict(seen))
-    _, wrong = game_day.run(game_day.fewer_sequences(1))
+    _, wrong = game_day.run(game_day.fewer_sequences(1), start=start_server)
     assert wrong == [
         "8 sequences: 429 without Retry-After",
         "4 sequences: 429 without Retry-After",

@@ -103,7 +103,7 @@ def test_sigterm_under_load(start):
     server = start("--shutdown-timeout", "60")
     url = server.wait_ready()
     expected = whole(url, MEDIUM)
-    crowd = Crowd(url, [MEDIUM] * 10)
+    crowd = Crowd(url, [MEDIUM] * sized(6, 10))  # of which four run at once
     crowd.wait_until_running()
     server.popen.send_signal(signal.SIGTERM)
     assert {(e.text, e.reason) for e in crowd.endings()} == {(expected.text, "length")}
