@@ -150,6 +150,7 @@ def test_a_rank_is_killed(kind: str, arguments: list[str], dear_times: int) -> N
         finally:
             code = ranks.end()
         assert code == 0, ranks.server.stderr
+        assert "[rank 0]" not in ranks.server.stderr, "nor does the log name another"
         assert not [child for child in started if is_running(child)]
     assert segments() <= before
     print(f"healthy again after {slowest:.1f} s at most")
