@@ -111,12 +111,12 @@ def quire_logits(
     return logits
 
 
-def peer_logits(python: str, path: Path, windows: np.ndarray) -> np.ndarray:
+def peer_logits(python: str, path: Path, windows: np.ndarray, threads: int = 2) -> np.ndarray:
     """Return llama.cpp's logits of the same windows."""
     with tempfile.TemporaryDirectory() as temporary:
         tokens, out = Path(temporary) / "tokens.npy", Path(temporary) / "logits.npy"
         np.save(tokens, windows.astype(np.int32))
-        command = [python, str(PEER), str(path), str(tokens), str(out)]
+        command = [python, str(PEER), str(path), str(tokens), str(out), str(threads)]
         subprocess.run(command, check=True, capture_output=True, env={"PATH": "/usr/bin:/bin"})
         return np.load(out)
 
