@@ -104,7 +104,7 @@ def test_answers_are_the_same(
 ) -> None:
     llm = create(**settings, speculative_config=speculative(method, heads[method]))
     number = METHODS.index(method) + SETTINGS.index(settings)
-    for kind in share(KINDS, number, 2, settings):
+    for kind in share(KINDS, number, len(KINDS), settings):
         proposed = count(llm, "draft_tokens")
         own = params(kind, fewer(40, settings))
         expected = results(plain_answers(TINY, PROMPTS, own, **settings))

@@ -89,7 +89,7 @@ def test_answers_are_the_same(
     chain = create(**settings, speculative_config=config)
     tree = create(**settings, speculative_config=config | TREES["grown"])
     for number, llm in enumerate((chain, tree), SETTINGS.index(settings)):
-        for kind in share(KINDS, number, 2, settings):
+        for kind in share(KINDS, number, len(KINDS), settings):
             own = params(kind, fewer(40, settings))
             expected = results(plain_answers(TINY, PROMPTS, own, **settings))
             proposed, rounds = count(llm, "draft_tokens"), len(forwards)

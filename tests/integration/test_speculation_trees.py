@@ -83,14 +83,15 @@ def with_tree(method: str, tree: str) -> dict[str, Any]:
 def test_answers_are_the_same(
     create: Create, plain_answers: Answers, tree: str, settings: dict[str, Any]
 ) -> None:
-    number = SETTINGS.index(settings)
+    number, methods = SETTINGS.index(settings), ["medusa", "draft_model", "eagle3"]
+    # Of nine settings each method has three, and each kind one or two, with different methods.
+    taken = sized([methods[number % 3]], methods)
     # Without a cache each step computes all anew; what is to be preempted has to grow.
     few = {"use_cache": 30, "num_gpu_blocks_override": 60}
     num_tokens = sized(next((few[name] for name in settings if name in few), 40), 60)
-    for method in ("medusa", "draft_model", "eagle3"):
-        number += 1
+    for method in taken:
         llm = create(**settings, speculative_config=with_tree(method, tree))
-        for kind in share(KINDS, number, len(KINDS), settings):
+        for kind in share(KINDS, number + number // 3, len(KINDS), settings):
             own = params(kind, num_tokens)
             expected = results(plain_answers(TINY, PROMPTS, own, **settings))
             assert results(llm.generate(PROMPTS, own)) == expected, (method, kind)
@@ -106,7 +107,7 @@ def test_a_tree_holds_longer_than_a_chain_of_its_depth(
 ) -> None:
     """SPD-14: the mean accepted length is at least that of a chain as deep."""
     own = [
-        SamplingParams(temperature=t, seed=1, max_tokens=sized(70, 100), ignore_eos=True)
+        SamplingParams(temperature=t, seed=1, max_tokens=sized(40, 100), ignore_eos=True)
         for t in (0.0, 0.0, 0.7, 0.7)
     ]
     expected = results(plain_answers(TINY, PROMPTS, own))
@@ -151,6 +152,7 @@ def test_prefixes_that_a_tree_has_filled_are_found_and_right(create: Create) -> 
     llm, plain = create(speculative_config=with_tree("eagle3", "grown")), create()
     own = SamplingParams(temperature=0.0, max_tokens=80, ignore_eos=True)
     first = llm.generate(PROMPTS[:1], own)[0]
+    own = replace(own, max_tokens=sized(30, 80))
     story = PROMPTS[0] + first.outputs[0].text
     for end in ("", " Then they", "\nQuestion: Who"):
         found = llm.generate([story + end], own)
