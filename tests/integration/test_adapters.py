@@ -14,6 +14,7 @@ from benchmarks.equality import check_lattice, few_conditions
 from quire import LLM, BeamSearchParams, LoRARequest, SamplingParams
 from quire.core.errors import ConfigError, ModelLoadError, RequestError
 from quire.models.adapters.peft_folder import WEIGHTS
+from tests.sizes import sized
 from tools.random_adapter import random_adapter
 
 GREEDY = SamplingParams(temperature=0.0, max_tokens=12, ignore_eos=True)
@@ -67,6 +68,8 @@ def test_the_lattice_with_adapters(
     conditions = [replace(c, preempted=c.preempted and not c.warm) for c in few_conditions()]
     together = [replace(c, warm=False, streamed=False) for c in few_conditions() if c.preempted]
     conditions += [c for c in together if c not in conditions]
+    if settings:  # of other weights and types: what all at once brings, with room and without
+        conditions = sized([c for c in conditions if c.batched and c.chunked], conditions)
     outcomes = check_lattice(
         checkpoint(family), conditions, device=device, adapters=folders, **settings
     )

@@ -120,7 +120,7 @@ def test_a_text_without_choice_takes_few_steps(one_pair: Pair) -> None:
 
 
 @settings(
-    max_examples=sized(15, 60),
+    max_examples=sized(10, 60),
     deadline=None,
     derandomize=True,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],

@@ -18,6 +18,7 @@ from quire.models.hub import resolve_model
 from tests.integration.conftest import once
 from tests.integration.test_block_store import ask, start
 from tests.preforked import Preforked
+from tests.sizes import sized
 from tools.random_adapter import random_adapter
 
 ASKED = SamplingParams(temperature=0.8, seed=3, max_tokens=12, logprobs=2, ignore_eos=True)
@@ -114,7 +115,7 @@ def test_whatever_happens_to_the_files_tokens_are_the_same(create_llm, prompts, 
     work = prompts(40, 45, 47, 50)
     plain = start(create_llm)
     expected = [ask(plain, prompt).outputs for prompt in work]
-    for _ in range(4):
+    for _ in range(sized(2, 4)):
         llm = start(create_llm, kv_offload_dir=str(tmp_path))
         for _ in range(3):
             for prompt, right in zip(work, expected, strict=True):
@@ -162,19 +163,26 @@ def test_preempted_requests_get_their_blocks_back(create_llm, prompts):
     assert none == 0 and swapped > 0 and rest < recomputed
 
 
-@pytest.mark.parametrize(
-    ("family", "num_adapters", "settings"),
-    [
-        ("tiny-llama", 2, {"kv_cache_dtype": "int8"}),
-        ("tiny-mixtral", 0, {"dtype": "bfloat16"}),
-        ("tiny-llava", 0, {"num_gpu_blocks_override": 44}),
-        ("quire-tiny", 0, {"kv_cache_dtype": "int4"}),
-    ],
-)
-@pytest.mark.parametrize("tiers", ["ram", "disk", "both"])
+TIERED: list[tuple[str, int, dict[str, Any]]] = [
+    ("tiny-llama", 2, {"kv_cache_dtype": "int8"}),
+    ("tiny-mixtral", 0, {"dtype": "bfloat16"}),
+    ("tiny-llava", 0, {"num_gpu_blocks_override": 44}),
+    ("quire-tiny", 0, {"kv_cache_dtype": "int4"}),
+]
+TIERS = ["ram", "disk", "both"]
+CONDITIONS = [
+    Condition(warm=True),
+    Condition(batched=True, warm=True, preempted=True),
+    Condition(batched=True, warm=True, chunked=True, streamed=True, speculative=True),
+]
+
+
+@pytest.mark.parametrize(("family", "num_adapters", "settings"), TIERED)
+@pytest.mark.parametrize("tiers", TIERS)
 def test_the_lattice_with_tiers(
     checkpoint, device, tmp_path, tmp_path_factory, family, num_adapters, settings, tiers
 ):
+    number = TIERED.index((family, num_adapters, settings)) + TIERS.index(tiers)
     folder = checkpoint(family) if family != "quire-tiny" else resolve_model(family)
     adapters = [
         random_adapter(folder, tmp_path_factory.mktemp("adapter"), seed=seed)
@@ -188,11 +196,8 @@ def test_the_lattice_with_tiers(
         settings["kv_offload_bytes"] = 2**20
     if tiers != "ram":
         settings["kv_offload_dir"] = str(tmp_path)
-    for condition in (
-        Condition(warm=True),
-        Condition(batched=True, warm=True, preempted=True),
-        Condition(batched=True, warm=True, chunked=True, streamed=True, speculative=True),
-    ):
+    # Each model meets all conditions, each in another tier, and so does each tier.
+    for condition in sized([CONDITIONS[number % 3]], CONDITIONS):
         found = run(folder, condition, settings, baseline, adapters)
         assert found.results == baseline.results, condition.name
         names = [f'kv_offload_load_bytes{{tier="{tier}"}}' for tier in ("ram", "disk")]

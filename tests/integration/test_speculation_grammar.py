@@ -85,7 +85,7 @@ def propose(llm: LLM, outputs: list[Any], rate: float) -> Callable[[], list[int]
 def test_answers_are_the_same_in_fewer_steps(create_llm: Create, model: str, how: str) -> None:
     folder: Any = resolve_model(model) if model == "quire-tiny" else model
     plain, speculating = (create_llm(folder) for _ in range(2))
-    for name in share(CONSTRAINTS, MODELS.index(model) + [*HOW].index(how), 2, {}):
+    for name in share(CONSTRAINTS, MODELS.index(model) + [*HOW].index(how), 4, {}):
         params = [of(name, **HOW[how])]
         expected, num_steps = run(plain, params)
         assert expected[0][0] is None

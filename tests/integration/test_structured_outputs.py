@@ -19,7 +19,7 @@ from tests.integration.schemas import schemas
 from tests.sizes import sized
 
 FUZZ = settings(
-    max_examples=sized(20, 60),
+    max_examples=sized(12, 60),
     deadline=None,
     derandomize=True,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
@@ -85,7 +85,7 @@ def test_a_recursive_schema(llm: LLM) -> None:
         "$defs": {"tree": {"type": "array", "items": {"$ref": "#/$defs/tree"}, "maxItems": 2}},
         "$ref": "#/$defs/tree",
     }
-    for seed in range(5):
+    for seed in range(sized(3, 5)):
         for text in outputs(llm, seed, json=schema):
             jsonschema.validate(json.loads(text), schema)
 
@@ -123,7 +123,7 @@ def test_grammar(llm: LLM, grammar: str) -> None:
 
 
 def test_json_object(llm: LLM) -> None:
-    for seed in range(5):
+    for seed in range(sized(3, 5)):
         for text in outputs(llm, seed, json_object=True):
             assert isinstance(json.loads(text), dict)
 

@@ -14,6 +14,7 @@ from quire.core.speculative_params import SpeculativeParams
 from quire.core.step import SequenceResult
 from quire.runner.model_runner import MEASURED_ROWS
 from quire.speculative.controller import LONGEST_IDLE, Controller
+from tests.sizes import sized
 
 #: Rows, and seconds of a step of them as ``measure_rows`` gave them on two cores of a Zen 5, of the
 #: shape of Llama 3.2 1B.
@@ -124,7 +125,7 @@ def fixed(
 ) -> Simulated:
     live = [Decoding(str(i)) for i in range(len(rates))]
     engine = Simulated(machine, draft_seconds if length else 0.0)
-    for _ in range(800):
+    for _ in range(sized(max(100, 800 // len(live)), 800)):  # as many rounds of sequences at least
         engine.compute([length] * len(live), live, {str(i): rate for i, rate in enumerate(rates)})
     return engine
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from functools import cache
 
 import pytest
 
@@ -19,25 +20,29 @@ WIDTH = 3
 DRAFT_SECONDS = 0.0003
 
 
-def proposal(rate: float, most: int) -> list[tuple[int, int]]:
-    """Return rank and parent of each token of a tree whose candidates are right at a rate."""
+@cache
+def proposal(rate: float, most: int) -> dict[tuple[int, int], int]:
+    """Return the place of each token of a tree whose candidates are right at a rate.
+
+    By the token's rank and the place of its parent.
+    """
     tree = TokenTree(GrownShape(WIDTH, 6), most)
     chances = [rate * (1 - rate) ** rank for rank in range(WIDTH)]
     while nodes := tree.frontier():
         tree.add_level([(node, range(WIDTH), chances) for node in nodes])
-    return list(zip(*tree.proposal(), strict=True))
+    nodes = zip(*tree.proposal(), strict=True)
+    return {node: place for place, node in enumerate(nodes)}
 
 
-def accepted(nodes: list[tuple[int, int]], rate: float, rng: random.Random) -> tuple[int, ...]:
+def accepted(nodes: dict[tuple[int, int], int], rate: float, rng: random.Random) -> tuple[int, ...]:
     """Return the path of a tree that holds when each right token is drawn at random."""
     path: list[int] = []
     while True:
         rank = next((r for r in range(WIDTH) if rng.random() < rate), -1)
         last = path[-1] if path else ROOT
-        found = [i for i, node in enumerate(nodes) if node == (rank, last)]
-        if not found:
+        if (rank, last) not in nodes:
             return tuple(path)
-        path.append(found[0])
+        path.append(nodes[rank, last])
 
 
 class Simulated:
@@ -46,7 +51,7 @@ class Simulated:
     def __init__(self, seconds_of: Callable[[int], float], rate: float) -> None:
         self.seconds_of, self.rate = seconds_of, rate
         self.rng = random.Random(5)
-        self.trees = {n: proposal(rate, n) for n in range(1, 17)} | {0: []}
+        self.trees = {n: proposal(rate, n) for n in range(1, 17)} | {0: {}}
         self.seconds = self.last = 0.0
         self.num_tokens = 0
 
