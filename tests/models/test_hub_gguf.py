@@ -4,6 +4,7 @@ import hashlib
 import io
 import json
 import os
+import re
 import sys
 import zipfile
 from dataclasses import replace
@@ -44,30 +45,61 @@ def served():
         yield stand_in
 
 
-@pytest.mark.parametrize(
-    ("model", "name"),
-    [
-        ("org/several:Q8_0", "Small-Q8_0.gguf"),
-        ("org/several:q4_k_m", "Small-Q4_K_M.gguf"),
-        ("hf.co/org/several:Q8_0", "Small-Q8_0.gguf"),
-        ("https://huggingface.co/org/several:Small-Q8_0.gguf", "Small-Q8_0.gguf"),
-        ("org/several", "Small-Q4_K_M.gguf"),
-        ("hf.co/org/several:latest", "Small-Q4_K_M.gguf"),
-        ("hf.co/org/one", "only.gguf"),
-    ],
-)
-def test_one_file_is_fetched_and_found_again_offline(model, name, served, tmp_path):
-    result = run("resolve_model", [model], tmp_path, HF_ENDPOINT=served.url)
-    assert result.returncode == 0, result.stderr
-    path = result.stdout.strip()
-    assert path.endswith(f"/snapshots/{COMMIT}/{name}")
-    assert Path(path).read_bytes() in CONTENT.values()
-    assert served.fetched() == {name}
-    again = run("resolve_model", [model], tmp_path, HF_HUB_OFFLINE="1")
-    assert again.stdout.strip() == path, again.stderr
+#: In one process, which imports the hub's library once.
+EACH = """
+import json, sys
+from quire.core.errors import ModelLoadError
+from quire.models import hub
+
+def call(model):
+    try:
+        return str(getattr(hub, sys.argv[1])(model))
+    except ModelLoadError as error:
+        return str(error)
+
+json.dump({model: call(model) for model in sys.argv[2:]}, sys.stdout)
+"""
+
+
+def run_each(function, models, home, **environment):
+    """Return what hub.function gives for each model, or the error's text."""
+    settings = {"HF_HOME": str(home), "QUIRE_CACHE": str(home / "quire"), "NO_PROXY": "*"}
+    command = [sys.executable, "-c", EACH, function, *models]
+    done = fork(command, env=bare_environment(**(settings | environment)))
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+#: Each of a repository of its own, whose cache is empty.
+ONE_FILE = {
+    "a/several:Q8_0": "Small-Q8_0.gguf",
+    "b/several:q4_k_m": "Small-Q4_K_M.gguf",
+    "hf.co/c/several:Q8_0": "Small-Q8_0.gguf",
+    "https://huggingface.co/d/several:Small-Q8_0.gguf": "Small-Q8_0.gguf",
+    "e/several": "Small-Q4_K_M.gguf",
+    "hf.co/f/several:latest": "Small-Q4_K_M.gguf",
+    "hf.co/g/one": "only.gguf",
+}
+
+
+def test_one_file_is_fetched_and_found_again_offline(tmp_path):
+    repositories = {f"{owner}/several": REPOSITORIES["org/several"] for owner in "abcdef"}
+    stand_in = HubStandIn(repositories | {"g/one": REPOSITORIES["org/one"]})
+    with serving(stand_in):
+        paths = run_each("resolve_model", ONE_FILE, tmp_path, HF_ENDPOINT=stand_in.url)
+    found = {model: path.partition(f"/snapshots/{COMMIT}/")[2] for model, path in paths.items()}
+    assert found == ONE_FILE, paths
+    assert all(Path(path).read_bytes() in CONTENT.values() for path in paths.values())
+    content = [path for method, path, _ in stand_in.requests if method == "GET" and "cdn" in path]
+    files = zip("abcdefg", ONE_FILE.values(), strict=True)
+    assert content == [
+        f"/cdn/{owner}/{'one' if owner == 'g' else 'several'}/{name}" for owner, name in files
+    ]
+    assert stand_in.fetched() == set(ONE_FILE.values())
+    assert run_each("resolve_model", ONE_FILE, tmp_path, HF_HUB_OFFLINE="1") == paths
     # Where the hub cannot be reached, a pull gives what is there.
-    pulled = run("download_model", [model], tmp_path, HF_ENDPOINT="http://127.0.0.1:9")
-    assert pulled.stdout.strip() == path, pulled.stderr
+    away = {"HF_ENDPOINT": "http://127.0.0.1:9"}
+    assert run_each("download_model", ONE_FILE, tmp_path, **away) == paths
 
 
 def test_the_cache_does_not_say_which_file_is_meant(served, tmp_path):
@@ -80,24 +112,21 @@ def test_the_cache_does_not_say_which_file_is_meant(served, tmp_path):
     assert result.stdout.strip().endswith("/Small-Q4_K_M.gguf"), result.stderr
 
 
-@pytest.mark.parametrize(
-    ("model", "message"),
-    [
-        ("org/several:Q2_K", f"must have a GGUF file for Q2_K; got 4: .*{LISTED}. Name one of"),
-        ("org/several:F16", "must be one GGUF file for F16; got one in 2 parts: F16/Small-F16-"),
-        ("org/two", "must have a GGUF file of a kind that can be loaded: .* got NVFP4, Q1_0. "),
-        ("org/two:NVFP4", "of a kind that can be loaded: .*; got a.NVFP4.gguf. Name another"),
-        ("org/two:Q1_0", "must have one GGUF file for Q1_0; got 2: a.Q1_0.gguf, b.Q1_0.gguf"),
-        ("org/none:Q4_0", "must have a GGUF file for Q4_0; got none. Give a repository"),
-        ("org/nobody:Q4_0", "the model must be a folder, quire-tiny, or a hub id; got org/nobody"),
-    ],
-)
-def test_files_are_named_where_none_or_several_fit(model, message, served, tmp_path):
-    result = run("resolve_model", [model], tmp_path, HF_ENDPOINT=served.url)
-    assert result.returncode == 1
-    assert "Traceback" not in result.stderr
-    with pytest.raises(ModelLoadError, match=message):
-        raise ModelLoadError(result.stderr)
+NOT_ONE = {
+    "org/several:Q2_K": f"must have a GGUF file for Q2_K; got 4: .*{LISTED}. Name one of",
+    "org/several:F16": "must be one GGUF file for F16; got one in 2 parts: F16/Small-F16-",
+    "org/two": "must have a GGUF file of a kind that can be loaded: .* got NVFP4, Q1_0. ",
+    "org/two:NVFP4": "of a kind that can be loaded: .*; got a.NVFP4.gguf. Name another",
+    "org/two:Q1_0": "must have one GGUF file for Q1_0; got 2: a.Q1_0.gguf, b.Q1_0.gguf",
+    "org/none:Q4_0": "must have a GGUF file for Q4_0; got none. Give a repository",
+    "org/nobody:Q4_0": "the model must be a folder, quire-tiny, or a hub id; got org/nobody",
+}
+
+
+def test_files_are_named_where_none_or_several_fit(served, tmp_path):
+    said = run_each("resolve_model", NOT_ONE, tmp_path, HF_ENDPOINT=served.url)
+    other = {model: text for model, text in said.items() if not re.search(NOT_ONE[model], text)}
+    assert other == {} and said.keys() == NOT_ONE.keys()
     assert not served.fetched()
 
 
