@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 
 import pytest
 
 from quire.cli.main import run
 from tests.quantizing.stored_values import FEW, quantized_names
+from tests.sizes import sized
 
 Measure = Callable[..., float]
 
@@ -21,14 +23,14 @@ def perplexity(
     """Return a function that quantizes quire-tiny and returns its perplexity over the source's."""
     report = tmp_path_factory.mktemp("report") / "report.json"
 
-    def measure(*options: str) -> float:
-        out = quantized(tiny, *options)
-        short = ("--max-tokens", "3000", "--threads", "1")
+    @cache
+    def absolute(folder: Path) -> float:
+        short = ("--max-tokens", sized("1500", "3000"), "--threads", "1")
         text = ("--perplexity", str(tiny / "eval" / "heldout.txt"), "--output", str(report))
-        assert run(["eval", str(out), "--reference", str(tiny), *text, *short]) == 0
-        return float(json.loads(report.read_text())["comparison"]["ratio"]["value"])
+        assert run(["eval", str(folder), *text, *short]) == 0
+        return float(json.loads(report.read_text())["text"]["perplexity"]["value"])
 
-    return measure
+    return lambda *options: absolute(quantized(tiny, *options)) / absolute(tiny)
 
 
 @pytest.mark.parametrize("method", ["llm-int8", "smoothquant"])
