@@ -306,19 +306,29 @@ def create_oracle():
 
 
 @pytest.fixture(scope="session")
-def oracle(create_oracle, tmp_path_factory):
-    """Return a function that gives (model, folder) of an entry of MODELS, made once."""
+def saved_oracle(create_oracle, tmp_path_factory):
+    """Return a function that gives (model, folder) of (family, settings), made once.
+
+    The folder is for reading: other files' tests have the same one.
+    """
     made = {}
 
-    def get(name):
-        if name not in made:
-            model = create_oracle(*MODELS[name])
-            folder = tmp_path_factory.mktemp(name)
+    def get(family, settings):
+        key = repr((family, settings))
+        if key not in made:
+            model = create_oracle(family, settings)
+            folder = tmp_path_factory.mktemp(family)
             model.save_pretrained(folder)
-            made[name] = model, folder
-        return made[name]
+            made[key] = model, folder
+        return made[key]
 
     return get
+
+
+@pytest.fixture(scope="session")
+def oracle(saved_oracle):
+    """Return a function that gives (model, folder) of an entry of MODELS, made once."""
+    return lambda name: saved_oracle(*MODELS[name])
 
 
 @pytest.fixture(scope="session", params=["reference", "cpu"])

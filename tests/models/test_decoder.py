@@ -3,6 +3,8 @@
 import numpy as np
 import pytest
 
+from tests.sizes import sized
+
 MODELS = [
     "llama", "llama-biased-tied", "mistral", "mixtral", "qwen2", "qwen3", "gpt2",
     "granite", "gemma", "gemma2", "gemma3", "olmo2", "olmo3", "phi", "phi3",
@@ -38,9 +40,11 @@ def test_greedy_tokens_match_transformers(
 ):
     model, folder = oracle(name)
     prompts = random_prompts([5, 23], seed=11)
-    got = create_driver(folder, backend).greedy(prompts, 64)
+    # Past windows of 9 and blocks of 16 in any case; torch takes a hundred times the kernels' time.
+    count = sized(20, 64) if backend.name == "reference" else 64
+    got = create_driver(folder, backend).greedy(prompts, count)
     for prompt, output in zip(prompts, got, strict=True):
-        assert len(output) == 64 and output == oracle_next(model, prompt, output)
+        assert len(output) == count and output == oracle_next(model, prompt, output)
 
 
 @pytest.mark.parametrize("name", MODELS)

@@ -41,17 +41,9 @@ def reference():
 
 
 @pytest.fixture(scope="module")
-def folder(create_oracle, tmp_path_factory):
+def folder(saved_oracle):
     """Return a function that gives the folder of an entry of SETTINGS, made once."""
-    made = {}
-
-    def get(name):
-        if name not in made:
-            made[name] = tmp_path_factory.mktemp(name)
-            create_oracle(*SETTINGS[name]).save_pretrained(made[name])
-        return made[name]
-
-    return get
+    return lambda name: saved_oracle(*SETTINGS[name])[1]
 
 
 @pytest.fixture
