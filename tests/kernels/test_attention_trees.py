@@ -47,17 +47,19 @@ def tree_step(case: Case, tables: Tables) -> ForwardBatch:
 
 
 def alone(case: Case, qkv: list[np.ndarray]) -> list[np.ndarray]:
-    """Return what the rows of the step get when each path is a sequence of its own."""
+    """Return what the rows of the step get when each path to a leaf is a sequence of its own."""
     found = []
     for i, (known, own, tree) in enumerate(TREES):
-        rows = []
-        for path in [[], *tree_paths(tree)]:
+        rows = np.empty((own + len(tree), case.num_heads * case.head_dim), np.float32)
+        for path in tree_paths(tree):
+            if path[-1] in tree:
+                continue  # The paths that go on there have its row.
             sequence = np.concatenate([qkv[i][:known], qkv[i][known:][path]])
             run = run_cpu(
                 case, Tables(case, [len(sequence)]), [sequence], [[(0, 0, len(sequence))]]
             )
-            rows.append(run[0][known - own : known] if not path else run[0][-1:])
-        found.append(np.concatenate(rows))
+            rows[[*range(own), *(own + node for node in path)]] = run[0][known - own :]
+        found.append(rows)
     found.insert(2, run_cpu(case, Tables(case, [CHAIN]), [qkv[-1]], [[(0, 0, CHAIN)]])[0])
     return found
 
