@@ -53,8 +53,15 @@ NOT_RUN = {
 }
 #: Commands that are run with the files and the server of the fixtures; others' flags are parsed.
 RUN = {"generate", "convert", "calc", "ask", "eval", "quantize", "imatrix"}
-#: Of those, which are made shorter, by --max-tokens.
-SHORT = {"generate": "4", "eval": "200"}
+#: Of those, what is made shorter, and how.
+SHORT = {
+    "generate": ("--max-tokens", "4"),
+    "eval": ("--max-tokens", "200"),
+    "imatrix": ("--samples", "8"),
+    "quantize": ("--samples", "8"),
+}
+#: Methods that take no samples.
+UNCALIBRATED = {"rtn", "fp8"}
 #: What a block of a page stands on that the text around it says.
 PRELUDES = {
     "docs/server.md": f'''
@@ -183,7 +190,7 @@ def check_command(line: str, desk: Path, server: ServeProcess) -> None:
         known = {"PATH": "quire-tiny", "PATH_OR_HUB_ID": "quire-tiny"}
         words = [known.get(word, word) for word in words]
         base_url = ["--base-url", server.address] if words[1] == "ask" else []
-        short = ["--max-tokens", SHORT[words[1]]] if words[1] in SHORT else []
+        short = () if UNCALIBRATED & set(words) else SHORT.get(words[1], ())
         words = [server.address if word == ADDRESS else word for word in words]
         assert run([*words, *short, *base_url], desk)
     elif name == "quire":

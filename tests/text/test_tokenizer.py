@@ -16,6 +16,7 @@ from tokenizers import decoders, models, pre_tokenizers
 
 from quire.core.errors import ModelLoadError, RequestError
 from quire.core.heap import heap_bytes
+from quire.models.gguf_file import GgufFile
 from quire.text.off_loop import INLINE_CHARACTERS
 from quire.text.sentencepiece_model import BPE, SentencePieceModel, build_tokenizer
 from quire.text.tokenizer import Tokenizer, load_tokenizer
@@ -201,12 +202,11 @@ def test_real_vocabularies(name):
     folder = Path(__file__).parents[3] / "shared/data/gguf-vocab"
     if not folder.is_dir():
         pytest.skip(f"the real vocabularies are not at {folder}")
-    gguf = pytest.importorskip("gguf")
-    fields = gguf.GGUFReader(folder / f"ggml-vocab-{name}.gguf").fields
+    metadata = GgufFile(folder / f"ggml-vocab-{name}.gguf").metadata
     listed = {
-        key: fields[f"tokenizer.ggml.{key}"].contents()
+        key: list(metadata[f"tokenizer.ggml.{key}"])
         for key in ("tokens", "scores", "token_type", "merges")
-        if f"tokenizer.ggml.{key}" in fields
+        if f"tokenizer.ggml.{key}" in metadata
     }
     if name == "llama-spm":
         model = SentencePieceModel(
