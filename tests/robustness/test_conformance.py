@@ -141,7 +141,7 @@ def verdicts_on_careless(area_or_path):
     """Return what a careless server is told, by transcript."""
     mine = [t for t in load() if area_or_path in (t.area, t.path) and t.burst == 1]
     with ThreadingHTTPServer(("127.0.0.1", 0), Careless) as server:
-        thread = threading.Thread(target=server.serve_forever)
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
         thread.start()
         try:
             with Runner(f"http://127.0.0.1:{server.server_port}") as runner:
