@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import ExitStack
 
 import openai
 import pytest
@@ -32,13 +33,16 @@ def start(engine, tokenizer, serve, monkeypatch):
 
     monkeypatch.setattr(engine, "generate", listening)
 
-    def run(**options):
-        http = serve(**options)
-        client = openai.OpenAI(base_url=f"{http.base_url}/v1", api_key="none", max_retries=0)
-        client.prompts = prompts
-        return client
+    with ExitStack() as clients:
 
-    return run
+        def run(**options):
+            http = serve(**options)
+            client = openai.OpenAI(base_url=f"{http.base_url}/v1", api_key="none", max_retries=0)
+            client.prompts = prompts
+            return clients.enter_context(client)
+
+        # They hold themselves: the collector may find a socket before what would have closed it.
+        yield run
 
 
 @pytest.fixture
