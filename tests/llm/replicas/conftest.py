@@ -17,22 +17,27 @@ from quire.llm.replicas.replicated_engine import ReplicatedEngine
 from quire.llm.replicas.roles import NO_ROLES, Roles
 
 
+def load(config: EngineConfig, roles: Roles = NO_ROLES) -> ReplicatedEngine:
+    """Load engines: those of the configuration, and those for prompts."""
+
+    def load_one(number: int, own: EngineConfig, loading: Loading) -> EngineProxy:
+        return EngineProxy(own, loading=loading)
+
+    count = config.parallel.data_parallel_size + roles.num_prefill
+    config = replace(config, parallel=replace(config.parallel, data_parallel_size=count))
+    return load_replicas(config, read_machine(), Loading(), load_one, roles)
+
+
 @pytest_asyncio.fixture
 async def load_engines() -> AsyncIterator[Callable[..., ReplicatedEngine]]:
     """Return a function that loads engines; at the end no process of theirs is left."""
     made: list[ReplicatedEngine] = []
 
-    def load(config: EngineConfig, roles: Roles = NO_ROLES) -> ReplicatedEngine:
-        def load_one(number: int, own: EngineConfig, loading: Loading) -> EngineProxy:
-            return EngineProxy(own, loading=loading)
-
-        count = config.parallel.data_parallel_size + roles.num_prefill
-        parallel = replace(config.parallel, data_parallel_size=count)
-        config = replace(config, parallel=parallel)
-        made.append(load_replicas(config, read_machine(), Loading(), load_one, roles))
+    def load_own(config: EngineConfig) -> ReplicatedEngine:
+        made.append(load(config))
         return made[-1]
 
-    yield load
+    yield load_own
     pids = [engine.pid for one in made for engine in one.engines]
     for engine in made:
         await engine.shutdown()

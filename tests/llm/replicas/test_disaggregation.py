@@ -7,12 +7,13 @@ import os
 import random
 import signal
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
+import pytest_asyncio
 
 from quire import LLM, SamplingParams
 from quire.core.config import EngineConfig
@@ -22,12 +23,17 @@ from quire.core.request import EngineRequest
 from quire.llm.replicas.prefill_choice import PrefillChoice
 from quire.llm.replicas.replicated_engine import ReplicatedEngine
 from quire.llm.replicas.roles import Roles, Transport
+from tests.llm.replicas.conftest import load
+from tests.llm.shared_engines import Growth, SharedEngines
 from tests.sizes import sized
 
 #: Tokens of streams that run while prompts are computed apart, which tests count.
-STREAM_TOKENS = sized(500, 1500)
+STREAM_TOKENS = sized(300, 1500)
 LONG_STREAM = SamplingParams(temperature=0.0, max_tokens=STREAM_TOKENS, ignore_eos=True)
 ASKED = SamplingParams(temperature=0.8, seed=3, max_tokens=12, logprobs=2, ignore_eos=True)
+
+
+Create = Callable[..., Awaitable[ReplicatedEngine]]
 
 
 class Always(PrefillChoice):
@@ -55,30 +61,45 @@ def prompt(seed: int, num_tokens: int = 500) -> list[int]:
     return [draw.randrange(250) for _ in range(num_tokens)]
 
 
-@pytest.fixture
-def create(
-    load_engines: Callable[..., ReplicatedEngine], folder: Path, device: str, small: dict[str, Any]
-) -> Callable[..., ReplicatedEngine]:
-    """Return a function that starts engines for outputs and for prompts."""
+@pytest.fixture(scope="module")
+def shared(
+    folder: Path, device: str, small: dict[str, Any]
+) -> Iterator[SharedEngines[ReplicatedEngine]]:
+    """Engines for outputs and for prompts, by their number and settings."""
 
     def start(
-        num_prefill: int = 1,
-        num_decode: int = 1,
-        always: bool = True,
-        transport: Transport = "auto",
-        **settings: Any,
+        num_prefill: int, num_decode: int, transport: Transport, **settings: Any
     ) -> ReplicatedEngine:
         if transport == "tcp":
             settings["master_port"] = free_ports(num_decode) - 1
         keywords = {"model": str(folder), "device": device, **small, **settings}
         config = EngineConfig.from_keywords(**keywords, data_parallel_size=num_decode)
-        engine = load_engines(config, Roles(num_prefill, 64, transport=transport))
-        assert engine._prefill is not None
-        if always:
-            engine._prefill.choice = Always(64)
-        return engine
+        return load(config, Roles(num_prefill, 64, transport=transport))
 
-    return start
+    engines = SharedEngines(start)
+    yield engines
+    engines.end()
+
+
+@pytest_asyncio.fixture
+async def create(shared: SharedEngines[ReplicatedEngine]) -> AsyncIterator[Create]:
+    """Return a function that lends such engines; long prompts are computed apart."""
+    async with shared.lease() as get:
+
+        async def lend(
+            num_prefill: int = 1,
+            num_decode: int = 1,
+            always: bool = True,
+            transport: Transport = "auto",
+            **settings: Any,
+        ) -> ReplicatedEngine:
+            numbers = {"num_prefill": num_prefill, "num_decode": num_decode}
+            engine: ReplicatedEngine = await get(transport=transport, **numbers, **settings)
+            assert engine._prefill is not None
+            engine._prefill.choice = (Always if always else PrefillChoice)(64)
+            return engine
+
+        yield lend
 
 
 @pytest.fixture(scope="module")
@@ -115,17 +136,18 @@ async def answer(
 
 async def start_streams(engine: ReplicatedEngine, count: int = 3) -> list[asyncio.Task[Any]]:
     """Have others make tokens, so that prompts hold somebody up."""
+    grown = Growth(engine)
     streams = [
         asyncio.create_task(answer(engine, f"stream {i}", prompt(90 + i, 20), LONG_STREAM))
         for i in range(count)
     ]
-    while add_up(engine.stats(), "generation_tokens") < count:
+    while grown("generation_tokens") < count:
         await asyncio.sleep(0.01)
     return streams
 
 
-def apart(engine: ReplicatedEngine) -> float:
-    return add_up(engine.stats(), "prefill_requests", place="apart")
+def apart(grown: Growth) -> float:
+    return grown("prefill_requests", place="apart")
 
 
 @pytest.mark.parametrize(
@@ -139,9 +161,10 @@ def apart(engine: ReplicatedEngine) -> float:
     ],
 )
 async def test_tokens_are_those_of_one_engine(
-    create: Callable[..., ReplicatedEngine], expected: Callable[..., Any], settings: Any
+    create: Create, expected: Callable[..., Any], settings: Any
 ) -> None:
-    engine = create(**settings)
+    engine = await create(**settings)
+    grown = Growth(engine)
     own = {key: settings[key] for key in settings.keys() & {"kv_cache_dtype"}}
     streams = await start_streams(engine, 6)
     tokens = [prompt(seed) for seed in range(4)]
@@ -151,11 +174,11 @@ async def test_tokens_are_those_of_one_engine(
         assert output.outputs == expected(each, **own)
         if "transport" not in settings:  # by TCP some may come late on a busy machine
             assert output.num_cached_tokens == (len(each) - 1) // 16 * 16
-    assert apart(engine) == 4
+    assert apart(grown) == 4
     for stream, output in zip(streams, await asyncio.gather(*streams), strict=True):
         assert len(output.outputs[0].token_ids) == STREAM_TOKENS, stream
-    sent = add_up(engine.stats(), "kv_offload_store_bytes", tier="transfer")
-    loaded = add_up(engine.stats(), "prompt_tokens_by_source", source="external_kv_transfer")
+    sent = grown("kv_offload_store_bytes", tier="transfer")
+    loaded = grown("prompt_tokens_by_source", source="external_kv_transfer")
     most = 16 * (4 * 31 - 18)
     assert sent and loaded, "blocks have come"
     assert loaded == most or "transport" in settings, "all but a prefix that was there"
@@ -163,52 +186,56 @@ async def test_tokens_are_those_of_one_engine(
 
 @pytest.mark.parametrize("transport", ["shared", "tcp"])
 async def test_blocks_that_the_other_side_has_are_not_sent(
-    create: Callable[..., ReplicatedEngine], transport: Transport
+    create: Create, transport: Transport
 ) -> None:
-    engine = create(transport=transport)
+    engine = await create(transport=transport)
+    grown = Growth(engine)
     streams = await start_streams(engine)
     tokens = prompt(1)
     await answer(engine, "mixed", tokens[:304], SamplingParams(max_tokens=1, prompt_logprobs=1))
-    assert apart(engine) == 0, "its prompt's logits are needed, too"
+    assert apart(grown) == 0, "its prompt's logits are needed, too"
     output = await answer(engine, "apart", tokens)
-    assert apart(engine) == 1 and (output.num_cached_tokens == 496 or transport == "tcp")
+    assert apart(grown) == 1 and (output.num_cached_tokens == 496 or transport == "tcp")
     # Computed once, sent from the cache when the other side has lost it.
     await engine.engines[0].reset_prefix_cache()
     engine._dispatcher.forget_prefixes()
     before = add_up(engine.engines[1].stats(), "num_computed_tokens")
     again = await answer(engine, "again", tokens)
-    assert apart(engine) == 2 and again.outputs == output.outputs
+    assert apart(grown) == 2 and again.outputs == output.outputs
     assert add_up(engine.engines[1].stats(), "num_computed_tokens") - before <= 16
     await asyncio.gather(*streams)
-    loaded = add_up(engine.stats(), "prompt_tokens_by_source", source="external_kv_transfer")
+    loaded = grown("prompt_tokens_by_source", source="external_kv_transfer")
     assert loaded == 16 * (31 - 19 + 31) or transport == "tcp", "19 of 31 were there, then none"
 
 
-async def test_a_prompt_that_holds_up_nobody_stays(create: Callable[..., ReplicatedEngine]) -> None:
-    engine = create(always=False)
+async def test_a_prompt_that_holds_up_nobody_stays(create: Create) -> None:
+    engine = await create(always=False)
+    grown = Growth(engine)
     await answer(engine, "alone", prompt(1))
-    assert apart(engine) == 0
+    assert apart(grown) == 0
 
 
 @pytest.mark.parametrize("transport", ["shared", "tcp"])
 @pytest.mark.parametrize("victim", [0, 1])
 async def test_a_lost_engine_costs_no_answer(
-    create: Callable[..., ReplicatedEngine],
+    create: Create,
     expected: Callable[..., Any],
     victim: int,
     transport: Transport,
 ) -> None:
     """Two for outputs, one for prompts: of the former one is killed, or the latter."""
-    engine = create(1, 2, transport=transport, max_num_batched_tokens=64)
+    engine = await create(1, 2, transport=transport, max_num_batched_tokens=64)
+    grown = Growth(engine)
     streams = await start_streams(engine, 4)
     works = {
         seed: asyncio.create_task(answer(engine, f"r{seed}", prompt(seed))) for seed in range(6)
     }
-    while not apart(engine):
+    while not apart(grown):
         await asyncio.sleep(0.001)
     lost = engine.engines[0 if victim == 0 else 2]
-    assert lost.pid is not None
-    os.kill(lost.pid, signal.SIGKILL)
+    pid = lost.pid
+    assert pid is not None
+    os.kill(pid, signal.SIGKILL)
     for seed, work in works.items():
         output = await work
         if output == "EngineDeadError":
@@ -217,27 +244,28 @@ async def test_a_lost_engine_costs_no_answer(
         assert output.outputs == expected(prompt(seed))
     engine.check_health()
     await asyncio.gather(*streams)
-    while lost.pid is None:
+    while lost.pid in (None, pid):
         await asyncio.sleep(0.05)
     # It has its role again.
     streams = await start_streams(engine, 4)
-    before = apart(engine)
+    before = apart(grown)
     for seed in range(20, 24):
         output = await answer(engine, f"r{seed}", prompt(seed))
         assert output.outputs == expected(prompt(seed))
-    assert apart(engine) > before
+    assert apart(grown) > before
     await asyncio.gather(*streams)
 
 
 async def test_an_engine_that_stops_holds_up_no_other(
-    create: Callable[..., ReplicatedEngine], expected: Callable[..., Any]
+    create: Create, expected: Callable[..., Any]
 ) -> None:
-    engine = create(1, 2, transport="tcp", max_num_batched_tokens=64)
+    engine = await create(1, 2, transport="tcp", max_num_batched_tokens=64)
+    grown = Growth(engine)
     streams = await start_streams(engine, 4)
     works = {
         seed: asyncio.create_task(answer(engine, f"r{seed}", prompt(seed))) for seed in range(8)
     }
-    while not apart(engine):
+    while not apart(grown):
         await asyncio.sleep(0.001)
     stopped = engine.engines[0].pid
     assert stopped is not None
