@@ -25,9 +25,12 @@ from quire.llm.process.proxy import EngineProxy
 from quire.llm.replicas.loading import divide, load_replicas
 from quire.llm.replicas.replicated_engine import ReplicatedEngine
 from tests.llm.asking import ask
+from tests.sizes import sized
 
 GREEDY = SamplingParams(temperature=0.0, max_tokens=8, ignore_eos=True)
-LONG = SamplingParams(temperature=0.0, max_tokens=1900, ignore_eos=True)
+#: Of a request that is under way, a hundred times as long as it takes to kill its engine.
+LONG_TOKENS = sized(600, 1900)
+LONG = SamplingParams(temperature=0.0, max_tokens=LONG_TOKENS, ignore_eos=True)
 
 
 @pytest.fixture
@@ -97,7 +100,7 @@ async def test_a_killed_engine_costs_no_request_that_had_no_output(
     ended = await asyncio.gather(*works)
     lost = [output for output in ended if output == "EngineDeadError"]
     whole = [output for output in ended if output != "EngineDeadError"]
-    assert 1 <= len(lost) <= 2 and all(len(o.outputs[0].token_ids) == 1900 for o in whole)
+    assert 1 <= len(lost) <= 2 and all(len(o.outputs[0].token_ids) == LONG_TOKENS for o in whole)
     start = time.monotonic()
     while victim.pid is None:
         assert time.monotonic() - start < 20
@@ -160,15 +163,15 @@ async def test_aborts_and_views_reach_the_engine(create: Callable[..., Replicate
 
 
 async def test_beams_are_those_of_one_engine_and_nothing_of_them_is_kept(
-    create: Callable[..., ReplicatedEngine], create_llm: Callable[..., LLM]
+    create: Callable[..., ReplicatedEngine], llm: LLM
 ) -> None:
     engine, params = create(), BeamSearchParams(beam_width=3, max_tokens=6, ignore_eos=True)
     tokens = engine.tokenizer.encode("a text")
+    expected = llm.beam_search([{"prompt_token_ids": tokens}], params)[0]
+    best = [beam.tokens[len(tokens) :] for beam in expected.sequences]
     for name in ("a", "b"):
         request = EngineRequest(name, tokens, SamplingParams(temperature=0.0))
         (output,) = [o async for o in search_beams(engine, request, params)]
-        expected = create_llm().beam_search([{"prompt_token_ids": tokens}], params)[0]
-        best = [beam.tokens[len(tokens) :] for beam in expected.sequences]
         assert [list(one.token_ids) for one in output.outputs] == best
     assert engine._places == {}, "ids of beams add up otherwise"
 

@@ -5,25 +5,28 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import psutil
 import pytest
+import pytest_asyncio
 
 from quire import LLM, SamplingParams
 from quire.core.config import EngineConfig
 from quire.core.errors import CapacityError, ConfigError, EngineDeadError, ModelLoadError
 from quire.core.loading import Loading
 from quire.core.machine import read_machine
-from quire.core.metrics import add_up
 from quire.core.request import EngineRequest
 from quire.llm.process.proxy import EngineProxy
 from quire.llm.replicas.loading import load_replicas
 from quire.llm.replicas.replicated_engine import ReplicatedEngine
 from tests.draft_heads import expert_module_tensors, write_target
+from tests.llm.replicas.conftest import load
+from tests.llm.shared_engines import Growth, SharedEngines
+from tests.preforked import children
 
 GREEDY = SamplingParams(temperature=0.0, max_tokens=12, ignore_eos=True, logprobs=2)
 DRAWN = SamplingParams(temperature=0.8, max_tokens=12, ignore_eos=True, logprobs=2, seed=3, n=2)
@@ -32,19 +35,54 @@ LONG = SamplingParams(temperature=0.0, max_tokens=1500, ignore_eos=True)
 SETTINGS: dict[str, Any] = {"max_num_batched_tokens": 48, "max_num_seqs": 8, "threads": 1}
 MEMORY = 64 << 20
 FAMILIES = ["tiny-mixtral", "tiny-qwen2-moe", "tiny-deepseek"]
-Create = Callable[..., ReplicatedEngine]
+Create = Callable[..., Awaitable[ReplicatedEngine]]
+Expect = Callable[..., list[Any]]
 
 
-@pytest.fixture
-def create(load_engines: Create, device: str) -> Create:
-    """Return a function that starts engines which share a model's experts."""
+@pytest.fixture(scope="module")
+def shared(device: str) -> Iterator[SharedEngines[ReplicatedEngine]]:
+    """Engines which share a model's experts, by its folder, their number and settings."""
 
-    def start(folder: Path, count: int = 2, **settings: Any) -> ReplicatedEngine:
+    def start(folder: Path, count: int, **settings: Any) -> ReplicatedEngine:
         keywords = {"model": str(folder), "device": device, "memory": count * MEMORY, **SETTINGS}
-        shared = {"data_parallel_size": count, "enable_expert_parallel": True}
-        return load_engines(EngineConfig.from_keywords(**keywords | shared | settings))
+        parts = {"data_parallel_size": count, "enable_expert_parallel": True}
+        return load(EngineConfig.from_keywords(**keywords | parts | settings))
 
-    return start
+    engines = SharedEngines(start)
+    yield engines
+    engines.end()
+
+
+@pytest_asyncio.fixture
+async def create(shared: SharedEngines[ReplicatedEngine]) -> AsyncIterator[Create]:
+    """Return a function that lends such engines."""
+    async with shared.lease() as get:
+
+        async def lend(folder: Path, count: int = 2, **settings: Any) -> ReplicatedEngine:
+            engine: ReplicatedEngine = await get(folder=folder, count=count, **settings)
+            return engine
+
+        yield lend
+
+
+@pytest.fixture(scope="module")
+def expect(device: str) -> Callable[..., list[Any]]:
+    """Return a function with the answers of one process, which are right; each computed once."""
+    made: dict[str, list[Any]] = {}
+
+    def answers_of(folder: Path, **settings: Any) -> list[Any]:
+        key = repr((folder, settings))
+        if key not in made:
+            with LLM(str(folder), device=device, memory=MEMORY, **SETTINGS | settings) as llm:
+                prompts = [prompt for prompt in PROMPTS for _ in range(2)]
+                outputs = llm.generate(prompts, [GREEDY, DRAWN] * len(PROMPTS))
+            made[key] = [
+                [(tuple(o.token_ids), o.logprobs, o.finish_reason) for o in one.outputs]
+                for one in outputs
+            ]
+        return made[key]
+
+    return answers_of
 
 
 def create_prompts(*lengths: int) -> list[list[int]]:
@@ -78,25 +116,16 @@ async def answers(engine: ReplicatedEngine) -> list[Any]:
     )
 
 
-def expect(folder: Path, device: Any, **settings: Any) -> list[Any]:
-    """Return the answers of one process, which are right."""
-    with LLM(str(folder), device=device, memory=MEMORY, **SETTINGS | settings) as llm:
-        prompts = [prompt for prompt in PROMPTS for _ in range(2)]
-        outputs = llm.generate(prompts, [GREEDY, DRAWN] * len(PROMPTS))
-    return [
-        [(tuple(o.token_ids), o.logprobs, o.finish_reason) for o in one.outputs] for one in outputs
-    ]
-
-
 @pytest.mark.parametrize("family", FAMILIES)
 async def test_the_bits_are_those_of_one_process(
-    create: Create, checkpoint: Callable[..., Path], device: str, family: str
+    create: Create, checkpoint: Callable[..., Path], expect: Expect, family: str
 ) -> None:
     folder = checkpoint(family)
-    engine = create(folder)
-    assert await answers(engine) == expect(folder, device)
+    engine = await create(folder)
+    each = [Growth(one) for one in engine.engines]
+    assert await answers(engine) == expect(folder)
     for stem in ("generation_tokens", "shared_expert_rows"):
-        assert min(add_up(one.stats(), stem) for one in engine.engines) > 0
+        assert min(grown(stem) for grown in each) > 0
 
 
 @pytest.mark.parametrize(
@@ -108,20 +137,20 @@ async def test_the_bits_are_those_of_one_process(
     ids=str,
 )
 async def test_four_engines_whatever_they_are_set_to(
-    create: Create, checkpoint: Callable[..., Path], device: str, settings: dict[str, Any]
+    create: Create, checkpoint: Callable[..., Path], expect: Expect, settings: dict[str, Any]
 ) -> None:
     folder = checkpoint("tiny-mixtral")
-    engine = create(folder, 4, **settings)
-    assert await answers(engine) == expect(folder, device, **settings)
+    engine = await create(folder, 4, **settings)
+    assert await answers(engine) == expect(folder, **settings)
 
 
 async def test_a_module_that_has_experts_drafts(
-    create: Create, checkpoint: Callable[..., Path], device: str, tmp_path: Path
+    create: Create, checkpoint: Callable[..., Path], expect: Expect, tmp_path: Path
 ) -> None:
     plain = checkpoint("tiny-deepseek")
     folder = write_target(plain, tmp_path / "target", expert_module_tensors(plain))
-    engine = create(folder, speculative_config={"method": "mtp", "adaptive": False})
-    assert await answers(engine) == expect(folder, device)
+    engine = await create(folder, speculative_config={"method": "mtp", "adaptive": False})
+    assert await answers(engine) == expect(folder)
     drafts = 'spec_decode_num_drafts{method="mtp"}'
     assert all(one.stats()[drafts] != 0 for one in engine.engines)
 
@@ -129,19 +158,20 @@ async def test_a_module_that_has_experts_drafts(
 async def test_an_idle_engine_multiplies_for_the_others(
     create: Create, checkpoint: Callable[..., Path]
 ) -> None:
-    engine = create(checkpoint("tiny-mixtral"))
+    engine = await create(checkpoint("tiny-mixtral"))
+    each = [Growth(one) for one in engine.engines]
     found = await answer(engine, PROMPTS[1], GREEDY, "alone")
     assert len(found[0][0]) == 12
-    (busy, idle) = sorted(engine.engines, key=lambda one: -add_up(one.stats(), "generation_tokens"))
-    assert add_up(idle.stats(), "generation_tokens") == 0
-    assert busy.stats()['shared_expert_rows{way="asked"}'] > 40
+    (busy, idle) = sorted(each, key=lambda grown: -grown("generation_tokens"))
+    assert idle("generation_tokens") == 0
+    assert busy("shared_expert_rows", way="asked") > 40
 
 
 async def test_aborts_in_the_midst_leave_the_others_their_bits(
-    create: Create, checkpoint: Callable[..., Path], device: str
+    create: Create, checkpoint: Callable[..., Path], expect: Expect
 ) -> None:
     folder = checkpoint("tiny-mixtral")
-    engine = create(folder)
+    engine = await create(folder)
     long = [
         asyncio.create_task(answer(engine, prompt, LONG, f"long-{number}"))
         for number, prompt in enumerate(PROMPTS)
@@ -150,21 +180,22 @@ async def test_aborts_in_the_midst_leave_the_others_their_bits(
     await asyncio.sleep(0.05)
     for number in range(len(PROMPTS)):
         await engine.abort(f"long-{number}")
-    assert await asked == expect(folder, device)
+    assert await asked == expect(folder)
     assert [one[0][2] for one in await asyncio.gather(*long)] == ["abort"] * len(PROMPTS)
 
 
 @pytest.mark.parametrize("is_busy", [True, False], ids=["busy", "idle"])
 async def test_a_killed_engine_is_named_and_all_serve_again(
-    create: Create, checkpoint: Callable[..., Path], device: str, is_busy: bool
+    create: Create, checkpoint: Callable[..., Path], expect: Expect, is_busy: bool
 ) -> None:
     folder = checkpoint("tiny-mixtral")
-    engine = create(folder)
+    engine = await create(folder)
+    each = [Growth(one) for one in engine.engines]
     works = [
         asyncio.create_task(answer(engine, PROMPTS[number], LONG, f"r{number}"))
         for number in range(4 if is_busy else 0)
     ]
-    while is_busy and not all(add_up(e.stats(), "generation_tokens") > 4 for e in engine.engines):
+    while is_busy and not all(grown("generation_tokens") > 4 for grown in each):
         await asyncio.sleep(0.01)
     pids = [one.pid for one in engine.engines]
     assert pids[1] is not None
@@ -174,8 +205,8 @@ async def test_a_killed_engine_is_named_and_all_serve_again(
         assert any("[experts] engine 1, which has experts 2 to 3, is gone" in one for one in told)
     while any(one.pid is None or one.pid in pids for one in engine.engines):
         await asyncio.sleep(0.05)
-    assert [one.num_restarts for one in engine.engines] == [1, 1]
-    assert await answers(engine) == expect(folder, device)
+    assert [grown("engine_restarts") for grown in each] == [1, 1]
+    assert await answers(engine) == expect(folder)
     assert not any(pid is not None and psutil.pid_exists(pid) for pid in pids)
 
 
@@ -183,10 +214,10 @@ async def test_what_cannot_be_shared_is_refused(
     create: Create, checkpoint: Callable[..., Path]
 ) -> None:
     with pytest.raises(ConfigError, match="must have a mixture of experts; got LlamaForCausalLM"):
-        create(checkpoint("tiny-llama"))
+        await create(checkpoint("tiny-llama"))
     for refused in ({"pipeline_parallel_size": 2}, {"enable_eplb": True}):
         with pytest.raises(ConfigError, match="--pipeline-parallel-size|--enable-eplb"):
-            create(checkpoint("tiny-mixtral"), **refused)
+            await create(checkpoint("tiny-mixtral"), **refused)
 
 
 async def test_an_engine_that_cannot_load_has_the_others_end(
@@ -201,12 +232,13 @@ async def test_an_engine_that_cannot_load_has_the_others_end(
         **SETTINGS,
     )
 
-    def load(number: int, own: EngineConfig, loading: Loading) -> EngineProxy:
+    def load_one(number: int, own: EngineConfig, loading: Loading) -> EngineProxy:
         if number == 1:
             raise ModelLoadError("[test] it cannot.")
         return EngineProxy(own, loading=loading)
 
+    before = set(children(psutil.Process()))
     with pytest.raises(ModelLoadError, match="it cannot"):
-        await asyncio.to_thread(load_replicas, config, read_machine(), Loading(), load)
-    left = [[child.name(), *child.cmdline()] for child in psutil.Process().children()]
-    assert not any("engine_loop" in word for words in left for word in words)
+        await asyncio.to_thread(load_replicas, config, read_machine(), Loading(), load_one)
+    left = set(children(psutil.Process())) - before
+    assert not any("engine_loop" in word for one in left for word in (one.name(), *one.cmdline()))
