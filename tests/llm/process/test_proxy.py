@@ -10,7 +10,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -26,28 +27,54 @@ from quire.core.request import EngineRequest
 from quire.llm.process.proxy import EngineProxy
 from tests.llm.asking import ask
 from tests.preforked import children
+from tests.llm.shared_engines import Growth, SharedEngines
+from tests.sizes import sized
 
 GREEDY = SamplingParams(temperature=0.0, max_tokens=8, ignore_eos=True)
-LONG = SamplingParams(temperature=0.0, max_tokens=1900, ignore_eos=True)
+#: Of a request that is under way when its engine is hurt, at once.
+LONG_TOKENS = sized(800, 1900)
+LONG = SamplingParams(temperature=0.0, max_tokens=LONG_TOKENS, ignore_eos=True)
 ROOT = Path(__file__).parents[3]
 
 
-@pytest_asyncio.fixture
-async def create(
-    folder: Path, device: str, small: dict[str, Any]
-) -> AsyncIterator[Callable[..., EngineProxy]]:
+@pytest.fixture(scope="module")
+def load(folder: Path, device: str, small: dict[str, Any]) -> Callable[..., EngineProxy]:
     """Return a function that starts one."""
-    made: list[EngineProxy] = []
 
     def start(watchdog_timeout: float = 60.0, **settings: Any) -> EngineProxy:
         keywords = {"model": str(folder), "device": device, **small, **settings}
         config = EngineConfig.from_keywords(**keywords)
-        made.append(EngineProxy(config, watchdog_timeout=watchdog_timeout))
+        return EngineProxy(config, watchdog_timeout=watchdog_timeout)
+
+    return start
+
+
+@pytest_asyncio.fixture
+async def create(load: Callable[..., EngineProxy]) -> AsyncIterator[Callable[..., EngineProxy]]:
+    """Return a function that starts one for a test alone."""
+    made: list[EngineProxy] = []
+
+    def start(**settings: Any) -> EngineProxy:
+        made.append(load(**settings))
         return made[-1]
 
     yield start
     for engine in made:
         await engine.shutdown()
+
+
+@pytest.fixture(scope="module")
+def shared(load: Callable[..., EngineProxy]) -> Iterator[SharedEngines[EngineProxy]]:
+    engines = SharedEngines(load)
+    yield engines
+    engines.end()
+
+
+@pytest_asyncio.fixture
+async def engine(shared: SharedEngines[EngineProxy]) -> AsyncIterator[EngineProxy]:
+    """One that tests share; they may kill it, and wait until it is back."""
+    async with shared.lease() as get:
+        yield await get()
 
 
 async def ending(engine: EngineProxy, request_id: str, params: SamplingParams = LONG) -> str:
@@ -87,8 +114,7 @@ async def start_long(engine: EngineProxy, num_requests: int) -> list[asyncio.Tas
     return tasks
 
 
-async def test_outputs_equal_those_of_llm(create: Callable[..., EngineProxy], llm: LLM) -> None:
-    engine = create()
+async def test_outputs_equal_those_of_llm(engine: EngineProxy, llm: LLM) -> None:
     everything = SamplingParams(
         n=2, seed=3, max_tokens=24, logprobs=2, bad_words=["a"], logit_bias={40: 2.5},
         stop=["\x00"], stop_token_ids=[7], allowed_token_ids=list(range(200)), min_tokens=2,
@@ -101,23 +127,23 @@ async def test_outputs_equal_those_of_llm(create: Callable[..., EngineProxy], ll
 
 
 async def test_a_stop_string_ends_the_sequence_in_the_process_too(
-    create: Callable[..., EngineProxy], llm: LLM
+    engine: EngineProxy, llm: LLM
 ) -> None:
-    engine = create()
-    text = llm.generate("abc", LONG)[0].outputs[0].text
-    params = SamplingParams(temperature=0.0, max_tokens=1900, ignore_eos=True, stop=[text[20:24]])
+    grown = Growth(engine)
+    text = llm.generate("abc", replace(LONG, max_tokens=40))[0].outputs[0].text
+    params = replace(LONG, stop=[text[20:24]])
     (*_, output) = [o async for o in ask(engine, "abc", params, "1")]
     assert output.outputs[0].text == text[: text.index(text[20:24])]
     assert output.outputs[0].finish_reason == "stop"
     # Its place is free, and it did not run on.
     assert "0 used" in await engine.describe_cache()
-    assert engine.stats()["generation_tokens"] < 1900
+    assert grown("generation_tokens") < LONG_TOKENS
 
 
 async def test_the_prefix_cache_is_reset_in_the_process_too(
-    create: Callable[..., EngineProxy],
+    engine: EngineProxy,
 ) -> None:
-    engine, prompt = create(), "abcdefgh" * 8
+    prompt = "abcdefgh" * 8
     params = SamplingParams(temperature=0.0, max_tokens=1)
     found = []
     for number in range(3):
@@ -129,9 +155,8 @@ async def test_the_prefix_cache_is_reset_in_the_process_too(
 
 
 async def test_a_message_larger_than_the_socket_s_buffer(
-    create: Callable[..., EngineProxy],
+    engine: EngineProxy,
 ) -> None:
-    engine = create(max_model_len=2048)
     prompt = list(range(3, 250)) * 2000  # refused, but not before it has arrived
     with pytest.raises(ValueError, match="2048"):
         await anext(engine.generate(EngineRequest("1", prompt, GREEDY)))
@@ -166,10 +191,9 @@ async def test_who_comes_in_the_midst_of_a_long_prompt_is_next(
         pytest.fail("no part was ever given up")
 
 
-async def test_killed_under_load(create: Callable[..., EngineProxy]) -> None:
-    engine = create()
+async def test_killed_under_load(engine: EngineProxy) -> None:
+    grown, pid = Growth(engine), engine.pid
     tasks = await start_long(engine, 4)
-    pid = engine.pid
     assert pid is not None
     os.kill(pid, signal.SIGKILL)
     assert await asyncio.wait_for(asyncio.gather(*tasks), 20) == ["EngineDeadError"] * 4
@@ -181,7 +205,7 @@ async def test_killed_under_load(create: Callable[..., EngineProxy]) -> None:
     await wait_until_serving(engine, pid)
     engine.check_health()
     assert await ending(engine, "after", GREEDY) == "length"
-    assert engine.stats()["engine_restarts"] == 1
+    assert grown("engine_restarts") == 1
     assert engine.progress().pending == 0
 
 
@@ -217,8 +241,7 @@ async def test_no_counter_falls_over_a_restart(create: Callable[..., EngineProxy
     assert seen[-1]['request_success{finished_reason="error"}'] == 3
 
 
-async def test_killed_while_idle_and_while_asked(create: Callable[..., EngineProxy]) -> None:
-    engine = create()
+async def test_killed_while_idle_and_while_asked(engine: EngineProxy) -> None:
     pid = engine.pid
     assert pid is not None
     os.kill(pid, signal.SIGSTOP)
@@ -263,7 +286,7 @@ def test_a_pause_of_the_whole_machine_is_no_stuck_engine(folder: Path, device: s
         "    config = EngineConfig.from_keywords(model=sys.argv[1], device=sys.argv[2], threads=1,"
         " memory=64 * 2**20)\n"
         "    engine = EngineProxy(config, watchdog_timeout=2.0)\n"
-        "    params = SamplingParams(temperature=0.0, max_tokens=1900, ignore_eos=True)\n"
+        f"    params = SamplingParams(temperature=0.0, max_tokens={LONG_TOKENS}, ignore_eos=True)\n"
         "    print(engine.pid, flush=True)\n"
         "    async for output in engine.generate(EngineRequest('1', [1, 2, 3], params)):\n"
         "        print(output.outputs[0].finish_reason, flush=True)\n"
@@ -303,9 +326,8 @@ async def test_shutdown_of_a_stopped_process_is_bounded(create: Callable[..., En
 
 
 async def test_signals_to_the_group_leave_the_engine_to_its_server(
-    create: Callable[..., EngineProxy],
+    engine: EngineProxy,
 ) -> None:
-    engine = create()
     tasks = await start_long(engine, 1)
     pid = engine.pid
     assert pid is not None
