@@ -322,6 +322,15 @@ def live(folder: Path, device: str) -> Iterator[Live]:
 
 
 @pytest.fixture(scope="session")
+def brief(folder: Path, device: str) -> Iterator[Live]:
+    """The same with little context, for tests that fill it."""
+    keywords = {"device": device, "memory": 64 * 2**20, "max_model_len": 512, "threads": 1}
+    config = EngineConfig.from_keywords(model=str(folder), served_model_name="tiny", **keywords)
+    with serve_live(config) as made:
+        yield made
+
+
+@pytest.fixture(scope="session")
 def chromium(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
     """One browser for all tests."""
     if missing():

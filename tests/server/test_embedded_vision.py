@@ -12,11 +12,13 @@ from PIL import Image, ImageDraw, ImageFont
 from quire import LLM
 from quire.models.hub import EMBEDDED_VISION
 from tests.servers import start_server
+from tests.sizes import sized
 from tools.quire_tiny_vision.evaluate import examples, measure, messages
 
 #: Shares of right answers that the model must reach; the model card has those that it does.
 LEAST = {"colour": 0.95, "shape": 0.95, "both": 0.9}
-NUM_SERVED = 20
+#: Of each kind; a wrong one in twenty is as many as may be.
+NUM_MEASURED, NUM_SERVED = sized(40, 100), sized(8, 20)
 
 
 @pytest.fixture(scope="module")
@@ -28,8 +30,8 @@ def llm(device):
 
 @pytest.mark.parametrize("kind", LEAST)
 def test_it_names_colour_and_shape(llm, kind):
-    """Of 100 pictures of sizes and seeds that training never draws."""
-    assert measure(llm, kind, 100) >= LEAST[kind]
+    """Of pictures of sizes and seeds that training never draws."""
+    assert measure(llm, kind, NUM_MEASURED) >= LEAST[kind]
 
 
 def drawing(draw, size=(320, 240)):

@@ -9,9 +9,11 @@ pytest.importorskip("PIL")
 from quire.core.config import EngineConfig
 from tests.picture_families import FAMILIES, greedy
 from tests.server.conftest import serve_live
+from tests.sizes import sized
 from tools.hostile_pictures import picture
 
-NUM_TOKENS = 24
+#: After most prompts an answer of these goes on in another block of the cache.
+NUM_TOKENS = sized(12, 24)
 SIZES = [(40, 30), (90, 31), (33, 170), (200, 200), (300, 90)]
 FILES = [picture(size=size, seed=seed) for seed, size in enumerate(SIZES)]
 
