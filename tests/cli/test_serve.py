@@ -13,6 +13,7 @@ import httpx2
 import openai
 import pytest
 
+from tests.servers import start_server
 from tools.random_checkpoint import PRESETS, random_checkpoint
 from tools.serve_process import ServeProcess
 
@@ -29,11 +30,14 @@ def arguments(tmp_path_factory: pytest.TempPathFactory, device: str) -> list[str
 
 @pytest.fixture
 def start() -> Iterator[Callable[..., ServeProcess]]:
-    """Start ``quire serve``; what still runs at the end of the test is killed."""
+    """Start ``quire serve``; what still runs at the end of the test is killed.
+
+    In a fresh interpreter, which imports all that it needs, where ``fresh`` says so.
+    """
     running: list[ServeProcess] = []
 
-    def run(arguments: list[str], **environment: str) -> ServeProcess:
-        running.append(ServeProcess(arguments, **environment))
+    def run(arguments: list[str], fresh: bool = False, **environment: str) -> ServeProcess:
+        running.append((ServeProcess if fresh else start_server)(arguments, **environment))
         return running[-1]
 
     yield run
@@ -44,7 +48,9 @@ def start() -> Iterator[Callable[..., ServeProcess]]:
 
 
 def test_from_start_to_end(start, arguments):
-    process = start([*arguments, "--port", "0", "--served-model-name", "tiny"], QUIRE_API_KEY="k")
+    process = start(
+        [*arguments, "--port", "0", "--served-model-name", "tiny"], fresh=True, QUIRE_API_KEY="k"
+    )
     url = process.wait_ready()
     assert url.startswith("http://127.0.0.1:")
     assert "memory: weights" in process.stderr, "the memory plan"
@@ -119,7 +125,7 @@ def test_a_killed_engine_ends_requests_with_words_and_comes_back(start, argument
 
 
 def test_a_killed_server_takes_its_engine_along(start, arguments):
-    process = start([*arguments, "--port", "0"])
+    process = start([*arguments, "--port", "0"], fresh=True)
     process.wait_ready()
     engine = process.engine()
     process.end(signal.SIGKILL)
@@ -157,7 +163,7 @@ def test_keys_from_a_file_and_a_queue_bound(start, arguments, tmp_path):
 
 
 def test_open_to_others_without_a_key_is_said_and_ctrl_c_is_an_orderly_end(start, arguments):
-    process = start([*arguments, "--host", "0.0.0.0", "--port", "0"], QUIRE_API_KEY="")
+    process = start([*arguments, "--host", "0.0.0.0", "--port", "0"], fresh=True, QUIRE_API_KEY="")
     assert process.wait_ready().startswith("http://0.0.0.0:")
     assert "0.0.0.0 is reachable by others and needs no key" in process.stderr
     assert process.end(signal.SIGINT) == 0

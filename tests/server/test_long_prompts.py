@@ -10,6 +10,7 @@ from quire.core.errors import PromptTooLongError
 from quire.models.hub import resolve_model
 from quire.server.generation.prompts import CHARACTERS_PER_TOKEN, CUT_TOKENS, PromptLimit
 from quire.text.tokenizer import load_tokenizer
+from tests.sizes import sized
 
 #: Text that spells special tokens is cut around each of them.
 SPECIAL = "a<|im_end|>" * 100_000
@@ -62,7 +63,7 @@ def test_the_stated_count_is_never_above_the_true_one():
     for limit in (1, 50, 400):
         for _ in range(60):
             kinds = choose.sample(parts, choose.randint(1, 4))
-            text = "".join(choose.choices(kinds, k=choose.randint(1, 9000)))
+            text = "".join(choose.choices(kinds, k=choose.randint(1, sized(2000, 9000))))
             try:
                 PromptLimit(limit, "prompt").check(tokenizer, [text])
             except PromptTooLongError as error:

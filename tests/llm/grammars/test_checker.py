@@ -184,7 +184,7 @@ def test_each_is_compiled_once(checker: GrammarChecker) -> None:
 
 def test_closing_ends_what_is_being_compiled(compiler: GrammarCompiler) -> None:
     before = {process.pid for process in running_children()}
-    checker = GrammarChecker(compiler, 2.0)
+    checker = GrammarChecker(compiler, 1.0)
     future = checker.threads.submit(checker.compile, StructuredOutputs(**SLOW["lark"]))
     waiting = checker.threads.submit(checker.compile, StructuredOutputs(regex="a"))
     waiting.result(60)
@@ -199,7 +199,7 @@ async def test_a_server_refuses_it_and_serves_on(
 ) -> None:
     """Others, with known grammars, new ones and none, are answered meanwhile."""
     config = EngineConfig.from_keywords(model=str(folder), device=device, **small)
-    engine = EngineProxy(config, grammar_timeout=3.0)
+    engine = EngineProxy(config, grammar_timeout=2.0)
 
     async def answer(name: str, **constraint: Any) -> str:
         structured = StructuredOutputs(**constraint) if constraint else None

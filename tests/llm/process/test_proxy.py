@@ -26,8 +26,8 @@ from quire.core.metrics import METRICS, stem_of
 from quire.core.request import EngineRequest
 from quire.llm.process.proxy import EngineProxy
 from tests.llm.asking import ask
-from tests.preforked import children
 from tests.llm.shared_engines import Growth, SharedEngines
+from tests.preforked import children
 from tests.sizes import sized
 
 GREEDY = SamplingParams(temperature=0.0, max_tokens=8, ignore_eos=True)
