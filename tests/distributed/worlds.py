@@ -10,6 +10,8 @@ from __future__ import annotations
 import socket
 import subprocess
 import sys
+import time
+import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -20,9 +22,11 @@ from typing import Any
 from quire.distributed.command_ring import CommandChannel
 from quire.distributed.group import Group
 from quire.distributed.shared_memory_group import SharedMemory
+from tests.preforked import Preforked
 
 ROOT = Path(__file__).parents[2]
 SILENCE_SECONDS = 30.0
+LINGER_SECONDS = 1.0
 
 
 @dataclass
@@ -73,11 +77,8 @@ class Ranks:
         self.processes: list[Any] = []
         for rank in sorted(set(range(size)) - set(absent)):
             arguments = [str(word) for word in (target, *kind, rank, size, *words)]
-            self.processes.append(
-                _start_with_memory(arguments, descriptors)
-                if descriptors
-                else _start_with_torch(arguments)
-            )
+            command = [sys.executable, "-m", "tests.distributed.worlds", *arguments]
+            self.processes.append(Preforked(command, cwd=ROOT, pass_fds=descriptors, **_PIPES))
 
     def __enter__(self) -> Ranks:
         return self
@@ -106,18 +107,7 @@ class Ranks:
         return found
 
 
-_COMMAND = [sys.executable, "-m", "tests.distributed.worlds"]
 _PIPES: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-
-
-def _start_with_memory(arguments: list[str], descriptors: list[int]) -> subprocess.Popen[str]:
-    command = [_COMMAND[0], "-W", "error", *_COMMAND[1:], *arguments]
-    return subprocess.Popen(command, cwd=ROOT, pass_fds=descriptors, **_PIPES)
-
-
-def _start_with_torch(arguments: list[str]) -> subprocess.Popen[str]:
-    # Fresh interpreters: forks end so fast that the others see the wrong one's end first.
-    return _start_with_memory(arguments, [])
 
 
 def free_port() -> int:
@@ -129,6 +119,7 @@ def free_port() -> int:
 
 
 def main() -> None:
+    warnings.simplefilter("error")
     target, silence, kind, place, rank, size, *words = sys.argv[1:]
     module, function = target.split(":")
     call = getattr(import_module(module), function)
@@ -143,6 +134,9 @@ def main() -> None:
     world = TorchWorld("127.0.0.1", int(place), int(rank), int(size), silence=float(silence))
     call(World(world.group(), world.commands(), torch=world), *words)
     world.close()
+    # Torch tells of whose connection ends. A rank that has seen another one's end must not end
+    # before a third one has seen it, too: an interpreter that has imported torch takes as long.
+    time.sleep(LINGER_SECONDS)
 
 
 if __name__ == "__main__":
