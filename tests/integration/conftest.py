@@ -13,7 +13,6 @@ from benchmarks.equality import Condition, few_conditions
 from quire import LLM
 from quire.core.outputs import RequestOutput
 from quire.engine.prefill_policy import PrefillPolicy
-from quire.runner import model_runner
 from tests.sizes import sized
 from tools.random_checkpoint import PRESETS
 
@@ -50,19 +49,6 @@ def share(kinds: Iterable[str], number: int, of: int, settings: dict[str, Any]) 
     if "num_gpu_blocks_override" in settings and "n" not in taken:
         taken.append("n")
     return sized(taken, found)
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _measured_briefly() -> Iterator[None]:
-    """Have engines that speculate measure steps of three sizes at their start, each three times.
-
-    Usually of thirteen, for a fifth of a second: hundreds are started here, with lengths set.
-    """
-    with pytest.MonkeyPatch.context() as patch:
-        rows = model_runner.MEASURED_ROWS
-        patch.setattr(model_runner, "MEASURED_ROWS", sized((1, 4, 16), rows))
-        patch.setattr(model_runner, "MEASURED_SECONDS", sized(0.0, model_runner.MEASURED_SECONDS))
-        yield
 
 
 #: What was computed for all tests of a file, or of several, by what was asked.
