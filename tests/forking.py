@@ -194,6 +194,7 @@ def _run(words: list[str]) -> None:
     main = sys.modules["__main__"].__dict__
     for name in [name for name in main if not name.startswith("__")]:
         del main[name]
+    _take_python_path()
     if option == "-c":
         exec(compile(code, "<string>", "exec"), main)
         return
@@ -201,6 +202,15 @@ def _run(words: list[str]) -> None:
     sys.modules.pop(code, None)
     # What `python -m` itself calls; `run_module` would put another `__main__` back at its end.
     runpy._run_module_as_main(code)  # type: ignore[attr-defined]
+
+
+def _take_python_path() -> None:
+    """Do what an interpreter does at its start with ``PYTHONPATH``."""
+    folders = [name for name in os.environ.get("PYTHONPATH", "").split(os.pathsep) if name]
+    sys.path[1:1] = [name for name in folders if name not in sys.path]
+    if any(Path(name, "sitecustomize.py").exists() for name in folders):
+        sys.modules.pop("sitecustomize", None)
+        importlib.import_module("sitecustomize")
 
 
 def _renew(stream: Any, descriptor: int, *, line_buffering: bool) -> None:

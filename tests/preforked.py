@@ -262,7 +262,8 @@ _origins: dict[tuple[Any, ...], Origin] = {}
 
 
 def _early(environment: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
-    return tuple(sorted(row for row in environment.items() if row[0].startswith(READ_EARLY)))
+    found = [row for row in environment.items() if row[0].startswith(READ_EARLY)]
+    return tuple(sorted(row for row in found if row[0] != "PYTHONPATH"))  # forks do what it says
 
 
 def set_origin(origin: Origin) -> None:

@@ -147,7 +147,7 @@ def _faulty(
 ) -> Iterator[tuple[SharedServer, Faults]]:
     faults = Faults(tmp_path_factory.mktemp("armed"))
     server = SharedServer(
-        lambda: ServeProcess(crowded_arguments, **faults.environment), may_log_errors=True
+        lambda: start_server(crowded_arguments, **faults.environment), may_log_errors=True
     )
     yield server, faults
     server.end()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -15,8 +14,7 @@ import httpx2
 import pytest
 
 from benchmarks.robustness import server_state
-from tests.preforked import Preforked
-from tests.servers import Faults
+from tests.servers import Faults, start_server
 from tests.sizes import sized
 from tools.serve_process import ServeProcess
 
@@ -42,9 +40,7 @@ def start(arguments: list[str]) -> Iterator[Callable[..., ServeProcess]]:
     running: list[ServeProcess] = []
 
     def run(*flags: str, **settings: Any) -> ServeProcess:
-        # Faults are put in where an interpreter starts.
-        spawn = subprocess.Popen if "PYTHONPATH" in settings else Preforked
-        running.append(ServeProcess([*arguments, *flags], spawn=spawn, **settings))
+        running.append(start_server([*arguments, *flags], **settings))
         return running[-1]
 
     yield run
