@@ -5,15 +5,17 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
-from tests.preforked import Preforked
+from tests.preforked import ROOT, Preforked, children
 
 #: Prints what a module sees of its process, then does what its argument names.
 MODULE = """
@@ -135,6 +137,31 @@ def test_variables_that_are_read_early_have_an_origin_of_their_own() -> None:
         command = [sys.executable, "-m", "quire.cli.main", "version"]
         process = Preforked(command, env=environment, stdout=subprocess.PIPE, text=True)
         assert process.communicate(timeout=60)[0].strip().endswith("scalar") == (isa == "scalar")
+
+
+def wait_for_end(connection: socket.socket) -> None:
+    """What a child process of the test below does."""
+    connection.recv(1)
+
+
+def test_its_children_are_forks_and_end_with_it() -> None:
+    code = (
+        "import sys; from quire.core.child_process import ChildProcess\n"
+        f"child = ChildProcess('{__name__}:wait_for_end')\n"
+        "print(child.pid, flush=True); sys.stdin.read()\n"
+        "print(child.end(at_once=True), flush=True)"
+    )
+    for ends_itself in (True, False):
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+        with Preforked([sys.executable, "-c", code], cwd=ROOT, **pipes) as process:
+            pid = int(process.stdout.readline())
+            (child,) = children(psutil.Process(process.pid))
+            assert (child.pid, child.name()) == (pid, "test_preforked")
+            if ends_itself:
+                process.stdin.close()
+                assert process.stdout.readline().strip() == str(-signal.SIGKILL)
+            process.kill()
+        assert psutil.wait_procs([child], timeout=20)[1] == []
 
 
 def test_descriptors_have_the_numbers_that_they_have_here() -> None:
