@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import array
+import atexit
 import ctypes
 import fcntl
 import gc
@@ -14,10 +15,11 @@ import runpy
 import signal
 import socket
 import sys
+import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from tests import preforked
 from tests.preforked import MOST_DESCRIPTORS, NURSERY, PID, SIZE, Origin
@@ -58,8 +60,27 @@ def serve(control: int, modules: Sequence[str]) -> None:
         code = request["arguments"]
         _take(request)
         request = _nursery(request)
-    if code is not None:
+    if code is None:
+        return
+    try:
         _run(code)
+    except SystemExit as end:
+        if end.code is not None and not isinstance(end.code, int):
+            raise  # a text: the interpreter prints it
+        _end(end.code or 0)
+    _end(0)
+
+
+def _end(code: int) -> NoReturn:
+    """End as an interpreter does, but leave its modules: to take them apart copies each page."""
+    threading._shutdown()  # type: ignore[attr-defined]  # waits for threads
+    atexit._run_exitfuncs()
+    try:
+        sys.stdout.flush()
+        sys.stderr.flush()
+    except OSError:
+        code = 120  # Python's
+    os._exit(code & 0xFF)
 
 
 class _Forks:
