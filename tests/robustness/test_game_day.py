@@ -12,7 +12,7 @@ from tests.sizes import sized
 @pytest.mark.parametrize(
     "scenario",
     [
-        pytest.param(game_day.exhaustion(*sized((48, 6), (80, 24))), id="exhaustion"),
+        pytest.param(game_day.exhaustion(*sized((48, 12), (80, 24))), id="exhaustion"),
         pytest.param(game_day.fewer_sequences(sized(8, 16)), id="fewer-sequences"),
         pytest.param(game_day.thrashing(sized(8, 16), (4, sized(8, 16))), id="thrashing"),
     ],
