@@ -307,6 +307,7 @@ def fork_children() -> None:
     quire.core.child_process.subprocess = forking
 
 
-def children(process: psutil.Process) -> list[psutil.Process]:
-    """Return the children of a process, less those that fork its children."""
-    return [child for child in process.children() if child.name() != NURSERY]
+def children(process: psutil.Process, *, recursive: bool = False) -> list[psutil.Process]:
+    """Return the children of a process, and theirs, less those that fork its children."""
+    found = process.children(recursive=recursive)
+    return [child for child in found if child.name() != NURSERY]

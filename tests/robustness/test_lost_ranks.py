@@ -146,7 +146,7 @@ def test_a_rank_is_killed(kind: str, arguments: list[str], dear_times: int) -> N
                 slowest = max(slowest, survive(ranks, loss, whole))
             left -= rounds
             assert_nothing_left(ranks.server.address)
-            started = psutil.Process(ranks.server.popen.pid).children(recursive=True)
+            started = children(psutil.Process(ranks.server.popen.pid), recursive=True)
         finally:
             code = ranks.end()
         assert code == 0, ranks.server.stderr
