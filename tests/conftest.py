@@ -43,7 +43,6 @@ pytest_plugins = [
     "tests.servers",
     "tests.sizes",
     "tests.circles",
-    "tests.forked_children",
 ]
 
 
@@ -141,6 +140,17 @@ def quire_log() -> Iterator[list[logging.LogRecord]]:
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Say how long repeated faults go on; the suite has a short form."""
     parser.addoption("--fault-times", type=int, default=2)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _forked_children() -> None:
+    """Fork engines, ranks and sandboxes of this process; with ``--all`` they start afresh."""
+    from tests.sizes import sized
+
+    if sys.platform == "linux" and sized(True, False):
+        from tests.preforked import fork_children
+
+        fork_children()
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -126,7 +126,7 @@ class Preforked:
             if self.returncode is None:
                 try:
                     pid, status = os.waitpid(self.pid, os.WNOHANG)
-                except ChildProcessError:  # somebody else has fetched it
+                except ChildProcessError:  # fetched elsewhere
                     pid, status = self.pid, 0
                 if pid:
                     self.returncode = os.waitstatus_to_exitcode(status)
@@ -225,7 +225,7 @@ class Origin:
 
         Args:
             request: See :class:`Preforked`.
-            descriptors: Its standard streams, then those that have a number in ``request``.
+            descriptors: Standard streams, then those that have a number in ``request``.
         """
         data = json.dumps(request).encode()
         answer, theirs = socket.socketpair()

@@ -46,7 +46,7 @@ def test_continuous_against_static_batching(start, counting):
     static = static_endings(lengths, 4)
     shortest, longest = EXAMPLE[0], EXAMPLE[-1]
     assert static[3] == longest
-    steady = run.clock.now - longest  # the last ones run in a batch that nobody fills any more
+    steady = run.clock.now - longest  # the last ones run in a batch that fills no more
     rate = (len(lengths) - 4) / steady
     assert rate == pytest.approx(4 / (sum(EXAMPLE) / 4), rel=0.02)
     assert rate / (len(lengths) / static[-1]) == pytest.approx(2.63, rel=0.02)

@@ -28,8 +28,8 @@ def lattice(turn: int | None = None) -> list[Condition]:
     Each alone, on every family, is ``test_equality``'s.
 
     Args:
-        turn: Of models that differ in their weights' form alone, chains of proposals and trees are
-            for every other one.
+        turn: Number of a model among those that differ in their weights' form alone: even ones have
+            chains of proposals, odd ones trees.
     """
     few = few_conditions()
     together = few[-2:] if turn is None else [few[-2:][turn % 2]]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from typing import Any, Generic, TypeVar
 
@@ -75,6 +75,13 @@ class SharedEngines(Generic[E]):
         for engine in self._engines.values():
             asyncio.run(_end(engine))
         self._engines.clear()
+
+
+def sharing(load: Callable[..., E]) -> Iterator[SharedEngines[E]]:
+    """Yield engines for the fixture of a module, and end them."""
+    engines = SharedEngines(load)
+    yield engines
+    engines.end()
 
 
 def _processes(engine: Any) -> list[Any]:

@@ -312,21 +312,22 @@ def serve_live(config: EngineConfig, **options: Any) -> Iterator[Live]:
         yield Live(url, http, client, service)
 
 
+def _tiny(folder: Path, device: str, **settings: Any) -> EngineConfig:
+    named = {"model": str(folder), "served_model_name": "tiny"}
+    return EngineConfig.from_keywords(**named, device=device, threads=1, **settings)
+
+
 @pytest.fixture(scope="session")
 def live(folder: Path, device: str) -> Iterator[Live]:
     """One server for all tests of the real engine."""
-    keywords = {"device": device, "memory": 192 * 2**20, "max_num_seqs": 16, "threads": 1}
-    config = EngineConfig.from_keywords(model=str(folder), served_model_name="tiny", **keywords)
-    with serve_live(config) as made:
+    with serve_live(_tiny(folder, device, memory=192 * 2**20, max_num_seqs=16)) as made:
         yield made
 
 
 @pytest.fixture(scope="session")
 def brief(folder: Path, device: str) -> Iterator[Live]:
     """The same with little context, for tests that fill it."""
-    keywords = {"device": device, "memory": 64 * 2**20, "max_model_len": 512, "threads": 1}
-    config = EngineConfig.from_keywords(model=str(folder), served_model_name="tiny", **keywords)
-    with serve_live(config) as made:
+    with serve_live(_tiny(folder, device, memory=64 * 2**20, max_model_len=512)) as made:
         yield made
 
 

@@ -80,7 +80,7 @@ def test_what_takes_too_long_is_refused(checker: GrammarChecker, kind: str) -> N
     with pytest.raises(RequestError, match="within 1 s|more memory") as caught:
         checker.compile(constraint)
     assert caught.value.param == "structured_outputs"
-    assert {process.pid for process in running_children()} == before  # nobody computes on
+    assert {process.pid for process in running_children()} == before  # none computes on
     assert not checker.knows(constraint)
     checker.compile(StructuredOutputs(regex="a+"))
 

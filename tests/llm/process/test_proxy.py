@@ -26,7 +26,7 @@ from quire.core.metrics import METRICS, stem_of
 from quire.core.request import EngineRequest
 from quire.llm.process.proxy import EngineProxy
 from tests.llm.asking import ask
-from tests.llm.shared_engines import Growth, SharedEngines
+from tests.llm.shared_engines import Growth, SharedEngines, sharing
 from tests.preforked import children
 from tests.sizes import sized
 
@@ -65,9 +65,7 @@ async def create(load: Callable[..., EngineProxy]) -> AsyncIterator[Callable[...
 
 @pytest.fixture(scope="module")
 def shared(load: Callable[..., EngineProxy]) -> Iterator[SharedEngines[EngineProxy]]:
-    engines = SharedEngines(load)
-    yield engines
-    engines.end()
+    yield from sharing(load)
 
 
 @pytest_asyncio.fixture

@@ -24,7 +24,7 @@ from quire.llm.replicas.prefill_choice import PrefillChoice
 from quire.llm.replicas.replicated_engine import ReplicatedEngine
 from quire.llm.replicas.roles import Roles, Transport
 from tests.llm.replicas.conftest import load
-from tests.llm.shared_engines import Growth, SharedEngines
+from tests.llm.shared_engines import Growth, SharedEngines, sharing
 from tests.sizes import sized
 
 #: Tokens of streams that run while prompts are computed apart, which tests count.
@@ -76,9 +76,7 @@ def shared(
         config = EngineConfig.from_keywords(**keywords, data_parallel_size=num_decode)
         return load(config, Roles(num_prefill, 64, transport=transport))
 
-    engines = SharedEngines(start)
-    yield engines
-    engines.end()
+    yield from sharing(start)
 
 
 @pytest_asyncio.fixture

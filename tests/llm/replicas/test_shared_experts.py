@@ -25,7 +25,7 @@ from quire.llm.replicas.loading import load_replicas
 from quire.llm.replicas.replicated_engine import ReplicatedEngine
 from tests.draft_heads import expert_module_tensors, write_target
 from tests.llm.replicas.conftest import load
-from tests.llm.shared_engines import Growth, SharedEngines
+from tests.llm.shared_engines import Growth, SharedEngines, sharing
 from tests.preforked import children
 
 GREEDY = SamplingParams(temperature=0.0, max_tokens=12, ignore_eos=True, logprobs=2)
@@ -48,9 +48,7 @@ def shared(device: str) -> Iterator[SharedEngines[ReplicatedEngine]]:
         parts = {"data_parallel_size": count, "enable_expert_parallel": True}
         return load(EngineConfig.from_keywords(**keywords | parts | settings))
 
-    engines = SharedEngines(start)
-    yield engines
-    engines.end()
+    yield from sharing(start)
 
 
 @pytest_asyncio.fixture

@@ -157,7 +157,7 @@ def test_connections_above_the_limit_are_told_and_probes_are_answered(serve):
 def test_a_client_that_never_reads_is_cut_and_its_request_ends(serve, engine, stream):
     """It held its request, and a connection that nobody could close, for ever."""
     client = serve(write_timeout=1.0)
-    # An answer of 9 or 6 MB: the system takes up to 4 MiB that nobody reads.
+    # An answer of 9 or 6 MB: the system takes up to 4 MiB unread.
     engine.text, engine.max_model_len = "x" * sized(20_000, 30_000), 1_000_000
     body = {"prompt": "a", "stream": stream, "max_tokens": 50_000, "n": 8, "logprobs": 1}
     with connect(client, SO_RCVBUF=4096) as connection:
