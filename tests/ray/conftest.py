@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import signal
 import subprocess
 import sys
@@ -31,6 +32,7 @@ class RayCluster:
         self._process = subprocess.Popen(
             [sys.executable, "-m", "tools.ray_cluster", *flags],
             cwd=ROOT,
+            env=os.environ | {"QUIRE_LOG_LEVEL": "debug"},  # actors have it: they log something
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,

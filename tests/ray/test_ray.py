@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 import re
-import signal
 import threading
 import time
 from collections.abc import Callable
@@ -98,11 +97,11 @@ def survive(
 
 @needs_ray
 def test_logs_of_a_rank_begin_with_its_number(cluster):
-    """What a rank writes at its end is in the driver's log, and so is that nodes are small."""
+    """What a rank logs is in the driver's log, and so is that nodes are small."""
     with serve_on(cluster) as server:
         server.wait_ready()
-        rank(server).send_signal(signal.SIGABRT)  # Python writes where each thread was
-        wait_for(lambda: re.search(r"\(rank 1 pid=\d+", server.stderr) is not None, 30)
+        line = re.compile(r"\(rank 1 pid=\d+.*\[rank 1\] of this machine")
+        wait_for(lambda: line.search(server.stderr) is not None, 30)
     flags = ["-tp", "2", "--distributed-executor-backend", "ray", "--threads", "3"]
     with ServeProcess([*MODEL[:1], *flags], RAY_ADDRESS=cluster.address) as server:
         wait_for(lambda: "no node has 6 processors" in server.stderr, 30)
