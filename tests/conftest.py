@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import sys
 
+# Until all tests are collected: the collector would look at them again and again, half of the time.
+gc.disable()
 # Programs that tests start compile all of Quire each time, half of their start, where an image of
 # a container has this set.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 # Before numpy is there. Two threads of OpenBLAS wait for each other at each small product, for long
 # where other workers have the cores.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+# Those of torch sleep instead of turning on a core that another worker wants.
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 # A shell's background job ignores it and so would all that tests start and interrupt.
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -26,6 +31,7 @@ from typing import Any
 import httpx2
 import pytest
 
+from quire.core.collector import collect_seldom
 from quire.core.errors import NoKernelError
 from quire.kernels.registry import create_backend
 from tests.commands import run_quire
@@ -140,6 +146,12 @@ def quire_log() -> Iterator[list[logging.LogRecord]]:
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Say how long repeated faults go on; the suite has a short form."""
     parser.addoption("--fault-times", type=int, default=2)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _collected_seldom() -> None:
+    gc.enable()
+    collect_seldom()
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -17,7 +17,6 @@ def collector() -> Iterator[None]:
     threshold = gc.get_threshold()
     yield
     gc.set_threshold(*threshold)
-    gc.unfreeze()
 
 
 class Node:
