@@ -5,6 +5,7 @@ Resolution of ``auto`` and ``None`` lives in :mod:`quire.core.resolve`; nothing 
 
 from __future__ import annotations
 
+import functools
 import json
 import math
 from collections.abc import Callable, Iterator
@@ -435,9 +436,12 @@ def _plain(name: str, value: Any) -> Any:
     return value
 
 
+_hints = functools.cache(get_type_hints)  # two milliseconds a config
+
+
 def _check_types(part: Any) -> None:
     """Refuse values of another type, which Python callers can give and flags cannot."""
-    hints = get_type_hints(type(part))
+    hints = _hints(type(part))
     for setting in fields(part):
         value = getattr(part, setting.name)
         allowed = [kind for kind in _alternatives(hints[setting.name]) if kind is not ...]
