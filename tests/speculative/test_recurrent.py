@@ -13,6 +13,7 @@ from quire.models.config_reader import read_model_config  # noqa: E402
 from quire.models.decoder import Decoder  # noqa: E402
 from quire.models.draft_heads.head_tensors import HeadTensors  # noqa: E402
 from quire.runner.loaded_heads import RECURRENT  # noqa: E402
+from quire.speculative.catch_up import LEAST_TOKENS, CatchUp  # noqa: E402
 from quire.training.target import Vocabulary  # noqa: E402
 from tests.published_heads import KINDS, write_head  # noqa: E402
 from tests.recurrent_drafting import CONFIG, Drafting, sequence  # noqa: E402
@@ -115,6 +116,38 @@ def test_a_fork_goes_on_from_its_parent(
     own.proposer.fork(row, child)
     want = own.expected(tokens[:21], states, 3)
     assert own.propose([row, child], [3, 3]) == [want, want]
+
+
+def test_a_fork_and_its_parent_go_on_apart(
+    target: Decoder, vocabulary: Vocabulary, tmp_path: Path
+) -> None:
+    """What one of them computes after the fork is not taken for the other's."""
+    own = create("eagle3", vocabulary, tmp_path, target)
+    tokens, states = sequence(7, 40)
+    row = own.begin("a", tokens, 1, 21)
+    own.observe({row: (states, 0, 20)})
+    assert own.propose([row], [3]) == [own.expected(tokens[:21], states, 3)]
+    child = own.begin("b", tokens, 40, 21)
+    own.proposer.fork(row, child)
+    own.proposer.copy_blocks([(1, 40), (2, 41), (3, 42)])
+    for one in (row, child):
+        own.table.token_ids[one, :24] = tokens[:24]
+        own.table.num_tokens[one] = 24
+    own.observe({row: (states, 20, 23), child: (states, 20, 23)})
+    for one in (row, child):
+        assert own.propose([one], [3]) == [own.expected(tokens[:24], states, 3)]
+
+
+def test_nothing_is_drafted_from_a_part_of_a_prompt(
+    target: Decoder, vocabulary: Vocabulary, tmp_path: Path
+) -> None:
+    own = create("eagle3", vocabulary, tmp_path, target)
+    own.proposer._catch_up = CatchUp(LEAST_TOKENS)
+    tokens, states = sequence(8, 110)
+    row = own.begin("a", tokens, 1, 101)
+    own.observe({row: (states, 0, 100)})
+    assert own.propose([row], [3]) == [[]]
+    assert own.propose([row], [3]) == [own.expected(tokens[:101], states, 3)]
 
 
 def test_states_without_room_are_let_go(
