@@ -7,8 +7,6 @@ import os
 import signal
 import sys
 
-# Until all tests are collected: the collector would look at them again and again, half of the time.
-gc.disable()
 # Programs that tests start compile all of Quire each time, half of their start, where an image of
 # a container has this set.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
@@ -40,6 +38,8 @@ from tools.random_checkpoint import PRESETS, random_checkpoint
 #: Its Python is a link to the machine's; the folder makes it another one, so it is not resolved.
 LLAMA_ENVIRONMENT = Path(__file__).absolute().parents[1] / ".venv-llama"
 
+# Until all tests are collected: the collector would look at them again and again, half of the time.
+gc.disable()
 sys.dont_write_bytecode = False  # of tests' modules as well
 # Each `httpx2.get` would read all certificates of the machine, a tenth of what the suite took.
 httpx2._transports.default.create_ssl_context = functools.cache(httpx2.create_ssl_context)
