@@ -10,8 +10,10 @@ and afterwards nothing is left.
 from __future__ import annotations
 
 import argparse
+import itertools
 import logging
 import os
+import subprocess
 import sys
 import tempfile
 import threading
@@ -47,6 +49,7 @@ from quire.llm.memory_needs import PROCESS_BYTES
 from quire.server.generation.pulls import MAX_PULLS
 from quire.server.registry.model_table import HOLDING, RETRY_SECONDS
 from tests.models.hub_stand_in import HubStandIn, serving
+from tests.preforked import children
 from tools.random_checkpoint import PRESETS, random_checkpoint
 from tools.serve_process import ServeProcess
 
@@ -64,6 +67,8 @@ SERVER = (
 PAUSE = 0.0004
 SAMPLE_SECONDS = 0.1
 IDLE_SECONDS = 60.0
+#: In which a model can be asked: shapes, whole and streamed.
+WAYS = tuple(itertools.product(SHAPES, (False, True)))
 NUM_PARTS = 5
 #: Operations of a run at most, so that no two seeds share one.
 SEED_STEP = 1_000_000
@@ -133,8 +138,15 @@ def watching(site: Site, reserved: int) -> Iterator[Watch]:
 
 
 @contextmanager
-def site(folder: Path, flags: tuple[str, ...] = ()) -> Iterator[Site]:
-    """Start a server with a store of its own, below ``folder``, and a hub that has the models."""
+def site(
+    folder: Path,
+    flags: tuple[str, ...] = (),
+    spawn: Callable[..., Any] = subprocess.Popen,
+) -> Iterator[Site]:
+    """Start a server with a store of its own, below ``folder``, and a hub that has the models.
+
+    ``spawn`` starts processes, as ``subprocess.Popen`` does.
+    """
     repositories, texts = {}, {}
     for seed, name in enumerate(NAMES):
         path = folder / name
@@ -153,9 +165,9 @@ def site(folder: Path, flags: tuple[str, ...] = ()) -> Iterator[Site]:
             "QUIRE_CACHE": str(folder / "cache"),
         }
         probed = growth_probe.environment(folder, SITE)
-        with ServeProcess([*SERVER, *flags], **environment, **probed) as server:
+        with ServeProcess([*SERVER, *flags], spawn=spawn, **environment, **probed) as server:
             server.wait_ready()
-            yield Site(server, folder, environment, texts, BASES)
+            yield Site(server, folder, environment, texts, BASES, spawn)
 
 
 def run(
@@ -164,9 +176,12 @@ def run(
     *,
     num_parts: int = NUM_PARTS,
     num_actors: int = 6,
+    num_asked: int = len(WAYS),
     seed: int = 0,
 ) -> dict[str, Any]:
     """Have actors work on an idle server; return what was seen; ``wrong`` must be empty.
+
+    Before and afterwards every model is asked in ``num_asked`` ways.
 
     The server ends. After each part of the operations it is idle, and looked at.
     """
@@ -174,7 +189,7 @@ def run(
     server = place.server
     started = time.perf_counter()
     with httpx2.Client(base_url=server.address, timeout=TIMEOUT) as client, Progress() as progress:
-        ask_each(place, client, report)
+        ask_each(place, client, report, num_asked)
         reserved = reserved_bytes(client)
         task = progress.add_task("operations", total=num_operations)
         with watching(place, reserved) as watch:
@@ -185,7 +200,7 @@ def run(
                 report.wrong += wait_until_idle(client, server)
                 looks.append(look_at(place, part + 1))
         time.sleep(RETRY_SECONDS)  # for as long, a model is refused whose load was killed
-        ask_each(place, client, report)
+        ask_each(place, client, report, num_asked)
         remove_all(client, report)
         report.wrong += wait_until_idle(client, server)
     code = server.end()
@@ -231,8 +246,12 @@ def _act(actors: list[Actor], seeds: range, advance: Callable[[], None]) -> None
             working.result()
 
 
-def ask_each(place: Site, client: httpx2.Client, report: Report) -> None:
-    """Have every model and ask it in every shape, one after the other: all must answer."""
+def ask_each(place: Site, client: httpx2.Client, report: Report, num_asked: int) -> None:
+    """Have every model and ask it in as many ways, one after the other: all must answer.
+
+    Each goes on with the ways where the one before it ended.
+    """
+    ways = itertools.cycle(WAYS)
     for name in place.names:
         if name in BASES:
             had = client.post("/api/create", json=create_body(name, BASES[name]))
@@ -240,12 +259,11 @@ def ask_each(place: Site, client: httpx2.Client, report: Report) -> None:
             had = client.post("/api/pull", json={"model": name, "stream": False})
         if had.status_code != 200:
             report.wrong.append(f"have {name}: {had.text}")
-        for shape in SHAPES:
-            for stream in (False, True):
-                answer = ask(client, name, shape, stream=stream)
-                problem = judge(answer, name, place.texts[name][shape.question])
-                if answer.error or problem:
-                    report.wrong.append(f"alone {shape.path} {name}: {problem}: {answer}")
+        for shape, stream in itertools.islice(ways, num_asked):
+            answer = ask(client, name, shape, stream=stream)
+            problem = judge(answer, name, place.texts[name][shape.question])
+            if answer.error or problem:
+                report.wrong.append(f"alone {shape.path} {name}: {problem}: {answer}")
 
 
 def remove_all(client: httpx2.Client, report: Report) -> None:
@@ -271,11 +289,11 @@ def wait_until_idle(client: httpx2.Client, server: ServeProcess) -> list[str]:
     while time.monotonic() < end:
         loaded = {name: state for name, state in states(client).items() if state != "absent"}
         failed = all(state == "failed" for state in loaded.values())
-        children = psutil.Process(server.popen.pid).children(recursive=True)
-        if failed and not children:
+        running = children(psutil.Process(server.popen.pid), recursive=True)
+        if failed and not running:
             return []
         time.sleep(0.05)
-    return [f"left when all is idle: {loaded} {children}"]
+    return [f"left when all is idle: {loaded} {running}"]
 
 
 def look_at(place: Site, number: int) -> dict[str, float]:

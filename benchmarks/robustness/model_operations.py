@@ -18,6 +18,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import httpx2
 import psutil
@@ -65,6 +66,7 @@ class Site:
         environment: Of processes that use the same store.
         texts: By model and question.
         bases: Of those models that are presets.
+        spawn: Starts a process, as ``subprocess.Popen`` does.
     """
 
     server: ServeProcess
@@ -72,6 +74,7 @@ class Site:
     environment: Mapping[str, str]
     texts: Mapping[str, Mapping[str, str]]
     bases: Mapping[str, str]
+    spawn: Callable[..., Any] = subprocess.Popen
 
     @property
     def names(self) -> list[str]:
@@ -229,12 +232,12 @@ class Actor:
         return self._run("pull", model, kill_after=self._rng.uniform(0.3, 2.0))
 
     def _run(self, command: str, model: str, kill_after: float | None = None) -> str:
-        process = subprocess.Popen(
+        process = self._site.spawn(
             [sys.executable, "-m", "quire.cli.main", command, model],
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
             text=True,
-            env={**os.environ, **self._site.environment},
+            env={**os.environ, "OMP_NUM_THREADS": "1", **self._site.environment},
         )
         if kill_after is not None:
             with suppress(subprocess.TimeoutExpired):
