@@ -22,11 +22,21 @@ from benchmarks.robustness import flood
 from benchmarks.robustness.flood import Shape
 from tools.serve_process import ServeProcess
 
-#: 160 blocks of 16 tokens of quire-tiny in bfloat16, of which one is the null block.
-SERVER = (
-    *("--memory", "256MiB", "--kv-cache-memory-bytes", str(160 * 16 * 3072), "--threads", "1"),
-    "--disable-uvicorn-access-log",
-)
+
+def tight_server(num_blocks: int) -> Sequence[str]:
+    """Return the flags of a server with that many blocks of 16 tokens, one of them the null block.
+
+    They are quire-tiny's, in bfloat16.
+    """
+    pool = str(num_blocks * 16 * 3072)
+    return (
+        *("--memory", "256MiB", "--kv-cache-memory-bytes", pool, "--threads", "1"),
+        "--disable-uvicorn-access-log",
+    )
+
+
+NUM_BLOCKS = 160
+SERVER = tight_server(NUM_BLOCKS)
 SEQS = "--max-num-seqs"
 Outcome = dict[str, Any]
 Outcomes = Mapping[str, Outcome]
@@ -103,19 +113,22 @@ def _all_served(seen: Outcomes) -> bool:
 _SERVED: Rule = ("everybody is served", _all_served)
 
 
-def even(number: int) -> Shape:
-    """Requests of 32 blocks: 4 fit, 8 do not, and 8 do in 8 bits."""
-    return Shape(number, num_own=144, num_output=368)
+def even(number: int, num_blocks: int = NUM_BLOCKS) -> Shape:
+    """Requests of a fifth of the blocks: 4 fit, 8 do not, and 8 do in 8 bits."""
+    size = num_blocks // 5
+    return Shape(number, num_own=size * 16 * 9 // 32, num_output=size * 16 * 23 // 32)
 
 
-def fewer_sequences(number: int) -> Scenario:
+def fewer_sequences(number: int, num_blocks: int = NUM_BLOCKS) -> Scenario:
     """As many at once as fit."""
     return _remedy(
-        {"8 sequences": (SEQS, "8"), "4 sequences": (SEQS, "4")}, [even(number)], _SERVED
+        {"8 sequences": (SEQS, "8"), "4 sequences": (SEQS, "4")},
+        [even(number, num_blocks)],
+        _SERVED,
     )
 
 
-def exhaustion(number: int, most_waiting: int = 24) -> Scenario:
+def exhaustion(number: int, most_waiting: int = 24, num_output: int = 96) -> Scenario:
     """A flood of long prompts on a server that lets few wait; more than 31 must be refused."""
     bounded = f"8 sequences, {most_waiting} may wait"
 
@@ -125,8 +138,9 @@ def exhaustion(number: int, most_waiting: int = 24) -> Scenario:
 
     return Scenario(
         {bounded: (SEQS, "8", "--max-num-queued-reqs", str(most_waiting))},
-        # 72 to 78 blocks: 2 fit, and are 95% of the pool wherever each of them has got to.
-        [Shape(number, num_own=1152, num_output=96)],
+        # 72 to 78 blocks: 2 fit, and are 95% of the pool, wherever each of them has got to if few
+        # tokens are generated.
+        [Shape(number, num_own=1248 - num_output, num_output=num_output)],
         [
             _USEFUL,
             (
@@ -140,13 +154,14 @@ def exhaustion(number: int, most_waiting: int = 24) -> Scenario:
     )
 
 
-def thrashing(number: int, widths: Sequence[int]) -> Scenario:
+def thrashing(number: int, widths: Sequence[int], num_blocks: int = NUM_BLOCKS) -> Scenario:
     """Requests that start small and grow; of ``widths`` the first lets no more run than fit."""
+    size = num_blocks // 5
     fits, *wider = (f"{width} sequences" for width in widths)
     return Scenario(
         {f"{width} sequences": (SEQS, str(width)) for width in widths},
-        # It begins with 2 blocks and needs 32: 4 fit.
-        [Shape(number, num_own=32, num_output=480)],
+        # It begins with 2 blocks of 32, or 1 of 16: 4 fit.
+        [Shape(number, num_own=size, num_output=size * 15)],
         [
             _SERVED,
             _USEFUL,

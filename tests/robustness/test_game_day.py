@@ -8,17 +8,26 @@ from benchmarks.robustness import alerts, game_day
 from tests.servers import start_server
 from tests.sizes import sized
 
+#: Half the pool for requests of half the size.
+HALF = sized(80, game_day.NUM_BLOCKS)
+
 
 @pytest.mark.parametrize(
-    "scenario",
+    ("scenario", "num_blocks"),
     [
-        pytest.param(game_day.exhaustion(*sized((48, 12), (80, 24))), id="exhaustion"),
-        pytest.param(game_day.fewer_sequences(sized(8, 16)), id="fewer-sequences"),
-        pytest.param(game_day.thrashing(sized(8, 16), (4, sized(8, 16))), id="thrashing"),
+        pytest.param(
+            game_day.exhaustion(*sized((40, 4, 32), (80, 24, 96))),
+            game_day.NUM_BLOCKS,
+            id="exhaustion",
+        ),
+        pytest.param(game_day.fewer_sequences(sized(8, 16), HALF), HALF, id="fewer-sequences"),
+        pytest.param(
+            game_day.thrashing(sized(8, 16), (4, sized(8, 16)), HALF), HALF, id="thrashing"
+        ),
     ],
 )
-def test_a_cache_too_small(scenario):
-    outcomes, wrong = game_day.run(scenario, start=start_server)
+def test_a_cache_too_small(scenario, num_blocks):
+    outcomes, wrong = game_day.run(scenario, game_day.tight_server(num_blocks), start=start_server)
     assert not wrong, outcomes
 
 
