@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -77,7 +78,12 @@ def _statuses(report: Path) -> dict[str, int]:
 
 
 def run(
-    num_malformed: int, max_examples: int, *, phases: str = "coverage,fuzzing", seed: int = 0
+    num_malformed: int,
+    max_examples: int,
+    *,
+    phases: str = "coverage,fuzzing",
+    seed: int = 0,
+    start: Callable[..., ServeProcess] = ServeProcess,
 ) -> dict[str, Any]:
     """Fuzz a server of quire-tiny; ``wrong`` must be empty.
 
@@ -86,11 +92,12 @@ def run(
         max_examples: Cases of schemathesis for each route in its fuzzing phase.
         phases: Of schemathesis.
         seed: Of the malformed requests.
+        start: Starts the server.
     """
     with (
         tempfile.TemporaryDirectory() as folder,
         # Some routes change what models there are: none of this machine's.
-        ServeProcess(SERVER, QUIRE_CACHE=folder, HF_HOME=folder, HF_HUB_OFFLINE="1") as server,
+        start(SERVER, QUIRE_CACHE=folder, HF_HOME=folder, HF_HUB_OFFLINE="1") as server,
     ):
         url = server.wait_ready()
         started = time.perf_counter()

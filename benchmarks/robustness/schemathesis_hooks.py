@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import schemathesis
+from hypothesis.configuration import set_hypothesis_home_dir
 
 from quire.server.http.errors import ErrorForm, error_form_of_path
+
+#: Tables of characters, which take seconds to make, are kept here, and not in the working folder.
+set_hypothesis_home_dir(Path(__file__).parents[2] / ".hypothesis")
 
 #: What the served model, or any here, cannot do.
 NOT_HERE = ("/infill", "/props", "/slots/")
