@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import random
 import tempfile
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -64,13 +65,20 @@ class Growth:
         return [after - before for before, after in zip(values, values[1:], strict=False)]
 
 
-def run(num_parts: int = 5, num_requests: int = 150, *, site: Path = SITE) -> Growth:
+def run(
+    num_parts: int = 5,
+    num_requests: int = 150,
+    *,
+    site: Path = SITE,
+    start: Callable[..., ServeProcess] = ServeProcess,
+) -> Growth:
     """Run a server under the same requests, part after part.
 
     Args:
         num_parts: The first fills caches; the others are judged.
         num_requests: Of each part.
         site: Folder whose ``sitecustomize.py`` runs in the server's processes.
+        start: Starts the server.
     """
     growth = Growth()
     questions = [
@@ -79,7 +87,7 @@ def run(num_parts: int = 5, num_requests: int = 150, *, site: Path = SITE) -> Gr
     ]
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        with ServeProcess(soak.SERVER, **growth_probe.environment(folder, site)) as server:
+        with start(soak.SERVER, **growth_probe.environment(folder, site)) as server:
             url = server.wait_ready()
             ids = {"server": server.popen.pid, "engine": server.engine().pid}
             for part in range(1, num_parts + 1):

@@ -16,6 +16,7 @@ import statistics
 import sys
 import time
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -129,16 +130,22 @@ async def _run(server: ServeProcess, seconds: float, concurrency: int, seen: Mea
     seen.errors += disturbed.wrong
 
 
-def run(seconds: float, concurrency: int, warmup: float) -> dict[str, Any]:
+def run(
+    seconds: float,
+    concurrency: int,
+    warmup: float,
+    start: Callable[..., ServeProcess] = ServeProcess,
+) -> dict[str, Any]:
     """Run a server under load.
 
     Args:
         seconds: Of load.
         concurrency: Clients; more than the server runs at once saturate it.
         warmup: First part whose memory does not count, in seconds: caches and buffers fill.
+        start: Starts the server.
     """
     seen = Measured()
-    with ServeProcess(SERVER) as server:
+    with start(SERVER) as server:
         server.wait_ready()
         begin = time.perf_counter()
         asyncio.run(_run(server, seconds, concurrency, seen))

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.robustness import growth, soak
+from tests.servers import start_server
 from tests.sizes import sized
 
 #: What a few seconds cannot show on a machine that others use as well.
@@ -19,10 +20,10 @@ MAX_GROWTH = {"server_mib": 24, "engine_mib": 64}
 
 
 def test_saturated_for_some_seconds():
-    seconds = sized(8.0, 25.0)
-    outcome = soak.run(seconds, 16, warmup=0.4 * seconds)
+    seconds = sized(6.0, 25.0)
+    outcome = soak.run(seconds, 16, warmup=0.4 * seconds, start=start_server)
     assert set(soak.problems(outcome)) <= ONLY_AT_LENGTH, outcome
-    assert outcome["requests"] > sized(15, 50) and outcome["left"] > 0, outcome
+    assert outcome["requests"] > sized(12, 50) and outcome["left"] > 0, outcome
     for name, limit in MAX_GROWTH.items():
         first, last = outcome[name]
         assert last - first < limit, outcome
@@ -31,9 +32,9 @@ def test_saturated_for_some_seconds():
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_nothing_is_kept_of_a_request():
-    seen = growth.run()
+    seen = growth.run(start=start_server)
     if seen.problems():  # What others do on the machine does not come twice; what is kept does.
-        seen = growth.run()
+        seen = growth.run(start=start_server)
     assert seen.problems() == [], seen
 
 
@@ -41,7 +42,8 @@ def test_nothing_is_kept_of_a_request():
 @pytest.mark.timeout(900)
 def test_a_server_that_keeps_something_of_each_request_is_caught():
     """Objects in the server; in the engine 1 KiB a step outside Python."""
-    seen = growth.run(sized(4, 5), sized(40, 60), site=Path(__file__).parent / "leaking")
+    leaking = Path(__file__).parent / "leaking"
+    seen = growth.run(sized(4, 5), sized(40, 60), site=leaking, start=start_server)
     found = {problem.partition(":")[0] for problem in seen.problems()}
     assert found >= {"server objects", "engine heap_kib"}, seen
 
