@@ -10,6 +10,7 @@ import json
 import shutil
 import subprocess
 
+import numpy as np
 import pytest
 
 from benchmarks import quality
@@ -30,10 +31,34 @@ TEXTS = [
     "Füße, 東京, 🦙 and ½",
     "<|im_start|>user\nWhat is a quire?<|im_end|>\n<|im_start|>assistant\n",
 ]
-SCRIPT = """
+#: Each script in a fork of one process that has imported llama.cpp's binding, half a core's second.
+RUNNER = """
+import json, os, sys, traceback
+import numpy, llama_cpp
+for line in sys.stdin:
+    script, arguments, output = json.loads(line)
+    pid = os.fork()
+    if not pid:
+        code = 1
+        try:
+            place = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+            os.dup2(place, 1), os.dup2(place, 2)
+            sys.argv[1:] = arguments
+            exec(compile(script, "script", "exec"), {"__name__": "__main__"})
+            code = 0
+        except SystemExit as end:
+            code = end.code or 0
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            sys.stdout.flush(), sys.stderr.flush()
+            os._exit(code)
+    print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), flush=True)
+"""
+GENERATE = """
 import json, sys
 from llama_cpp import Llama
-path, texts, num_tokens = json.loads(sys.stdin.read())
+path, texts, num_tokens = json.loads(sys.argv[1])
 model = Llama(path, n_ctx=256, n_threads=1, n_threads_batch=1, n_gpu_layers=0, verbose=False)
 result = []
 for text in texts:
@@ -50,21 +75,46 @@ print(json.dumps(result))
 
 
 @pytest.fixture(scope="module")
-def llama_cpp(peer_python):
+def peer(peer_python, tmp_path_factory):
+    """Return a function that runs a script with llama.cpp, and gives what it writes."""
+    output = tmp_path_factory.mktemp("peer") / "output"
+    with subprocess.Popen(
+        [peer_python, "-c", RUNNER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+
+        def run_script(script, *arguments):
+            words = [str(argument) for argument in arguments]
+            print(json.dumps([script, words, str(output)]), file=process.stdin, flush=True)
+            code, text = process.stdout.readline().strip(), output.read_text(errors="replace")
+            assert code == "0", (code, text[-2000:])
+            return text
+
+        yield run_script
+        process.stdin.close()
+
+
+@pytest.fixture(scope="module")
+def llama_cpp(peer):
     """Return a function that gives llama.cpp's (tokens, greedy continuation) of each text."""
 
     def ask(path, num_tokens):
-        done = subprocess.run(
-            [peer_python, "-c", SCRIPT],
-            input=json.dumps([str(path), TEXTS, num_tokens]),
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        assert done.returncode == 0, done.stderr[-2000:]
-        return json.loads(done.stdout.splitlines()[-1])
+        text = peer(GENERATE, json.dumps([str(path), TEXTS, num_tokens]))
+        return json.loads(text.splitlines()[-1])
 
     return ask
+
+
+@pytest.fixture
+def peer_logits(peer, tmp_path):
+    """Return a function for llama.cpp's, by one thread: its others would spin while they wait."""
+
+    def logits(path, windows):
+        tokens, out = tmp_path / "tokens.npy", tmp_path / "logits.npy"
+        np.save(tokens, windows.astype(np.int32))
+        peer(quality.PEER.read_text(), path, tokens, out, 1)
+        return np.load(out)
+
+    return logits
 
 
 def ours(path, small, num_tokens):
@@ -119,7 +169,7 @@ def test_recorded_ids_are_llama_cpps(peer_python):
         assert {name: found[i][index] for i, name in enumerate(names)} == recorded
 
 
-def test_quality_rises_with_the_bits_and_is_llama_cpps(peer_python, tiny, device, tmp_path):
+def test_quality_rises_with_the_bits_and_is_llama_cpps(peer, peer_logits, tiny, device, tmp_path):
     """Files of llama.cpp's quantizer in their order, none worse here than there.
 
     By divergence from float32: perplexities of five and six bits differ by less than their noise.
@@ -131,19 +181,13 @@ def test_quality_rises_with_the_bits_and_is_llama_cpps(peer_python, tiny, device
     divergences = []
     for kind in ("Q2_K", "Q3_K_M", "Q4_K_M", "Q5_K_M", "Q6_K", "Q8_0", "F16"):
         path = tmp_path / f"{kind}.gguf"
-        command = [peer_python, "-c", QUANTIZE, str(whole), str(path), kind, "1"]
-        subprocess.run(command, check=True, capture_output=True)
+        peer(QUANTIZE, whole, path, kind, 1)
         mine = quality.compare(quality.quire_logits(path, windows, {}), exact, windows)["kl"]
-        logits = peer_logits(peer_python, path, windows)[:, :, : exact.shape[2]]
+        logits = peer_logits(path, windows)[:, :, : exact.shape[2]]
         theirs = quality.compare(logits, exact, windows)["kl"]
         assert mine <= 1.05 * theirs + 1e-5, (kind, mine, theirs)
         divergences.append(mine)
     assert divergences == sorted(divergences, reverse=True)
-
-
-def peer_logits(peer_python, path, windows):
-    """Return llama.cpp's, by one thread: its others would spin while they wait."""
-    return quality.peer_logits(peer_python, path, windows, threads=1)
 
 
 def cut(folder, out, num_layers):
@@ -187,7 +231,7 @@ def few_layers(tmp_path_factory):
     ],
 )
 def test_files_of_few_bits_are_the_same_to_both(
-    kind, divergence, peer_python, few_layers, device, tmp_path
+    kind, divergence, peer_logits, few_layers, device, tmp_path
 ):
     """Both programs' logits: far from float32, near to each other but for 8-bit activations."""
     model, matrix, windows, exact = few_layers
@@ -195,7 +239,7 @@ def test_files_of_few_bits_are_the_same_to_both(
     command = ["convert", str(model), str(path), "--type", kind, "--imatrix", str(matrix)]
     assert run([*command, "--pure"] if kind == "mxfp4_moe" else command) == 0
     mine = quality.quire_logits(path, windows, {})
-    theirs = peer_logits(peer_python, path, windows)[:, :, : exact.shape[2]]
+    theirs = peer_logits(path, windows)[:, :, : exact.shape[2]]
     found = [quality.compare(logits, exact, windows) for logits in (mine, theirs)]
     assert found[0]["kl"] == pytest.approx(found[1]["kl"], rel=0.1)
     assert found[0]["perplexity"] == pytest.approx(found[1]["perplexity"], rel=0.01)
