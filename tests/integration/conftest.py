@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 import numpy as np
 import pytest
 
+from benchmarks import lattice_requests
 from benchmarks.equality import Condition, few_conditions
 from quire import LLM
 from quire.core.outputs import RequestOutput
@@ -34,6 +35,24 @@ def lattice(turn: int | None = None) -> list[Condition]:
     few = few_conditions()
     together = few[-2:] if turn is None else [few[-2:][turn % 2]]
     return sized(together, few)
+
+
+def turns(number: int, of: int) -> list[Condition]:
+    """Return what one of several models takes in turn: some alone, and all together.
+
+    With ``--all`` each alone, and all together both with chains and with trees.
+    """
+    few = few_conditions()
+    return sized([*few[:-2][number % of :: of], few[-2:][number // of % 2]], few)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _short_answers() -> Iterator[None]:
+    """Have answers of the lattice's requests be somewhat longer than a block of 8."""
+    with pytest.MonkeyPatch.context() as patch:
+        full = lattice_requests.NUM_OUTPUT_TOKENS
+        patch.setattr(lattice_requests, "NUM_OUTPUT_TOKENS", sized(12, full))
+        yield
 
 
 def share(kinds: Iterable[str], number: int, of: int, settings: dict[str, Any]) -> list[str]:

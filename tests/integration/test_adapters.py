@@ -68,8 +68,13 @@ def test_the_lattice_with_adapters(
     conditions = [replace(c, preempted=c.preempted and not c.warm) for c in few_conditions()]
     together = [replace(c, warm=False, streamed=False) for c in few_conditions() if c.preempted]
     conditions += [c for c in together if c not in conditions]
+    joined = [c for c in conditions if c.batched and c.chunked]
     if settings:  # of other weights and types: what all at once brings, with room and without
-        conditions = sized([c for c in conditions if c.batched and c.chunked], conditions)
+        conditions = sized([joined[0], joined[-1]], conditions)  # a chain and a tree
+    else:  # of two families: half of what each alone brings, and all at once
+        alone = [c for c in conditions if c not in joined]
+        number = ["tiny-llama", "tiny-mixtral"].index(family)
+        conditions = sized([*alone[number::2], *joined[number::2]], conditions)
     outcomes = check_lattice(
         checkpoint(family), conditions, device=device, adapters=folders, **settings
     )

@@ -8,12 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.equality import all_conditions, check_lattice, few_conditions
+from benchmarks import lattice_requests
+from benchmarks.equality import all_conditions, check_lattice
 from quire.models.hub import resolve_model
 from tests.covering import cover
-from tests.integration.conftest import FAMILIES, lattice
+from tests.integration.conftest import FAMILIES, lattice, turns
 from tests.sizes import sized
 from tools.random_checkpoint import PRESETS, random_checkpoint
+
+EMBEDDED = ["quire-tiny", "quire-tiny-vision"]
 
 
 @pytest.fixture
@@ -24,11 +27,18 @@ def native(device: str) -> str:
     return device
 
 
+@pytest.fixture
+def long(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With pictures requests have more room, and fill it with longer answers alone."""
+    monkeypatch.setattr(lattice_requests, "NUM_OUTPUT_TOKENS", sized(16, 20))
+
+
+@pytest.mark.usefixtures("long")
 @pytest.mark.parametrize("family", FAMILIES)
 def test_a_random_model_of_each_family(
     checkpoint: Callable[..., Path], native: str, family: str
 ) -> None:
-    outcomes = check_lattice(checkpoint(family), few_conditions(), device=native)
+    outcomes = check_lattice(checkpoint(family), turns(FAMILIES.index(family), 3), device=native)
     assert {o.condition.name: o.failures for o in outcomes if o.failures} == {}
 
 
@@ -60,9 +70,10 @@ def test_a_cache_of_4_bits(tmp_path: Path, native: str, family: str, block_size:
     assert {o.condition.name: o.failures for o in outcomes if o.failures} == {}
 
 
-@pytest.mark.parametrize("model", ["quire-tiny", "quire-tiny-vision"])
+@pytest.mark.usefixtures("long")
+@pytest.mark.parametrize("model", EMBEDDED)
 def test_embedded_models(native: str, model: str) -> None:
-    outcomes = check_lattice(resolve_model(model), few_conditions(), device=native)
+    outcomes = check_lattice(resolve_model(model), turns(EMBEDDED.index(model), 2), device=native)
     assert {o.condition.name: o.failures for o in outcomes if o.failures} == {}
 
 
