@@ -55,6 +55,12 @@ def _short_answers() -> Iterator[None]:
         yield
 
 
+@pytest.fixture
+def long_answers(_short_answers: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have them be longer: with pictures or a window requests have more room than they fill."""
+    monkeypatch.setattr(lattice_requests, "NUM_OUTPUT_TOKENS", sized(16, 20))
+
+
 def share(kinds: Iterable[str], number: int, of: int, settings: dict[str, Any]) -> list[str]:
     """Return the kinds of requests that one of several takes in turn; with ``--all`` all of them.
 

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import lattice_requests
 from benchmarks.equality import all_conditions, check_lattice
 from quire.models.hub import resolve_model
 from tests.covering import cover
@@ -27,13 +26,7 @@ def native(device: str) -> str:
     return device
 
 
-@pytest.fixture
-def long(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With pictures requests have more room, and fill it with longer answers alone."""
-    monkeypatch.setattr(lattice_requests, "NUM_OUTPUT_TOKENS", sized(16, 20))
-
-
-@pytest.mark.usefixtures("long")
+@pytest.mark.usefixtures("long_answers")
 @pytest.mark.parametrize("family", FAMILIES)
 def test_a_random_model_of_each_family(
     checkpoint: Callable[..., Path], native: str, family: str
@@ -70,7 +63,7 @@ def test_a_cache_of_4_bits(tmp_path: Path, native: str, family: str, block_size:
     assert {o.condition.name: o.failures for o in outcomes if o.failures} == {}
 
 
-@pytest.mark.usefixtures("long")
+@pytest.mark.usefixtures("long_answers")
 @pytest.mark.parametrize("model", EMBEDDED)
 def test_embedded_models(native: str, model: str) -> None:
     outcomes = check_lattice(resolve_model(model), turns(EMBEDDED.index(model), 2), device=native)

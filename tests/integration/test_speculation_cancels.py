@@ -22,8 +22,8 @@ METHODS: list[dict[str, Any]] = [
     {"method": "ngram"},
     {"method": "eagle3", "tree_width": 3, "tree_depth": 4, "num_speculative_tokens": 11},
 ]
-#: In 140 some forty requests come, and as asserted below are cancelled, preempted and drafted for.
-ROUNDS = sized(140, 1000)
+#: In 80 some twenty requests come, and as asserted below are cancelled, preempted and drafted for.
+ROUNDS = sized(80, 1000)
 
 
 @pytest.mark.parametrize("method", METHODS, ids=lambda method: "-".join(map(str, method.values())))

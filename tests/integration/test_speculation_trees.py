@@ -87,8 +87,8 @@ def test_answers_are_the_same(
     # Of nine settings each method has three, and each kind one or two, with different methods.
     taken = sized([methods[number % 3]], methods)
     # Without a cache each step computes all anew; what is to be preempted has to grow.
-    few = {"use_cache": 30, "num_gpu_blocks_override": 60}
-    num_tokens = sized(next((few[name] for name in settings if name in few), 40), 60)
+    few = {"use_cache": 20, "num_gpu_blocks_override": 60}
+    num_tokens = sized(next((few[name] for name in settings if name in few), 24), 60)
     for method in taken:
         llm = create(**settings, speculative_config=with_tree(method, tree))
         for kind in share(KINDS, number + number // 3, len(KINDS), settings):
@@ -107,7 +107,7 @@ def test_a_tree_holds_longer_than_a_chain_of_its_depth(
 ) -> None:
     """SPD-14: the mean accepted length is at least that of a chain as deep."""
     own = [
-        SamplingParams(temperature=t, seed=1, max_tokens=sized(40, 100), ignore_eos=True)
+        SamplingParams(temperature=t, seed=1, max_tokens=sized(30, 100), ignore_eos=True)
         for t in (0.0, 0.0, 0.7, 0.7)
     ]
     expected = results(plain_answers(TINY, PROMPTS, own))
@@ -166,7 +166,10 @@ def test_windows(create: Create, tmp_path: Path, window: int) -> None:
     random_checkpoint(tmp_path / "target", config)
     method = {"method": "self", "quantization": "int8", "adaptive": False}
     prompts = [[5, 9, 3, 200, 31] * 9, [7, 7, 1]]
-    own = [SamplingParams(temperature=0.9, seed=i, max_tokens=60, ignore_eos=True) for i in (1, 2)]
+    own = [
+        SamplingParams(temperature=0.9, seed=i, max_tokens=sized(40, 60), ignore_eos=True)
+        for i in (1, 2)
+    ]
     for settings in ({}, {"kv_cache_dtype": "bfloat16", "block_size": 8}):
         expected = create(tmp_path / "target", **settings).generate(prompts, own)
         for tree in TREES.values():
