@@ -14,6 +14,7 @@ from benchmarks.equality import Condition, few_conditions
 from quire import LLM
 from quire.core.outputs import RequestOutput
 from quire.engine.prefill_policy import PrefillPolicy
+from tests import preforked
 from tests.sizes import sized
 from tools.random_checkpoint import PRESETS
 
@@ -114,6 +115,12 @@ def plain_answers(device: str, small: dict[str, Any]) -> Callable[..., list[Requ
         return once(compute, "plain", model, prompts, params, chats, numeric)
 
     return answer
+
+
+@pytest.fixture
+def ranks_have_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fork ranks from a process that has imported torch, for longer than they compute with it."""
+    monkeypatch.setattr(preforked, "_OF_TORCH", {"-c", "-m"})  # all of them
 
 
 @pytest.fixture

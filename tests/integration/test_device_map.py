@@ -43,6 +43,7 @@ def generate(model: Path, prompt: list[int], **settings: Any) -> tuple[Any, dict
         return answer.outputs[0].token_ids, llm.engine.stats()
 
 
+@pytest.mark.usefixtures("ranks_have_torch")
 @pytest.mark.parametrize(("name", "settings"), MODELS, ids=str)
 def test_a_model_that_the_first_device_does_not_hold(
     checkpoint: Callable[..., Path], tmp_path: Path, name: str, settings: dict[str, Any]

@@ -100,7 +100,9 @@ def one_pair(checkpoint: Callable[..., Any], device: str, small: Any) -> Iterato
 
 def of(name: str, **settings: Any) -> SamplingParams:
     constraint = StructuredOutputs(**CONSTRAINTS[name])
-    return SamplingParams(**{"max_tokens": 120, "structured_outputs": constraint, **settings})
+    return SamplingParams(
+        **{"max_tokens": sized(90, 120), "structured_outputs": constraint, **settings}
+    )
 
 
 @pytest.mark.parametrize("model", MODELS)
@@ -167,7 +169,7 @@ def test_a_batch_under_each_schedule(
         pytest.skip("the reference does not promise equal bits")
     pair = create_pair(**settings)
     mixed = [of(name, seed=i, n=1 + i % 2) for i, name in enumerate(CONSTRAINTS)]
-    mixed += [SamplingParams(max_tokens=40, seed=9, ignore_eos=True)] * 3
+    mixed += [SamplingParams(max_tokens=sized(20, 40), seed=9, ignore_eos=True)] * 3
     prompts = [PROMPTS[i % 3] * (1 + i % 2) for i in range(len(mixed))]
     pair.equal(prompts, mixed)
     assert pair.num_forced > 50

@@ -280,6 +280,7 @@ def test_a_killed_rank_is_named_and_none_is_left() -> None:
     assert not [p for p in ranks if p.is_running() and p.status() != psutil.STATUS_ZOMBIE]
 
 
+@pytest.mark.usefixtures("ranks_have_torch")
 def test_stages_on_different_backends() -> None:
     """The tokens of one backend, and log-probabilities as close as those of the other one."""
     pytest.importorskip("torch")

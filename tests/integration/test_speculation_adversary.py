@@ -18,11 +18,12 @@ from quire.models.hub import ASSETS
 from quire.models.safetensors_file import SafetensorsFile
 from quire.speculative.controller import CHOICE_STEPS
 from tests.draft_heads import medusa_tensors, normal, write_head
+from tests.sizes import sized
 
 TINY = ASSETS / "quire-tiny"
 EAGLE3 = ASSETS / "quire-tiny-heads" / "eagle3"
 PROMPT = "Once upon a time, there was a little girl who"
-NUM_TOKENS, MOST_ROUNDS, LONGEST = 400, 50, 8
+NUM_TOKENS, MOST_ROUNDS, LONGEST = sized(200, 400), 50, 8
 LATER = SamplingParams(temperature=0.0, max_tokens=NUM_TOKENS, ignore_eos=True)
 
 Create = Callable[..., LLM]

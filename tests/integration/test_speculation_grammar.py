@@ -16,6 +16,7 @@ from quire.runner import mask_threads
 from quire.runner.grammar_lookahead import GrammarLookahead
 from quire.text.grammar import SequenceMatcher
 from tests.integration.conftest import share
+from tests.sizes import sized
 
 CALL = {
     "type": "object",
@@ -61,7 +62,9 @@ def patient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def of(name: str, **settings: Any) -> SamplingParams:
     constraint = StructuredOutputs(**CONSTRAINTS[name])
-    return SamplingParams(**{"max_tokens": 120, "structured_outputs": constraint, **settings})
+    return SamplingParams(
+        **{"max_tokens": sized(80, 120), "structured_outputs": constraint, **settings}
+    )
 
 
 def run(llm: LLM, params: list[SamplingParams]) -> tuple[list[Any], int]:
@@ -135,7 +138,7 @@ def test_a_batch_of_all_kinds(create_llm: Create) -> None:
     ]
     work += [SamplingParams(max_tokens=40, seed=9, ignore_eos=True, logprobs=1)] * 3
     expected, num_steps = run(create_llm(), work)
-    for settings in ({}, {"num_gpu_blocks_override": 40, "looks_ahead": False},
+    for settings in ({}, {"num_gpu_blocks_override": sized(30, 40), "looks_ahead": False},
                      {"max_num_batched_tokens": 24, "block_size": 8}, {"threads": 2}):  # fmt: skip
         llm = create_llm(**settings)
         counts = propose(llm, expected, 0.8)

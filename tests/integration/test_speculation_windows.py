@@ -54,7 +54,9 @@ def test_answers_are_the_same(
     random_checkpoint(target, config)
     vocabulary = read_vocabulary(target)
     own = [
-        SamplingParams(temperature=t, seed=i, n=n, max_tokens=70, ignore_eos=True, logprobs=1)
+        SamplingParams(
+            temperature=t, seed=i, n=n, max_tokens=sized(40, 70), ignore_eos=True, logprobs=1
+        )
         for i, (t, n) in enumerate([(0.0, 1), (0.2, 2), (0.9, 1)])
     ]
     expected = results(create_llm(target, **settings).generate(PROMPTS, own))
@@ -72,5 +74,5 @@ def test_answers_are_the_same(
                 sum(v for k, v in stats.items() if k.startswith(f"spec_decode_num_{stem}{{"))
                 for stem in ("draft_tokens", "accepted_tokens")
             ]
-            assert counts[0] > 300 and counts[1] > 0, (kind, shape, counts)
+            assert counts[0] > sized(150, 300) and counts[1] > 0, (kind, shape, counts)
             assert stats['num_kv_blocks{state="used"}'] == 0
