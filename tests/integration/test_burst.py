@@ -9,9 +9,10 @@ import pytest
 
 from quire import LLM, SamplingParams
 from quire.core.step import SchedulerOutput
+from tests.integration.conftest import once
 from tests.sizes import sized
 
-NUM_REQUESTS, NUM_OUTPUT_TOKENS = 1024, sized(12, 24)
+NUM_REQUESTS, NUM_OUTPUT_TOKENS = 1024, sized(10, 24)
 
 
 def serve(llm: LLM, work: list[list[int]]) -> tuple[dict[int, list[int]], int]:
@@ -55,7 +56,9 @@ def test_a_thousand_run_at_once_and_their_tokens_stay(
         "num_gpu_blocks_override": 1 + 4 * NUM_REQUESTS,
         "takes_more": True,
     }
-    expected, most = serve(create_llm(**settings, mixed_prefill_tokens=112), work)
+    expected, most = once(
+        lambda: serve(create_llm(**settings, mixed_prefill_tokens=112), work), "as many end"
+    )
     assert most < NUM_REQUESTS / 2
     found, most = serve(create_llm(**settings, target_itl_ms=target_itl_ms), work)
     assert most == NUM_REQUESTS
