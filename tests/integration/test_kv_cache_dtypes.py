@@ -14,6 +14,7 @@ from quire import LLM, SamplingParams
 from quire.core.errors import ConfigError
 from quire.core.memory_budget import format_bytes
 from quire.models.hub import resolve_model
+from tests.sizes import sized
 from tools.random_checkpoint import PRESETS, random_checkpoint
 
 #: Name to bits of an element, scales included, where a head has 32 elements.
@@ -33,7 +34,7 @@ def test_perplexity_is_within_half_a_percent_in_8_bits(device: str) -> None:
     found = {}
     for dtype in ("float32", "bfloat16", *NARROW):
         llm = LLM(kv_cache_dtype=dtype, device=device, threads=1, kv_cache_memory_bytes=32 * MIB)
-        found[dtype] = perplexity(llm, held_out_ids(llm)[:2048])
+        found[dtype] = perplexity(llm, held_out_ids(llm)[: sized(1024, 2048)])
         llm.shutdown()
     assert 1.0 < found["float32"] < 3.0
     for dtype in NARROW:

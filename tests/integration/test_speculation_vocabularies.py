@@ -141,7 +141,7 @@ def test_answers_go_on_where_the_draft_ends(
 def test_rejection_keeps_the_distribution(
     create: Create, drafts: dict[int, Path], way: str
 ) -> None:
-    num = sized(60, 100)  # of 15 sequences: of more at once, few rows are left for proposals
+    num = sized(40, 100)  # of 15 sequences: of more at once, few rows are left for proposals
     settings: dict[str, Any] = {"temperature": 1.8, "top_k": 8, "n": 15}
     own = [SamplingParams(max_tokens=3, ignore_eos=True, seed=i, **settings) for i in range(num)]
     method = draft_model(2, drafts[300], vocabulary=way, acceptance="rejection")
