@@ -47,7 +47,7 @@ def turns(number: int, of: int) -> list[Condition]:
     return sized([*few[:-2][number % of :: of], few[-2:][number // of % 2]], few)
 
 
-@pytest.fixture(scope="session", autouse=True)
+@pytest.fixture(scope="module", autouse=True)
 def _short_answers() -> Iterator[None]:
     """Have answers of the lattice's requests be somewhat longer than a block of 8."""
     with pytest.MonkeyPatch.context() as patch:

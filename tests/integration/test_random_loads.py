@@ -94,7 +94,7 @@ def test_every_request_ends_as_it_would_alone(
     folder = checkpoint(family)
     alone = create_llm(folder, enable_prefix_caching=False)
     num_preemptions = 0.0
-    for seed in range(sized(4, 8)):
+    for seed in range(sized(3, 8)):
         rnd = random.Random(seed)
         settings = random_settings(rnd)
         llm = create_llm(folder, looks_ahead=seed % 4 == 0, takes_more=seed % 2 == 0, **settings)

@@ -16,6 +16,7 @@ import psutil
 import pytest
 from safetensors.numpy import save_file
 
+from benchmarks import lattice_requests
 from benchmarks.equality import Condition, check_lattice, run_baseline
 from quire import LLM, LoRARequest, SamplingParams
 from quire.core.errors import EngineDeadError
@@ -51,7 +52,8 @@ def failures(
     folder: Path, conditions: list[Condition], varied: dict[str, Any], **settings: Any
 ) -> dict[str, tuple[str, ...]]:
     """Return what is other than on one rank by condition."""
-    baseline = once(lambda: run_baseline(folder, **settings), "baseline", folder, settings)
+    asked = folder, lattice_requests.NUM_OUTPUT_TOKENS, settings
+    baseline = once(lambda: run_baseline(folder, **settings), "baseline", *asked)
     outcomes = check_lattice(folder, conditions, varied=varied, baseline=baseline, **settings)
     return {o.condition.name: o.failures for o in outcomes if o.failures}
 

@@ -20,6 +20,7 @@ from tests.preforked import children
 from tests.robustness.conftest import SHORT, Crowd, ask, is_ready, wait_for
 from tests.served_engines import answers, free_port, total, wait_until_used
 from tests.servers import start_server
+from tests.sizes import sized
 from tools.random_checkpoint import PRESETS, random_checkpoint
 from tools.serve_process import ServeProcess
 
@@ -189,7 +190,7 @@ def test_a_prompt_computed_on_another_machine_is_found_on_this_one(tiny_server, 
     body = {"max_tokens": 12, "temperature": 0, "ignore_eos": True}
     one = tiny_server.address
     expected = [ask(one, {**body, "prompt": f"{i} {text}"}).text for i in range(4)]
-    others = Crowd(address, [{**body, "prompt": "Tell", "max_tokens": 1000}] * 3)
+    others = Crowd(address, [{**body, "prompt": "Tell", "max_tokens": sized(400, 1000)}] * 3)
     others.wait_until_running()
     found = [ask(address, {**body, "prompt": f"{i} {text}"}).text for i in range(4)]
     assert found == expected

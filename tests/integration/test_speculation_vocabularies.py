@@ -109,11 +109,11 @@ def test_one_stream_takes_fewer_steps(
 def test_chats_long_prompts_and_other_scripts(create: Create, drafts: dict[int, Path]) -> None:
     """Special tokens in the middle, prompts of several drafting steps, characters cut in tokens."""
     messages = [
-        {"role": "user", "content": "The dog ran to the park and played. " * sized(60, 120)},
+        {"role": "user", "content": "The dog ran to the park and played. " * sized(40, 120)},
         {"role": "assistant", "content": "\u00c4rger, na\u00efve \u65e5\u672c\u8a9e \U0001f600!"},
         {"role": "user", "content": "Tell me a story about the dog."},
     ]
-    own = SamplingParams(temperature=0.8, seed=3, max_tokens=sized(30, 60), ignore_eos=True)
+    own = SamplingParams(temperature=0.8, seed=3, max_tokens=sized(20, 60), ignore_eos=True)
     cut = [*range(20, 60), 200, 201]  # bytes that are no characters
     expected = create().chat([messages], own), create().generate([cut], own)
     for way in WAYS:
