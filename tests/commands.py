@@ -30,7 +30,7 @@ from pathlib import Path
 import psutil
 
 import quire
-from tests.preforked import READ_EARLY, Preforked, children
+from tests.preforked import READ_EARLY, Preforked, begins_with, children
 
 COMMAND = [sys.executable, "-m", "quire.cli.main"]
 #: As on a terminal of 100 columns without colours; one thread, as tests run one for each core.
@@ -39,7 +39,7 @@ SETTINGS = {"OMP_NUM_THREADS": "1", "NO_COLOR": "1", "COLUMNS": "100"}
 FORKED = {"run", "serve"}
 #: Read by the hub's library when it is imported.
 _EARLY = ("HF_", "HUGGINGFACE", *READ_EARLY)
-_EARLY_VALUES = {name: value for name, value in os.environ.items() if name.startswith(_EARLY)}
+_EARLY_VALUES = {name: value for name, value in os.environ.items() if begins_with(name, _EARLY)}
 _PIPE_BYTES = 60_000
 
 Done = subprocess.CompletedProcess
@@ -53,7 +53,7 @@ def environment(**settings: str) -> dict[str, str]:
 def bare_environment(**settings: str) -> dict[str, str]:
     """Return the same without what a person has set: a home, a hub, a package index."""
     kept = ("PATH", "SYSTEMROOT", *READ_EARLY)
-    own = {name: value for name, value in os.environ.items() if name.startswith(kept)}
+    own = {name: value for name, value in os.environ.items() if begins_with(name, kept)}
     return {**own, **SETTINGS, **settings}
 
 
@@ -70,13 +70,19 @@ def run_quire(
         **settings: Variables added to the environment.
     """
     variables = environment(**settings)
-    early = {k: v for k, v in variables.items() if k.startswith(_EARLY) and k not in SETTINGS}
-    known = {k: v for k, v in _EARLY_VALUES.items() if k not in SETTINGS}
-    if args[:1] and args[0] in FORKED or early != known:
+    if args[:1] and args[0] in FORKED or changed_early(variables):
         return fork_quire(*args, stdin=stdin, cwd=cwd, timeout=timeout, **settings)
     with _Streams(stdin) as streams, _process_state(args, variables, cwd), _nothing_left():
         code = _main()
     return Done([*COMMAND, *args], code, *streams.texts)
+
+
+def changed_early(variables: Mapping[str, str]) -> dict[str, tuple[str | None, str | None]]:
+    """Return the variables of a command that modules here have read otherwise: then and now."""
+    early = {name: value for name, value in variables.items() if begins_with(name, _EARLY)}
+    names = (early.keys() | _EARLY_VALUES.keys()) - SETTINGS.keys()
+    rows = {name: (_EARLY_VALUES.get(name), early.get(name)) for name in names}
+    return {name: row for name, row in rows.items() if row[0] != row[1]}
 
 
 def fork_quire(

@@ -47,9 +47,10 @@ from typing import IO, Any
 import psutil
 
 ROOT = Path(__file__).parents[1]
-#: Beginnings of the variables that are read when an interpreter starts or a module is imported.
+#: Beginnings of the variables that are read when an interpreter starts or a module is imported;
+#: one with a ``=`` is a whole name.
 READ_EARLY = (
-    *("COV", "GLIBC", "LANG", "LC_", "LD_", "MALLOC_", "MKL_", "OMP_", "OPENBLAS_"),
+    *("COV", "GLIBC", "LANG=", "LANGUAGE=", "LC_", "LD_", "MALLOC_", "MKL_", "OMP_", "OPENBLAS_"),
     *("PROMETHEUS", "PYTHON", "QUIRE_CPU_ISA", "QUIRE_LOG_LEVEL"),
 )
 #: Name of the processes that fork children of another one.
@@ -261,8 +262,13 @@ _adopting = _Adopting()
 _origins: dict[tuple[Any, ...], Origin] = {}
 
 
+def begins_with(name: str, beginnings: tuple[str, ...]) -> bool:
+    """Return whether a variable is one of those that :data:`READ_EARLY` writes so."""
+    return f"{name}=".startswith(beginnings)
+
+
 def _early(environment: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
-    found = [row for row in environment.items() if row[0].startswith(READ_EARLY)]
+    found = [row for row in environment.items() if begins_with(row[0], READ_EARLY)]
     return tuple(sorted(row for row in found if row[0] != "PYTHONPATH"))  # forks do what it says
 
 
@@ -278,7 +284,7 @@ def _origin(environment: Mapping[str, str], args: Sequence[str]) -> Origin:
     early = _early(environment)
     if (modules, early) not in _origins:
         control, theirs = socket.socketpair()
-        plain = {k: v for k, v in os.environ.items() if not k.startswith(READ_EARLY)}
+        plain = {k: v for k, v in os.environ.items() if not begins_with(k, READ_EARLY)}
         with theirs:
             process = subprocess.Popen(
                 [sys.executable, "-c", _CODE, str(theirs.fileno()), *modules],

@@ -14,12 +14,18 @@ from quire.cli.engine_flags import config_fields
 from quire.cli.main import COMMANDS
 from quire.core import machine_speed
 from quire.server.options import ServerOptions
+from tests.commands import changed_early, environment
 
 
 def test_help_lists_every_command(quire):
     result = quire("--help")
     assert result.returncode == 0
     assert all(f"\n  {name} " in result.stdout for name in COMMANDS)
+
+
+def test_no_test_has_changed_what_commands_read_at_their_start():
+    """Else each command of the suite's would run in a process of its own, and import torch anew."""
+    assert changed_early(environment()) == {}
 
 
 def test_help_imports_nothing_heavy():
