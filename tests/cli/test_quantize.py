@@ -17,6 +17,7 @@ from quire.models.tensor_source import open_tensors
 from quire.quantizing.output import write_weights
 from quire.quantizing.unfinished import stored_data
 from tests.quantizing.stored_values import FEW, files_of, quantized_names, values_of
+from tests.sizes import sized
 
 TINY = resolve_model("quire-tiny")
 ONE = ("--threads", "1")
@@ -32,7 +33,7 @@ def quantize(source: Path | str, out: Path, *options: str) -> int:
 def heldout(tmp_path_factory):
     """The beginning of quire-tiny's held-out text."""
     path = tmp_path_factory.mktemp("text") / "heldout.txt"
-    path.write_text((TINY / "eval" / "heldout.txt").read_text()[:12_000])
+    path.write_text((TINY / "eval" / "heldout.txt").read_text()[: sized(5_000, 12_000)])
     return path
 
 
@@ -57,7 +58,7 @@ def test_eight_bits_cost_next_to_nothing(ratio):
 
 
 def test_gptq_costs_less_than_rounding(ratio):
-    few = ("--samples", "16", "--sample-length", "256")
+    few = ("--samples", sized("8", "16"), "--sample-length", "256")
     rounded = ratio("--method", "rtn", "--bits", "3")
     assert rounded > 1.02
     assert ratio("--method", "gptq", "--bits", "3", *few) - 1 < 0.7 * (rounded - 1)

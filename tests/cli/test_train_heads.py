@@ -7,10 +7,16 @@ import pytest
 
 from quire.cli.train_heads import train_heads
 from quire.core.errors import ConfigError
+from tests.sizes import sized
 
 torch = pytest.importorskip("torch")
 
-SHORT = ("--minutes", "0.03", "--num-prompts", "40", "--max-tokens", "16", "--threads", "1")
+#: A step at least, and a held-out answer.
+FEW = sized(
+    ("--minutes", "0.003", "--num-prompts", "20", "--max-tokens", "8"),
+    ("--minutes", "0.03", "--num-prompts", "40", "--max-tokens", "16"),
+)
+SHORT = (*FEW, "--threads", "1")
 
 
 @pytest.fixture(scope="module")

@@ -18,7 +18,7 @@ from tools.quire_tiny_vision.evaluate import examples, measure, messages
 #: Shares of right answers that the model must reach; the model card has those that it does.
 LEAST = {"colour": 0.95, "shape": 0.95, "both": 0.9}
 #: Of each kind; a wrong one in twenty is as many as may be.
-NUM_MEASURED, NUM_SERVED = sized(40, 100), sized(8, 20)
+NUM_MEASURED, NUM_SERVED = sized(20, 100), sized(3, 20)
 
 
 @pytest.fixture(scope="module")

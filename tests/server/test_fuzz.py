@@ -12,6 +12,7 @@ from quire.protocol.anthropic import AnthropicRequest
 from quire.protocol.chat_completion import ChatCompletionRequest
 from quire.protocol.completion import CompletionRequest
 from quire.protocol.responses import ResponsesRequest
+from tests.sizes import sized
 
 #: How long an answer is; values of their own, so that the test stays quick.
 LENGTHS = {"max_tokens", "max_completion_tokens", "max_output_tokens", "n"}
@@ -109,7 +110,7 @@ def test_no_value_breaks_the_server(live, path, base, strategy):
     seen = set()
 
     @settings(
-        max_examples=150,
+        max_examples=sized(50, 150),
         deadline=None,
         derandomize=True,
         suppress_health_check=list(HealthCheck),
