@@ -103,7 +103,7 @@ def test_who_shares_what_was_given_up_computes_it(start):
 
 
 @settings(
-    max_examples=sized(40, 150),
+    max_examples=sized(20, 150),
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )

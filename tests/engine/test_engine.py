@@ -146,7 +146,7 @@ def test_random_load(start, unpaged, seed):
     expected: dict[tuple[str, int], list[int]] = {}
     aborted: set[str] = set()
     prefixes = [prompt_of(30, 100), prompt_of(30, 101)]
-    for number in range(25):
+    for number in range(sized(15, 25)):
         for _ in range(rng.randint(0, 4)):
             if run.engine.has_unfinished_requests():
                 run.step()

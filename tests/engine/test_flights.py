@@ -351,7 +351,7 @@ def test_random_arrivals_and_endings(start, num_stages, executor):
 
     Staged.make, Staged.num_stages, Staged.executor = staticmethod(start), num_stages, executor
     Staged.TestCase.settings = settings(
-        max_examples=sized(12, 40),  # of each of twelve
+        max_examples=sized(7, 40),  # of each of twelve
         stateful_step_count=25,
         deadline=None,
         suppress_health_check=list(HealthCheck),

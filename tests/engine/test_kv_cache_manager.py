@@ -361,9 +361,9 @@ class WindowMachine(CacheMachine):
     window = 6
 
 
-# 40 x 70 = 2,800 steps, and 11,200 in full; `test_the_state_machine_notices_mistakes` in either.
+# 20 x 70 = 1,400 steps, and 11,200 in full; `test_the_state_machine_notices_mistakes` in either.
 BOUNDS = settings(
-    max_examples=sized(40, 160),
+    max_examples=sized(20, 160),
     stateful_step_count=70,
     deadline=None,
     derandomize=True,

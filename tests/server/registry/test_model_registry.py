@@ -18,6 +18,7 @@ from quire.server.registry.engines import RegisteredEngine
 from quire.server.registry.model_registry import ModelRegistry, RegisteredModel
 from quire.server.registry.model_table import Entry, ModelTable
 from tests.server.conftest import ScriptedEngine
+from tests.sizes import sized
 
 
 class Loads:
@@ -258,7 +259,7 @@ async def test_draining_lets_nobody_in_and_gives_up_loads(registry):
     assert loads.alive == []
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", range(sized(15, 40)))
 async def test_any_order_of_requests_unloads_and_failures(registry, seed):
     """Each request is answered by the model that it named or refused; memory is never exceeded."""
     rng = random.Random(seed)

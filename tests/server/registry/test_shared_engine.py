@@ -11,6 +11,7 @@ import pytest
 from quire.models.manifests import Preset
 from quire.models.store import Store
 from tests.servers import start_server
+from tests.sizes import sized
 
 BASE = "quire-tiny"
 #: A second engine would not fit: its process alone takes 160 MiB.
@@ -92,7 +93,7 @@ def test_a_preset_and_its_base_have_one_engine(serve, cache):
     server = serve(BASE, *ON_DEMAND)
     url = server.wait_ready()
     with ThreadPoolExecutor(12) as pool:
-        asked = [(name, pool.submit(ask, url, name, **NAMES[name])) for name in [*NAMES] * 8]
+        asked = [(name, pool.submit(ask, url, name, **NAMES[name])) for name in [*NAMES] * sized(4, 8)]
         for name, reply in asked:
             assert answer(reply.result()) == expected[name], name
     engine = server.engine()
