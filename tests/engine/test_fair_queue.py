@@ -59,7 +59,7 @@ kinds = st.lists(st.tuples(st.integers(1, MAX_PROMPT), st.integers(1, MAX_OUTPUT
 
 # The fixture makes a fresh run at each call.
 @settings(
-    max_examples=sized(10, 25),
+    max_examples=sized(6, 25),
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
@@ -225,7 +225,7 @@ def least(queue, waiting):
     return min(heads.values(), key=rank, default=None)
 
 
-@settings(max_examples=sized(30, 100))
+@settings(max_examples=sized(15, 100))
 @given(st.randoms(use_true_random=False), st.integers(1, 12))
 def test_the_next_one_is_the_least_of_all(rng, num_clients):
     clients = [Client(f"c{i}", rng.choice([0.5, 1.0, 3.0])) for i in range(num_clients)]

@@ -16,6 +16,7 @@ from quire.engine.request import RequestStatus, sequence_seed
 from tests.engine.conftest import Run, VirtualClock, model_config
 from tests.engine.paged_executor import oracle
 from tests.engine.tiered_executor import TieredExecutor
+from tests.sizes import sized
 
 GREEDY = SamplingParams(temperature=0.0, ignore_eos=True)
 
@@ -208,4 +209,6 @@ class TierMachine(RuleBasedStateMachine):
 
 
 TestTierMachine = TierMachine.TestCase
-TestTierMachine.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+TestTierMachine.settings = settings(
+    max_examples=sized(25, 60), stateful_step_count=40, deadline=None
+)

@@ -170,7 +170,7 @@ def serve_short_prompts(
         run.step()
     arrivals = [(0.5 + 0.001 * i, f"long{i}", length, 1) for i, length in enumerate(long_lengths)]
     time = 0.0
-    for number in range(sized(80, 150)):
+    for number in range(150):
         time += rng.expovariate(20)
         arrivals.append((time, f"short{number}", 20, 8))
     run.gaps, last = [], None

@@ -16,7 +16,7 @@ from tools.hostile_grammars import KINDS, hostile_grammar
 
 CHAT = "/v1/chat/completions"
 HELLO = [{"role": "user", "content": "Hi"}]
-NUM_TOKENS = 3000
+NUM_TOKENS = sized(1500, 3000)
 #: Longer silence of the stream would be a frozen engine, on the slowest of machines too.
 SILENT_SECONDS = 20.0
 #: One of each kind, or enough that some occur more often.
@@ -48,7 +48,8 @@ def stream(address: str) -> int:
 @pytest.mark.slow
 def test_a_neighbour_streams_on(folder: Path) -> None:
     """24 of such grammars stopped everybody for 15 seconds, or had the watchdog end them."""
-    flags = ["--memory", "64MiB", "--max-num-seqs", "16", "--grammar-compilation-timeout", "1"]
+    timeout = ["--grammar-compilation-timeout", sized("0.5", "1")]
+    flags = ["--memory", "64MiB", "--max-num-seqs", "16", "--threads", "1", *timeout]
     with start_server([str(folder), *flags]) as server, ThreadPoolExecutor(9) as pool:
         address = server.wait_ready()
         neighbour = pool.submit(stream, address)

@@ -93,7 +93,8 @@ def test_a_preset_and_its_base_have_one_engine(serve, cache):
     server = serve(BASE, *ON_DEMAND)
     url = server.wait_ready()
     with ThreadPoolExecutor(12) as pool:
-        asked = [(name, pool.submit(ask, url, name, **NAMES[name])) for name in [*NAMES] * sized(4, 8)]
+        names = [*NAMES] * sized(4, 8)
+        asked = [(name, pool.submit(ask, url, name, **NAMES[name])) for name in names]
         for name, reply in asked:
             assert answer(reply.result()) == expected[name], name
     engine = server.engine()
