@@ -8,6 +8,7 @@ import pytest
 
 from quire.core.sampling_params import SamplingParams
 from tests.engine.staged_executor import StagedExecutor
+from tests.sizes import sized
 
 
 @pytest.mark.parametrize("num_plans", [1, 4, 5, 8, 27])
@@ -55,7 +56,7 @@ def test_no_stage_is_idle_while_there_are_as_many_decodes(start, num_stages, num
     """Decodes are divided evenly, whatever their number: plans differ by one at most."""
     run = start(executor_class=StagedExecutor, stages=[1.0] * num_stages, max_num_seqs=64)
     for number in range(num_requests):
-        run.add(f"r{number}", [number] * 8, max_tokens=40)
+        run.add(f"r{number}", [number] * 8, max_tokens=sized(24, 40))
     run.finish()
     end = run.clock.now
     assert run.executor.gaps(4 * num_stages, end - 3 * num_stages) == []

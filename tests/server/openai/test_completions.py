@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from tests.sizes import sized
+
 PROMPT = "Once upon a time"
 
 
@@ -83,14 +85,15 @@ def test_streamed_is_whole(live, echo):
 
 
 def test_a_streamed_echo_of_a_prompt_that_takes_several_steps(live):
-    fields = {"prompt": "ab " * 1500, "echo": True, "logprobs": 0, "n": 2, "seed": 1}
+    num_words = sized(800, 1500)  # of three tokens each; a step has 2,048
+    fields = {"prompt": "ab " * num_words, "echo": True, "logprobs": 0, "n": 2, "seed": 1}
     whole = create(live, **fields)
     found = [[], []]
     for chunk in create(live, stream=True, **fields):
         for choice in chunk.choices:
             found[choice.index] += choice.logprobs.token_logprobs
     assert found == [choice.logprobs.token_logprobs for choice in whole.choices]
-    assert all(len(logprobs) > 4500 for logprobs in found)
+    assert all(len(logprobs) > 3 * num_words > 2048 for logprobs in found)
 
 
 def test_logprobs(live):

@@ -16,6 +16,7 @@ from quire.server.registry.model_table import (
     ModelState,
     ModelTable,
 )
+from tests.sizes import sized
 
 
 def table(budget=100, **sizes):
@@ -245,7 +246,7 @@ class World:
 ACTIONS = ["come", "come", "release", "loaded", "failed", "unloaded", "leave", "unload", "time"]
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=sized(150, 400), deadline=None)
 @given(
     st.lists(st.integers(10, 90), min_size=2, max_size=5),
     st.integers(0, 1),
