@@ -13,6 +13,7 @@ import pytest
 from quire import LLM
 from quire.core.errors import ModelLoadError
 from tests.commands import COMMAND, environment
+from tests.preforked import Preforked
 
 Damage = Callable[[Path], object]
 
@@ -104,7 +105,10 @@ def test_bytes_that_are_no_text_are_told_in_words(model, mode):
     def run(*args: str, stdin: bytes) -> subprocess.CompletedProcess[bytes]:
         variables = environment(PYTHONIOENCODING=f"utf-8:{mode}")
         command = [*COMMAND, args[0], str(model), *args[1:], "--memory", "64MiB"]
-        return subprocess.run(command, input=stdin, capture_output=True, timeout=60, env=variables)
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+        process = Preforked(command, env=variables, **pipes)
+        output, errors = process.communicate(stdin, timeout=60)
+        return subprocess.CompletedProcess(command, process.returncode, output, errors)
 
     result = run("generate", "--prompt", "-", stdin=b"abc\xff")
     assert (result.returncode, result.stdout) == (1, b"")
