@@ -269,13 +269,18 @@ def _default_warnings() -> Iterator[None]:
         warnings.showwarning = lambda message, kind, file, line, *_: print(
             warnings.formatwarning(message, kind, file, line), end="", file=sys.stderr
         )
-        # Files in cycles are closed at an interpreter's end; here before the filters are back.
-        gc.freeze()
+        # Files in cycles are closed at an interpreter's end; here before the filters are back. All
+        # that the command makes stays young, and what is older is not looked at: to freeze it and
+        # to thaw it would thaw what the suite has frozen for good.
+        gc.collect(0)
+        enabled = gc.isenabled()
+        gc.disable()
         try:
             yield
         finally:
-            gc.collect()
-            gc.unfreeze()
+            gc.collect(0)
+            if enabled:
+                gc.enable()
 
 
 @contextlib.contextmanager
