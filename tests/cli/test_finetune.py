@@ -26,7 +26,7 @@ DATA = str(SOURCE / "eval" / "calibration.jsonl")
 #: Conversations of the text that short runs read.
 FEW_LINES = 60
 SHORT = ("--steps", "3", "--batch-size", "2", "--sequence-length", "64", "--threads", "1")
-#: Steps and windows of each: as few as make better weights than rounding, by more than a twentieth.
+#: Steps, and windows of each: as few as still make weights better than rounded ones.
 LONGER = sized(("8", "4"), ("12", "4"))
 QAT = ("--method", "qat", "--data", DATA)
 QLORA = ("--method", "qlora", "--data", DATA)
