@@ -14,6 +14,8 @@ from tests.quantizing.stored_values import FEW, quantized_names
 from tests.sizes import sized
 
 Measure = Callable[..., float]
+#: Lattice codes take longest to be searched: in half of the layers what they cost is seen, too.
+HALF = sized(("--skip", "model.layers.[135].*"), ())
 
 
 @pytest.fixture(scope="module")
@@ -67,15 +69,16 @@ def test_scales_rounded_to_bytes_change_next_to_nothing(perplexity: Measure) -> 
 
 def test_lattice_codes_of_two_bits_cost_less_than_gptq_s_and_rounding(perplexity: Measure) -> None:
     """Although those have groups of 32 with scales of their own."""
-    found = perplexity("--method", "quip", *FEW)
-    groups = ("--bits", "2", "--group-size", "32")
+    found = perplexity("--method", "quip", *FEW, *HALF)
+    groups = ("--bits", "2", "--group-size", "32", *HALF)
     gptq = perplexity("--method", "gptq", *groups, *FEW)
     assert 1 < found < 1 + 0.6 * (gptq - 1)
     assert gptq < perplexity("--method", "rtn", *groups)
 
 
 def test_lattice_codes_of_four_bits_cost_next_to_nothing(perplexity: Measure) -> None:
-    assert 0.99 < perplexity("--method", "quip", "--bits", "4", *FEW) < 1.01
+    most = sized(0.005, 0.01)
+    assert abs(perplexity("--method", "quip", "--bits", "4", *FEW, *HALF) - 1) < most
 
 
 def test_tables_of_rows_cost_less_than_rounding(perplexity: Measure) -> None:
