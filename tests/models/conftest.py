@@ -8,6 +8,8 @@ import pytest
 from quire.core.errors import NoKernelError
 from quire.kernels.forward_batch import ForwardBatch
 from quire.kernels.registry import create_backend
+from quire.models.gguf_export import GgufExport
+from quire.models.gguf_writer import write_gguf
 from quire.models.loader import load_opened, open_checkpoint
 from tests.lazy_packages import lazy_package
 from tests.models.peft_adapters import AdaptedModels
@@ -320,6 +322,24 @@ def saved_oracle(create_oracle, tmp_path_factory):
             folder = tmp_path_factory.mktemp(family)
             model.save_pretrained(folder)
             made[key] = model, folder
+        return made[key]
+
+    return get
+
+
+@pytest.fixture(scope="session")
+def saved_gguf(saved_oracle, tmp_path_factory):
+    """Return a function that gives the float32 file of (family, settings), made once, to read."""
+    made = {}
+
+    def get(family, settings):
+        key = repr((family, settings))
+        if key not in made:
+            exported = GgufExport(saved_oracle(family, settings)[1], "F32")
+            made[key] = path = tmp_path_factory.mktemp("gguf") / "model.gguf"
+            # For programs that read no file without a tokenizer.
+            metadata = exported.metadata | {"tokenizer.ggml.model": "none"}
+            write_gguf(path, metadata, exported.tensors)
         return made[key]
 
     return get

@@ -77,8 +77,8 @@ def as_floats(value):
 
 
 @pytest.mark.parametrize("name", SETTINGS)
-def test_same_configuration(name, folder, export):
-    want, got = read_model_config(folder(name)), read_model_config(export(name))
+def test_same_configuration(name, folder, saved_gguf):
+    want, got = read_model_config(folder(name)), read_model_config(saved_gguf(*SETTINGS[name]))
     changed = {"architecture": got.architecture}  # Mistral is a Llama there.
     if name in FACTORS:
         assert got.rope.scaling["rope_type"] == "factors"
@@ -90,11 +90,11 @@ def test_same_configuration(name, folder, export):
 
 @pytest.mark.parametrize("name", SETTINGS)
 def test_float32_logits_are_the_folders(
-    name, folder, export, reference, create_driver, random_prompts
+    name, folder, saved_gguf, reference, create_driver, random_prompts
 ):
     (prompt,) = random_prompts([40])
     want = create_driver(folder(name), reference).step([np.array(prompt)])
-    got = create_driver(export(name), reference).step([np.array(prompt)])
+    got = create_driver(saved_gguf(*SETTINGS[name]), reference).step([np.array(prompt)])
     if name in FACTORS:  # Their frequencies are divided by rounded factors.
         assert np.abs(got - want).max() < 1e-4 * np.abs(want).max()
     else:

@@ -49,14 +49,13 @@ def test_every_architecture_has_a_model():
 
 
 @pytest.fixture(scope="module")
-def exported(create_oracle, tmp_path_factory):
+def exported(saved_oracle):
     """Return a function that gives an architecture's folder and what is in its file, made once."""
     made = {}
 
     def get(architecture):
         if architecture not in made:
-            folder = tmp_path_factory.mktemp(architecture)
-            create_oracle(*MODELS[NAMES[architecture]]).save_pretrained(folder)
+            folder = saved_oracle(*MODELS[NAMES[architecture]])[1]
             made[architecture] = folder, GgufExport(folder, "F32")
         return made[architecture]
 

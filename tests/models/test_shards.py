@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 import numpy as np
 import pytest
 
@@ -9,8 +11,6 @@ from quire.core.errors import ConfigError
 from quire.kernels.registry import create_backend
 from quire.layers.expert_placement import ExpertDivision
 from quire.models.config_reader import read_model_config
-from quire.models.gguf_export import GgufExport
-from quire.models.gguf_writer import write_gguf
 from quire.models.hub import resolve_model
 from quire.models.shards.rank_model import Shard
 from quire.models.shards.rank_weights import RankPart
@@ -109,6 +109,19 @@ def compare(cpu, create_driver, random_prompts, of_one_rank):
     return check
 
 
+@pytest.fixture(scope="module")
+def random_file(tmp_path_factory):
+    """Return a function that gives a file of random blocks of a type, made once."""
+    folder = tmp_path_factory.mktemp("random")
+
+    @cache
+    def get(name):
+        random_gguf(folder / f"{name}.gguf", name)
+        return folder / f"{name}.gguf"
+
+    return get
+
+
 @pytest.mark.parametrize("size", [2, 3, 4])
 @pytest.mark.parametrize("name", NAMES)
 def test_a_family_has_the_bits_of_one_rank(name, size, oracle, compare):
@@ -149,10 +162,9 @@ def test_sums_of_rounded_weights_are_those_of_one_rank(scheme, compare):
 
 
 @pytest.mark.parametrize("name", LAYOUTS)
-def test_sums_of_a_type_of_gguf_files_are_those_of_one_rank(name, compare, tmp_path):
-    random_gguf(tmp_path / "random.gguf", name)
+def test_sums_of_a_type_of_gguf_files_are_those_of_one_rank(name, compare, random_file):
     plan = QuantizationPlan(exact_activations=LAYOUTS[name].is_quantized)
-    calls = compare(tmp_path / "random.gguf", 2, exact=False, plan=plan, dtype="float32")
+    calls = compare(random_file(name), 2, exact=False, plan=plan, dtype="float32")
     # Heads end where blocks of 32 do, but not always where those of 256 do.
     assert calls["all_reduce"] == (4 if LAYOUTS[name].block_size == 256 else 8)
 
@@ -163,9 +175,8 @@ def test_a_layout_of_a_checkpoint_has_the_bits_of_one_rank(name, compare):
 
 
 @pytest.mark.parametrize("name", LAYOUTS)
-def test_a_type_of_gguf_files_has_the_bits_of_one_rank(name, compare, tmp_path):
-    random_gguf(tmp_path / "random.gguf", name)
-    compare(tmp_path / "random.gguf", 2)
+def test_a_type_of_gguf_files_has_the_bits_of_one_rank(name, compare, random_file):
+    compare(random_file(name), 2)
 
 
 @pytest.mark.parametrize("exact", [False, True])
@@ -178,11 +189,8 @@ def test_weights_that_are_rounded_have_the_bits_of_one_rank(scheme, exact, oracl
 
 
 @pytest.mark.parametrize("name", SETTINGS)
-def test_a_gguf_file_has_the_bits_of_one_rank(name, saved_oracle, compare, tmp_path):
-    exported = GgufExport(saved_oracle(*SETTINGS[name])[1], "F32")
-    path = tmp_path / "ours.gguf"
-    write_gguf(path, exported.metadata | {"tokenizer.ggml.model": "none"}, exported.tensors)
-    compare(path, 2)
+def test_a_gguf_file_has_the_bits_of_one_rank(name, saved_gguf, compare):
+    compare(saved_gguf(*SETTINGS[name]), 2)
 
 
 @pytest.mark.parametrize("name", TARGETS)
