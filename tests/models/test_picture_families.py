@@ -19,6 +19,7 @@ from quire.models.vision.encoder import BATCH_PATCHES
 from quire.models.vision.encoding_memory import encoding_bytes
 from quire.models.vision.loader import expected_encoder_bytes, load_encoder
 from tests.picture_families import FAMILIES
+from tests.sizes import sized
 from tools.hostile_pictures import picture
 
 torch = pytest.importorskip("torch")
@@ -80,7 +81,7 @@ def test_rows_match_transformers(name, checkpoint, backend):
 def test_rows_do_not_depend_on_company_or_slices(name, checkpoint, backend, monkeypatch, work):
     config = read_model_config(checkpoint(name)[1])
     encoder = load_encoder(checkpoint(name)[1], config, backend, "bfloat16")
-    parts = prepared(config)
+    parts = prepared(config, sized([FILES[n] for n in (1, 2, 5)], FILES))
     alone = [
         encoded(encoder, backend, [one], [tiling])[0] for one, tiling in zip(*parts, strict=True)
     ]

@@ -14,6 +14,7 @@ from quire.core.errors import ConfigError, QuireError
 from quire.models.hub import resolve_model
 from quire.pretrained import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
 from quire.pretrained.model import PretrainedModel
+from tests.sizes import sized
 
 PROMPTS = ["Once upon a time", "The cat sat on the", "A"]
 
@@ -60,7 +61,7 @@ def test_tokens_are_those_of_transformers(
     model: PretrainedModel, theirs: Any, rows: list[list[int]], options: dict[str, Any]
 ) -> None:
     torch = pytest.importorskip("torch")
-    for row in rows:
+    for row in rows[: sized(2, 3)]:
         ids = torch.tensor([row])
         mask = torch.ones_like(ids)
         want = theirs.generate(ids, attention_mask=mask, **options)
@@ -119,6 +120,7 @@ SETTINGS = [
 def test_tokens_are_those_of_llm(
     model: PretrainedModel, rows: list[list[int]], options: dict[str, Any], params: dict[str, Any]
 ) -> None:
+    rows = rows[: sized(2, 3)]
     outputs = model.llm.generate(rows, SamplingParams(**params))
     want = [
         [*row, *sequence.token_ids]

@@ -13,6 +13,7 @@ from quire.models.gguf_file import GgufFile
 from quire.models.importance_matrix import read_importance_matrix
 from quire.quantizing.importance import collect_importance
 from tests.quantizing.linear_inputs import LinearInputs, calibration_samples
+from tests.sizes import sized
 from tools.random_checkpoint import PRESETS, random_checkpoint
 
 THEIR_NAMES = {
@@ -72,7 +73,7 @@ def test_the_command_writes_every_linear(matrix):
 
 def test_convert_takes_it_and_serves_what_it_made(matrix, tiny, tmp_path, capsys):
     files = [tmp_path / "plain.gguf", tmp_path / "with.gguf"]
-    base = ("convert", str(tiny), "--type", "q2_k", "--threads", "1")
+    base = ("convert", str(tiny), "--type", sized("q4_0", "q2_k"), "--threads", "1")
     assert run([*base, str(files[0])]) == 0
     assert run([*base, str(files[1]), "--imatrix", str(matrix)]) == 0
     plain, other = (bytes(GgufFile(file).data("blk.2.attn_q.weight")) for file in files)

@@ -9,6 +9,7 @@ torch = pytest.importorskip("torch")
 from quire.training.acceptance import draft_all, measure_acceptance  # noqa: E402
 from quire.training.objectives import Objective, loss_of  # noqa: E402
 from quire.training.trainer import Budget, Trainer  # noqa: E402
+from tests.sizes import sized  # noqa: E402
 
 
 class Stopped(Exception):
@@ -21,10 +22,10 @@ def test_a_head_learns_the_targets_choices(head, examples, tmp_path):
     with torch.no_grad():
         before = loss_of(head, batch, objective)
     # The rate has hardly begun to rise when the run is stopped.
-    options = {"budget": Budget(3600), "rate": 20.0}
+    options = {"budget": Budget(3600), "rate": sized(40.0, 20.0)}
     trainer = Trainer(head, examples, objective, tmp_path / "c.pt", **options)
     with pytest.raises(Stopped):
-        trainer.run(stop_after(60))
+        trainer.run(stop_after(sized(30, 60)))
     with torch.no_grad():
         after = loss_of(head, batch, objective)
     assert after < 0.8 * before
