@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from quire.kernels.sampling_batch import SamplingBatch
+from tests.sizes import sized
 
 NEUTRAL = {
     "temperature": (np.float32, 1.0),
@@ -103,12 +104,12 @@ def random_settings(rows: int, vocab: int) -> SamplingBatch:
 
 def large_rows(vocab: int) -> np.ndarray:
     """Rows as models give them, flat ones, rows of ties and rows with few possible tokens."""
-    rng = np.random.default_rng(11)
-    peaked = rng.standard_normal((10, vocab)) * 2.5
+    rng, shape = np.random.default_rng(11), (sized(4, 10), vocab)
+    peaked = rng.standard_normal(shape) * 2.5
     peaked[:, rng.integers(0, vocab, 30)] += rng.uniform(6, 18, 30)
-    flat = rng.standard_normal((10, vocab)) * 0.7
-    ties = np.round(rng.standard_normal((10, vocab)) * 2)
-    few = np.where(rng.random((10, vocab)) < 0.001, rng.standard_normal((10, vocab)), -np.inf)
+    flat = rng.standard_normal(shape) * 0.7
+    ties = np.round(rng.standard_normal(shape) * 2)
+    few = np.where(rng.random(shape) < 0.001, rng.standard_normal(shape), -np.inf)
     few[:, vocab // 2] = 0.25
     return np.concatenate([peaked, flat, ties, few]).astype(np.float32)
 

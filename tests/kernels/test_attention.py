@@ -25,6 +25,7 @@ from tests.kernels.attention_runs import (
 from tests.kernels.conftest import ALL_ISAS
 from tests.kernels.paired_attention import PAIR_ISAS
 from tests.kernels.torch_copies import tensors
+from tests.sizes import sized
 
 torch.set_num_threads(1)
 
@@ -117,7 +118,8 @@ def test_bits_do_not_depend_on_chunks_batch_blocks_or_threads(
     lens = [17, 620, 300]
     qkv = random_qkv(case, lens)
     want = run_cpu(case, Tables(case, lens), qkv, whole(lens))
-    splits = {0: split_everywhere(17, range(1, 17)), 1: split_everywhere(620, range(33, 620, 97))}
+    points = range(33, 620, sized(194, 97))
+    splits = {0: split_everywhere(17, range(1, 17)), 1: split_everywhere(620, points)}
     splits[0].append([[(0, p, p + 1)] for p in range(17)])
     splits[1].append([[(1, 0, 600)], *([(1, p, p + 1)] for p in range(600, 620))])
     for row, ways in splits.items():
@@ -126,9 +128,9 @@ def test_bits_do_not_depend_on_chunks_batch_blocks_or_threads(
             got = run_cpu(case, Tables(case, lens, seed), qkv, steps)
             np.testing.assert_array_equal(got[row], want[row])
     for block_size in (1, 8, 32):
-        sized = replace(case, block_size=block_size)
+        other = replace(case, block_size=block_size)
         steps = [[(1, 0, 500)], [(2, 0, 300), (1, 500, 620), (0, 0, 17)]]
-        got = run_cpu(sized, Tables(sized, lens, block_size), qkv, steps)
+        got = run_cpu(other, Tables(other, lens, block_size), qkv, steps)
         for mine, first in zip(got, want, strict=True):
             np.testing.assert_array_equal(mine, first)
     batch = [[(1, 0, 619), (2, 0, 299)], [(2, 299, 300), (0, 0, 17), (1, 619, 620)]]

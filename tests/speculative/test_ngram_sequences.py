@@ -115,5 +115,5 @@ class Sequences(RuleBasedStateMachine):
 
 @pytest.mark.parametrize("steps", [20, 80])
 def test_any_sequence_of_requests_gets_what_the_oracle_proposes(steps: int) -> None:
-    machine = settings(max_examples=sized(50, 150), stateful_step_count=steps, deadline=None)
+    machine = settings(max_examples=sized(25, 150), stateful_step_count=steps, deadline=None)
     run_state_machine_as_test(Sequences, settings=machine)

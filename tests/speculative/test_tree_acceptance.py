@@ -13,6 +13,7 @@ from quire.core.step import SequenceResult
 from quire.speculative.controller import Controller
 from quire.speculative.token_tree import ROOT, GrownShape, TokenTree
 from quire.speculative.tree_acceptance import TreeAcceptance
+from tests.sizes import sized
 from tests.speculative.test_controller import MACHINES, Decoding, measured
 
 METHOD = SpeculativeMethod(method="medusa", model="heads", tree_width=3, tree_depth=6)
@@ -77,7 +78,7 @@ def test_it_is_as_good_as_the_best_fixed_size(machine: str, rate: float) -> None
     best = 0.0
     for size in (0, 1, 2, 3, 4, 6, 8, 12, 16):
         engine = Simulated(seconds_of, rate)
-        for _ in range(1500):
+        for _ in range(sized(700, 1500)):
             engine.step(size)
         best = max(best, engine.speed)
     controller, one = Controller((METHOD,), measured(seconds_of)), Decoding("a")

@@ -18,6 +18,7 @@ from quire.text.tokenizer import load_tokenizer
 from quire.text.tool_grammar import Function, forced_calls
 from quire.text.tool_parsers import PARSERS
 from quire.text.tool_parsers.interface import Parsed
+from tests.sizes import sized
 
 FORM = FORMATS["openai_gptoss"]
 THOUGHT = "<|channel|>analysis<|message|>Need the time.<|end|>"
@@ -45,7 +46,7 @@ def answer(text, pieces=None, is_open=False):
     return reasoning + thought, found.content, calls
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=sized(60, 150), deadline=None)
 @given(messages=MESSAGES)
 def test_a_literal_reading(messages):
     """The definition: split the whole text at its marks."""

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 import quire
 from quire.text.reasoning import FORMATS, detect_reasoning
 from quire.text.tokenizer import load_tokenizer
+from tests.sizes import sized
 
 PIECES = ("\n", " ", "a", "b ", "<", "</th", "ink>", "think", "\n\n", "{", "Here", "'s my")
 
@@ -23,7 +24,7 @@ def split(name, is_open, pieces):
 
 
 @pytest.mark.parametrize("name", FORMATS)
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=sized(60, 150), deadline=None)
 @given(data=st.data(), is_open=st.booleans())
 def test_however_the_text_is_cut(name, data, is_open):
     marks = FORMATS[name].marks

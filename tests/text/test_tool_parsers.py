@@ -72,7 +72,7 @@ def texts_of(name):
 
 
 @pytest.mark.parametrize("name", PARSERS)
-@settings(max_examples=sized(10, 25), deadline=None)
+@settings(max_examples=sized(6, 25), deadline=None)
 @given(data=st.data(), ascii_only=st.booleans(), indent=st.sampled_from([None, 2]))
 def test_what_was_written_is_read(name, data, ascii_only, indent):
     calls = data.draw(calls_of(name))
@@ -83,7 +83,7 @@ def test_what_was_written_is_read(name, data, ascii_only, indent):
 
 
 @pytest.mark.parametrize("name", PARSERS)
-@settings(max_examples=sized(50, 120), deadline=None)
+@settings(max_examples=sized(25, 120), deadline=None)
 @given(data=st.data())
 def test_however_the_text_is_cut(name, data):
     check_any_cut(name, data.draw(texts_of(name)))

@@ -13,8 +13,9 @@ import pytest
 from quire.kernels.cpu.linear import CpuLinear
 from quire.kernels.cpu.native import native
 from quire.kernels.host_tensor import HostTensor
+from tests.sizes import sized
 
-CALLS = 400
+CALLS = sized(200, 400)
 
 
 @pytest.fixture
@@ -61,7 +62,7 @@ def test_cores_that_come_and_go(pool, strangers):
     expected = linear(x).tobytes()
     native.set_num_threads(3)
     cores = sorted(os.sched_getaffinity(0))
-    for turn in range(40):
+    for turn in range(sized(16, 40)):
         set_cores(cores[turn % 2 : turn % 2 + 1] if turn % 4 < 2 else cores)
         for _ in range(10):
             assert linear(x).tobytes() == expected
