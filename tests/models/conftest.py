@@ -8,11 +8,10 @@ import pytest
 from quire.core.errors import NoKernelError
 from quire.kernels.forward_batch import ForwardBatch
 from quire.kernels.registry import create_backend
-from quire.models.gguf_export import GgufExport
-from quire.models.gguf_writer import write_gguf
 from quire.models.loader import load_opened, open_checkpoint
 from tests.lazy_packages import lazy_package
 from tests.models.peft_adapters import AdaptedModels
+from tests.models.saved_gguf import SavedFiles
 
 torch = pytest.importorskip("torch")
 transformers = lazy_package("transformers")
@@ -330,19 +329,7 @@ def saved_oracle(create_oracle, tmp_path_factory):
 @pytest.fixture(scope="session")
 def saved_gguf(saved_oracle, tmp_path_factory):
     """Return a function that gives the float32 file of (family, settings), made once, to read."""
-    made = {}
-
-    def get(family, settings):
-        key = repr((family, settings))
-        if key not in made:
-            exported = GgufExport(saved_oracle(family, settings)[1], "F32")
-            made[key] = path = tmp_path_factory.mktemp("gguf") / "model.gguf"
-            # For programs that read no file without a tokenizer.
-            metadata = exported.metadata | {"tokenizer.ggml.model": "none"}
-            write_gguf(path, metadata, exported.tensors)
-        return made[key]
-
-    return get
+    return SavedFiles(saved_oracle, tmp_path_factory)
 
 
 @pytest.fixture(scope="session")
