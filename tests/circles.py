@@ -19,6 +19,7 @@ from typing import Any
 
 import hypothesis
 import pytest
+from hypothesis.internal.conjecture import providers
 
 from tests.covering import cover
 from tests.durations import read_durations
@@ -67,7 +68,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     """Choose hypothesis' examples: fixed, so that a red run means a change that broke something."""
-    hypothesis.settings.load_profile("random" if config.getoption("--all") else "fixed")
+    if config.getoption("--all"):
+        hypothesis.settings.load_profile("random")
+        return
+    hypothesis.settings.load_profile("fixed")
+    # It draws from the constants of all modules that are there, which other tests have imported.
+    providers.is_local_module_file = lambda file: False
 
 
 def _file(item: pytest.Item) -> str:
