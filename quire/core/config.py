@@ -436,15 +436,12 @@ def _plain(name: str, value: Any) -> Any:
     return value
 
 
-_hints = functools.cache(get_type_hints)  # two milliseconds a config
-
-
 def _check_types(part: Any) -> None:
     """Refuse values of another type, which Python callers can give and flags cannot."""
-    hints = _hints(type(part))
+    allowed_of = _allowed(part.__class__)
     for setting in fields(part):
         value = getattr(part, setting.name)
-        allowed = [kind for kind in _alternatives(hints[setting.name]) if kind is not ...]
+        allowed = allowed_of[setting.name]
         if isinstance(value, bool):
             fits = bool in allowed
         elif isinstance(setting.default, tuple):
@@ -461,6 +458,15 @@ def _check_types(part: Any) -> None:
             names = ["None" if name == "NoneType" else name for name in names]
             flag = setting.name.replace("_", "-")
             raise ConfigError(f"[config] --{flag} must be {' or '.join(names)}; got {value!r:.80}.")
+
+
+@functools.cache  # to look at type hints takes longer than all else about a configuration
+def _allowed(part: Any) -> dict[str, list[Any]]:
+    """Return the types, and the words, that each setting of a class of settings may have."""
+    return {
+        name: [kind for kind in _alternatives(hint) if kind is not ...]
+        for name, hint in get_type_hints(part).items()
+    }
 
 
 def _alternatives(hint: Any) -> Iterator[Any]:
