@@ -216,7 +216,7 @@ def few_layers(tmp_path_factory):
     folder, matrix = root / "model", root / "matrix.gguf"
     cut(hub.ASSETS / hub.EMBEDDED, folder, sized(1, 6))
     assert run(["imatrix", str(folder), str(matrix), "--samples", sized("2", "8")]) == 0
-    windows = quality.tiny_windows(folder)[: sized(1, 2)]
+    windows = quality.tiny_windows(folder)[: sized(1, 2), : sized(256, 512)]
     return folder, matrix, windows, quality.quire_logits(folder, windows, {})
 
 
