@@ -49,10 +49,10 @@ def turns(number: int, of: int) -> list[Condition]:
 
 @pytest.fixture(scope="module", autouse=True)
 def _short_answers() -> Iterator[None]:
-    """Have answers of the lattice's requests be somewhat longer than a block of 8."""
+    """Have answers of the lattice's requests be longer than a block of 8."""
     with pytest.MonkeyPatch.context() as patch:
         full = lattice_requests.NUM_OUTPUT_TOKENS
-        patch.setattr(lattice_requests, "NUM_OUTPUT_TOKENS", sized(12, full))
+        patch.setattr(lattice_requests, "NUM_OUTPUT_TOKENS", sized(10, full))
         yield
 
 

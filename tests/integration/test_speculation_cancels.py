@@ -10,6 +10,7 @@ import pytest
 
 from quire import LLM, SamplingParams
 from quire.models.hub import ASSETS
+from tests.integration.conftest import once
 from tests.sizes import sized
 
 TINY = ASSETS / "quire-tiny"
@@ -22,8 +23,8 @@ METHODS: list[dict[str, Any]] = [
     {"method": "ngram"},
     {"method": "eagle3", "tree_width": 3, "tree_depth": 4, "num_speculative_tokens": 11},
 ]
-#: In 80 some twenty requests come, and as asserted below are cancelled, preempted and drafted for.
-ROUNDS = sized(80, 1000)
+#: In 60 some fifteen requests come, and as asserted below are cancelled, preempted and drafted for.
+ROUNDS = sized(60, 1000)
 
 
 @pytest.mark.parametrize("method", METHODS, ids=lambda method: "-".join(map(str, method.values())))
@@ -71,9 +72,16 @@ def test_many_rounds_with_random_cancels(
     assert any(v for k, v in stats.items() if k.startswith("spec_decode_num_accepted_tokens{"))
     assert stats["num_preemptions"]
     assert num_cancelled > 0
-    names = sorted({key.split()[0] for key in answers})[:: sized(3, 8)]
-    prompts, params = zip(*(asked[name] for name in names), strict=True)
-    plain = create_llm(TINY, **settings).generate(list(prompts), list(params))
-    for name, output in zip(names, plain, strict=True):
-        for sequence in output.outputs:
-            assert answers.get(f"{name} {sequence.index}", sequence.token_ids) == sequence.token_ids
+    names = sorted(asked)[:: sized(1, 8)]  # the same of each method
+    prompts, params = (list(part) for part in zip(*map(asked.__getitem__, names), strict=True))
+    plain = once(
+        lambda: create_llm(TINY, **settings).generate(prompts, params), "uncancelled", asked
+    )
+    expected = {
+        f"{name} {sequence.index}": list(sequence.token_ids)
+        for name, output in zip(names, plain, strict=True)
+        for sequence in output.outputs
+    }
+    compared = answers.keys() & expected.keys()
+    assert len(compared) > 2
+    assert {key: answers[key] for key in compared} == {key: expected[key] for key in compared}

@@ -20,7 +20,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "top-p": {"temperature": 0.7, "top_p": 0.9, "top_k": 8},
     "penalties": {"temperature": 1.0, "top_k": 6, "repetition_penalty": 1.3, "min_p": 0.02},
 }
-NUM_SAMPLES, IN_ONE = sized(1000, 3000), 10
+NUM_SAMPLES, IN_ONE = sized(1000, 3000), sized(20, 10)
 
 
 def answers(

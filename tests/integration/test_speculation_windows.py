@@ -38,21 +38,37 @@ SETTINGS: list[dict[str, Any]] = [
 ]
 
 
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory) -> Callable[[int, str], Path]:
+    """Return a function that gives a window's target or one of its heads, each written once."""
+    root = tmp_path_factory.mktemp("windows")
+
+    def write(window: int, kind: str) -> Path:
+        folder = root / str(window) / kind
+        if not folder.exists():
+            config = {**PRESETS["tiny-mistral"], "sliding_window": window}
+            if kind == "target":
+                random_checkpoint(folder, config)
+            else:
+                vocabulary = read_vocabulary(write(window, "target"))
+                write_random_head(kind, vocabulary, folder, config["num_hidden_layers"])
+        return folder
+
+    return write
+
+
 @pytest.mark.parametrize("window", WINDOWS)
 @pytest.mark.parametrize("settings", SETTINGS, ids=str)
 def test_answers_are_the_same(
     create_llm: Callable[..., LLM],
     device: str,
-    tmp_path: Path,
+    written: Callable[[int, str], Path],
     settings: dict[str, Any],
     window: int,
 ) -> None:
     if device != "cpu":
         pytest.skip("the native kernels are not built")
-    target = tmp_path / "target"
-    config = {**PRESETS["tiny-mistral"], "sliding_window": window}
-    random_checkpoint(target, config)
-    vocabulary = read_vocabulary(target)
+    target = written(window, "target")
     own = [
         SamplingParams(
             temperature=t, seed=i, n=n, max_tokens=sized(40, 70), ignore_eos=True, logprobs=1
@@ -62,7 +78,7 @@ def test_answers_are_the_same(
     expected = results(create_llm(target, **settings).generate(PROMPTS, own))
     number = SETTINGS.index(settings) + WINDOWS.index(window)
     for turn, kind in enumerate(HEADS, number):
-        head = write_random_head(kind, vocabulary, tmp_path / kind, config["num_hidden_layers"])
+        head = written(window, kind)
         shapes = list(SHAPES.values())
         # Each head in each window gets both shapes, under two settings each.
         for shape in sized([shapes[turn % 2]], shapes):

@@ -19,7 +19,7 @@ from tests.integration.schemas import schemas
 from tests.sizes import sized
 
 FUZZ = settings(
-    max_examples=sized(12, 60),
+    max_examples=sized(8, 60),
     deadline=None,
     derandomize=True,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
@@ -85,7 +85,7 @@ def test_a_recursive_schema(llm: LLM) -> None:
         "$defs": {"tree": {"type": "array", "items": {"$ref": "#/$defs/tree"}, "maxItems": 2}},
         "$ref": "#/$defs/tree",
     }
-    for seed in range(sized(3, 5)):
+    for seed in range(sized(2, 5)):
         for text in outputs(llm, seed, json=schema):
             jsonschema.validate(json.loads(text), schema)
 
@@ -95,7 +95,7 @@ def test_a_recursive_schema(llm: LLM) -> None:
     [r"[0-9]{3}-[a-z]{4}", "(yes|no|maybe)!{0,3}", "é{1,3}[äöü]", "(a|b)*a(a|b){20}c", "東京?"],
 )
 def test_regex(llm: LLM, regex: str) -> None:
-    for seed in range(3):
+    for seed in range(sized(2, 3)):
         texts = outputs(llm, seed, regex=regex)
         assert all(re.fullmatch(regex, text) for text in texts), texts
 
@@ -123,7 +123,7 @@ def test_grammar(llm: LLM, grammar: str) -> None:
 
 
 def test_json_object(llm: LLM) -> None:
-    for seed in range(sized(3, 5)):
+    for seed in range(sized(2, 5)):
         for text in outputs(llm, seed, json_object=True):
             assert isinstance(json.loads(text), dict)
 
