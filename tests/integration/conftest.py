@@ -49,10 +49,10 @@ def turns(number: int, of: int) -> list[Condition]:
 
 @pytest.fixture(scope="module", autouse=True)
 def _short_answers() -> Iterator[None]:
-    """Have answers of the lattice's requests be longer than a block of 8."""
+    """Have answers of the lattice's requests be somewhat longer than a block of 8."""
     with pytest.MonkeyPatch.context() as patch:
         full = lattice_requests.NUM_OUTPUT_TOKENS
-        patch.setattr(lattice_requests, "NUM_OUTPUT_TOKENS", sized(10, full))
+        patch.setattr(lattice_requests, "NUM_OUTPUT_TOKENS", sized(12, full))
         yield
 
 
@@ -96,12 +96,25 @@ def fewer(tokens: int, settings: dict[str, Any]) -> int:
 
 
 @pytest.fixture(scope="session")
-def plain_answers(device: str, small: dict[str, Any]) -> Callable[..., list[RequestOutput]]:
+def plain_answers(
+    device: str, small: dict[str, Any]
+) -> Iterator[Callable[..., list[RequestOutput]]]:
     """Return a function with a model's answers without speculation, each computed once.
 
     They are those of an engine with room for all and nothing else set than :data:`NUMERIC` of the
-    settings: those without a cache, in few blocks, or on more threads must be the same.
+    settings: those without a cache, in few blocks, or on more threads must be the same. The last
+    one is kept for what is asked next, which finds no prefix of what was asked before.
     """
+    kept: dict[str, LLM] = {}
+
+    def engine(model: str | Path, numeric: dict[str, Any]) -> LLM:
+        key = repr((model, numeric))
+        if key not in kept:
+            while kept:
+                kept.popitem()[1].shutdown()
+            kept[key] = LLM(str(model), **{"device": device, **small, **numeric})
+        kept[key].engine.reset_prefix_cache()
+        return kept[key]
 
     def answer(
         model: str | Path, prompts: Any, params: Any, chats: bool = False, **settings: Any
@@ -109,12 +122,14 @@ def plain_answers(device: str, small: dict[str, Any]) -> Callable[..., list[Requ
         numeric = {name: settings[name] for name in NUMERIC if name in settings}
 
         def compute() -> list[RequestOutput]:
-            with LLM(str(model), **{"device": device, **small, **numeric}) as llm:
-                return (llm.chat if chats else llm.generate)(prompts, params)
+            llm = engine(model, numeric)
+            return (llm.chat if chats else llm.generate)(prompts, params)
 
         return once(compute, "plain", model, prompts, params, chats, numeric)
 
-    return answer
+    yield answer
+    for llm in kept.values():
+        llm.shutdown()
 
 
 @pytest.fixture

@@ -31,7 +31,7 @@ def native(device: str) -> str:
 def test_a_random_model_of_each_family(
     checkpoint: Callable[..., Path], native: str, family: str
 ) -> None:
-    outcomes = check_lattice(checkpoint(family), turns(FAMILIES.index(family), 3), device=native)
+    outcomes = check_lattice(checkpoint(family), turns(FAMILIES.index(family), 4), device=native)
     assert {o.condition.name: o.failures for o in outcomes if o.failures} == {}
 
 
@@ -66,7 +66,7 @@ def test_a_cache_of_4_bits(tmp_path: Path, native: str, family: str, block_size:
 @pytest.mark.usefixtures("long_answers")
 @pytest.mark.parametrize("model", EMBEDDED)
 def test_embedded_models(native: str, model: str) -> None:
-    outcomes = check_lattice(resolve_model(model), turns(EMBEDDED.index(model), 2), device=native)
+    outcomes = check_lattice(resolve_model(model), turns(EMBEDDED.index(model), 4), device=native)
     assert {o.condition.name: o.failures for o in outcomes if o.failures} == {}
 
 

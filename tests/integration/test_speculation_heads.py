@@ -105,7 +105,7 @@ def test_answers_are_the_same(
 ) -> None:
     llm = create(**settings, speculative_config=speculative(method, heads[method]))
     number = METHODS.index(method) + SETTINGS.index(settings)
-    tokens = sized(24 if "num_gpu_blocks_override" in settings else 16, 40)
+    tokens = sized(40 if "num_gpu_blocks_override" in settings else 20, 40)
     for kind in share(KINDS, number, len(KINDS), settings):
         proposed = count(llm, "draft_tokens")
         own = params(kind, fewer(tokens, settings))

@@ -87,7 +87,7 @@ def test_answers_are_the_same(
     # Of nine settings each method has three, and each kind one or two, with different methods.
     taken = sized([methods[number % 3]], methods)
     # What is to be preempted has to grow.
-    num_tokens = sized(30 if "num_gpu_blocks_override" in settings else 20, 60)
+    num_tokens = sized(44 if "num_gpu_blocks_override" in settings else 30, 60)
     for method in taken:
         llm = create(**settings, speculative_config=with_tree(method, tree))
         for kind in share(KINDS, number + number // 3, len(KINDS), settings):

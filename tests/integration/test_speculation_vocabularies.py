@@ -71,7 +71,7 @@ def test_answers_are_the_same(
 ) -> None:
     number = 2 * SETTINGS.index(settings) + WAYS.index(way)
     llm = create(**settings, speculative_config=draft_model(4, drafts[300], vocabulary=way))
-    tokens = sized(32 if "num_gpu_blocks_override" in settings else 20, 60)
+    tokens = sized(48 if "num_gpu_blocks_override" in settings else 30, 60)
     for kind in share(KINDS, number, len(KINDS), settings):
         expected = plain_answers(TINY, PROMPTS, params(kind, tokens), **settings)
         assert results(llm.generate(PROMPTS, params(kind, tokens))) == results(expected), kind
