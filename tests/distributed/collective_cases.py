@@ -6,6 +6,7 @@ import numpy as np
 
 from quire.distributed.group import Group
 from tests.distributed.worlds import World
+from tests.sizes import sized
 
 #: Of float32: nothing, one, few, the areas of tests plus one, several of them.
 COUNTS = (0, 1, 7, 513, 2048, 4097, 50_000)
@@ -98,14 +99,17 @@ CHECKS = (
 )
 
 
-def check_group(group: Group, seed: int) -> None:
-    """Run everything, in an order that the seed decides."""
+def check_group(group: Group, seed: int, times: int = sized(1, 2)) -> None:
+    """Run everything ``times`` times, in an order that the seed decides.
+
+    Ranks in processes of their own are told how many times.
+    """
     rng = np.random.default_rng(seed)
-    for index in rng.permutation(np.tile(np.arange(len(CHECKS)), 2)):
+    for index in rng.permutation(np.tile(np.arange(len(CHECKS)), times)):
         CHECKS[index](group, rng)
 
 
-def run(world: World, seed: str) -> None:
+def run(world: World, seed: str, times: str) -> None:
     """Be a rank."""
-    check_group(world.group, int(seed))
+    check_group(world.group, int(seed), int(times))
     print("right", world.group.name)

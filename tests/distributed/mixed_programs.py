@@ -22,14 +22,14 @@ def mix(world: World, machines: str) -> tuple[MixedWorld, list[int]]:
     return MixedWorld(world.torch, GROUPS, machines[rank]), GROUPS[rank // 2]
 
 
-def compute(world: World, machines: str) -> None:
+def compute(world: World, machines: str, times: str) -> None:
     """Use the group of all and the own one in turn."""
     mixed, ranks = mix(world, machines)
     own = mixed.group(ranks)
     assert own.rank == ranks.index(world.group.rank)
     for seed in (1, 2):
-        check_group(own, seed)
-        check_group(mixed.group(), seed)
+        check_group(own, seed, int(times))
+        check_group(mixed.group(), seed, int(times))
     print(own.name, mixed.group().name)
     mixed.close()
 

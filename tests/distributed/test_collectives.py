@@ -10,8 +10,10 @@ from quire.distributed.segment_layout import SegmentSizes
 from quire.distributed.thread_group import thread_groups
 from tests.distributed.collective_cases import check_group
 from tests.distributed.worlds import Ranks, free_port, shared_memory
+from tests.sizes import sized
 
 TARGET = "tests.distributed.collective_cases:run"
+TIMES = sized(1, 2)
 SMALL = SegmentSizes(area=2048, mailbox=4096, ring=4096)
 
 
@@ -25,12 +27,15 @@ def test_threads(size: int) -> None:
     ("size", "sizes"), [(1, SMALL), (2, None), (2, SMALL), (3, SMALL), (4, SMALL)]
 )
 def test_processes_that_share_memory(size: int, sizes: SegmentSizes | None) -> None:
-    with shared_memory(size, sizes=sizes) as memory, Ranks(TARGET, memory, size, size) as ranks:
+    with (
+        shared_memory(size, sizes=sizes) as memory,
+        Ranks(TARGET, memory, size, size, TIMES) as ranks,
+    ):
         assert ranks.ends() == ["right shared memory"] * size
 
 
 @pytest.mark.parametrize("size", [2, 3])
 def test_processes_that_torch_joins(size: int) -> None:
     pytest.importorskip("torch")
-    with Ranks(TARGET, free_port(), size, size) as ranks:
+    with Ranks(TARGET, free_port(), size, size, TIMES) as ranks:
         assert ranks.ends() == ["right gloo"] * size

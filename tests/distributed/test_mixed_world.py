@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.distributed.worlds import Ranks, free_port
+from tests.sizes import sized
 
 PROGRAMS = "tests.distributed.mixed_programs"
 
@@ -19,7 +20,8 @@ PROGRAMS = "tests.distributed.mixed_programs"
 )
 def test_groups_of_a_machine_share_memory(machines: str, names: list[str]) -> None:
     pytest.importorskip("torch")
-    with Ranks(f"{PROGRAMS}:compute", free_port(), 4, machines) as ranks:
+    words = machines, sized(1, 2)
+    with Ranks(f"{PROGRAMS}:compute", free_port(), 4, *words) as ranks:
         assert ranks.ends() == [f"{name} gloo" for name in names]
 
 

@@ -34,8 +34,9 @@ def write_all(case: Case, tables: Tables, qkv: np.ndarray, kv_cache: CpuKVCache)
 
 def plain_rows(case: Case, qkv: np.ndarray, count: int) -> np.ndarray:
     """Return the last ``count`` rows of causal attention in float64, (count, N H)."""
-    heads = qkv.astype(np.float64).reshape(CONTEXT, -1, case.head_dim).transpose(1, 0, 2)
-    queries, keys, values = np.split(heads, [case.num_heads, case.num_heads + case.num_kv_heads])
+    heads = qkv.reshape(CONTEXT, -1, case.head_dim).transpose(1, 0, 2)
+    queries, others = np.split(heads, [case.num_heads])
+    keys, values = np.split(others.astype(np.float64), 2)
     rows = np.empty((count, case.num_heads, case.head_dim))
     for row in range(count):
         end = CONTEXT - count + row + 1
