@@ -33,16 +33,22 @@ print(peak() - before, model.weight_bytes)
 """
 
 
+#: Of half as many weights as in the full ones, four MiB are an eighth at most.
+COUNTS = sized(
+    {"vocab_size": 16000, "num_hidden_layers": 4}, {"vocab_size": 32000, "num_hidden_layers": 8}
+)
+
+
 @pytest.fixture(scope="module")
 def written(tmp_path_factory):
-    """Return a function that writes 100 MB of weights, once for each form."""
+    """Return a function that writes millions of weights, once for each form."""
     made = {}
 
     def write(dtype, gguf_type):
         if dtype not in made:
             made[dtype] = folder = tmp_path_factory.mktemp(dtype)
-            sizes = {"vocab_size": 32000, "hidden_size": 512, "intermediate_size": 2048}
-            config = PRESETS["tiny-llama"] | sizes | {"head_dim": 128, "num_hidden_layers": 8}
+            sizes = {"hidden_size": 512, "intermediate_size": 2048, "head_dim": 128}
+            config = PRESETS["tiny-llama"] | sizes | COUNTS
             random_checkpoint(folder, config, dtype=dtype)
         if gguf_type is None:
             return made[dtype]
@@ -69,6 +75,6 @@ def test_peak_is_at_most_a_fifth_above_the_weights(written, dtype, gguf_type, nu
     command = [sys.executable, "-c", CODE, str(path), str(num_ranks)]
     result = subprocess.run(command, capture_output=True, text=True, check=True)
     extra, weight_bytes = map(int, result.stdout.split())
-    assert weight_bytes > (60e6 if gguf_type else 80e6) / num_ranks
+    assert weight_bytes > sized(0.5, 1.0) * (60e6 if gguf_type else 80e6) / num_ranks
     # Four MiB for what the first load imports and allocates besides.
     assert extra <= 1.2 * weight_bytes + 4 * 2**20
