@@ -112,7 +112,7 @@ def test_the_reference_follows_it_too(name: str) -> None:
 
 @pytest.mark.parametrize("settings", [{}, {"top_p": 0.9}, {"top_k": 5000}], ids=str)
 def test_a_large_vocabulary_follows_its_distribution(isa: str, settings: dict[str, float]) -> None:
-    """Tokens in eight groups by rank, of about equal weight: the rarest group has hundreds."""
+    """Tokens in eight groups by rank, of about equal weight: the rarest has above a hundred."""
     vocab, rows = 20_000, 250
     random = np.random.default_rng(8)
     order = random.permutation(vocab)
@@ -129,7 +129,7 @@ def test_a_large_vocabulary_follows_its_distribution(isa: str, settings: dict[st
     backend = CpuBackend(threads=1)
     drawn = [
         backend.sample(many, batch(rows, seed=np.arange(rows), position=at, **settings))
-        for at in range(sized(10, 40))
+        for at in range(sized(6, 40))
     ]
     tokens = np.concatenate(drawn)
     assert (p[tokens] > 0).all()

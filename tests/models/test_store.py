@@ -1,7 +1,7 @@
 """The store of models: names, manifests, presets, and what of it another process may disturb."""
 
-import multiprocessing
 import os
+import subprocess
 import sys
 from dataclasses import replace
 
@@ -18,6 +18,7 @@ from quire.models.registry import FAMILIES
 from quire.models.store import Store
 from tests.commands import bare_environment, fork
 from tests.models.hub_stand_in import HubStandIn, serving
+from tests.preforked import Preforked
 
 CONFIG = b'{"architectures": ["LlamaForCausalLM"], "max_position_embeddings": 64}'
 EMPTY = b"\2\0\0\0\0\0\0\0{}"
@@ -304,25 +305,26 @@ def test_what_a_killed_process_left_is_swept_up(store):
     assert not left.exists()
 
 
-def _write_often(number):
-    for turn in range(50):
-        write_manifest(
-            Manifest(
-                name="mine", model="quire-tiny", parent="x", preset=Preset(f"{number} {turn}" * 999)
-            )
-        )
+WRITE_OFTEN = """
+import sys
+from quire.models.manifests import Manifest, Preset, write_manifest
+sys.stdin.readline()  # all are there
+for turn in range(50):
+    preset = Preset(f"{sys.argv[1]} {turn}" * 999)
+    write_manifest(Manifest(name="mine", model="quire-tiny", parent="x", preset=preset))
+"""
 
 
 def test_several_processes_may_write_at_once(store):
     store.copy("quire-tiny", "mine")
-    context = multiprocessing.get_context("spawn")
-    processes = [context.Process(target=_write_often, args=(number,)) for number in range(2)]
+    commands = ([sys.executable, "-c", WRITE_OFTEN, number] for number in "01")
+    processes = [Preforked(command, stdin=subprocess.PIPE) for command in commands]
     for process in processes:
-        process.start()
-    while any(process.is_alive() for process in processes):
+        process.stdin.close()
+    while None in [process.poll() for process in processes]:
         system = model_preset("mine").system
         assert system is None or system == system[: len(system) // 999] * 999
-    assert [process.exitcode for process in processes] == [0, 0]
+    assert [process.wait() for process in processes] == [0, 0]
     assert names() == ["mine"]
 
 
