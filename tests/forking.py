@@ -47,12 +47,14 @@ _prctl = ctypes.CDLL(None).prctl
 
 def serve(control: int, modules: Sequence[str]) -> None:
     """Fork as told on a socket until it is closed; in a fork, run what is asked for and return."""
+    gc.disable()  # it would look at what is imported again and again, a tenth of the time
     for name in (*PRELOADED, *modules):
         importlib.import_module(name)
     threads = len(list(Path("/proc/self/task").iterdir()))
     assert threads == 1, f"{threads} threads, of which a fork has one: OPENBLAS_NUM_THREADS=1?"
     gc.collect()
     gc.freeze()  # a fork's collector has nothing to look for in them
+    gc.enable()
     _set_name(NURSERY)
     request = _Forks(socket.socket(fileno=control)).next_request()
     code: list[str] | None = None
