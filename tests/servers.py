@@ -34,8 +34,9 @@ from tools.serve_process import ServeProcess
 
 #: Starts ``quire serve`` a second sooner, where nothing depends on a fresh interpreter.
 start_server = partial(ServeProcess, spawn=Preforked)
-#: Fixtures of this file whose server lives as long as the session.
-SERVERS = ("tiny_server", "crowded_server", "faulty_server", "pulling_server")
+#: Fixtures whose process lives as long as the session: the servers of this file, and the browser,
+#: whose start takes more than most of its tests.
+SERVERS = ("tiny_server", "crowded_server", "faulty_server", "pulling_server", "chromium")
 #: Of the servers on the checkpoint of :func:`crowded_arguments`: more requests than run at once.
 CROWDED = ("--memory", "48MiB", "--threads", "1", "--max-num-seqs", "4")
 

@@ -14,9 +14,13 @@ from typing import Any
 
 import httpx2
 
-# No sandbox: it cannot start as root, as in a container. The rest keeps Chromium off the network.
+# No sandbox: it cannot start as root, as in a container. Others keep Chromium off the network, and
+# from drawing a caret again and again, keeping pages that were left, and a process for each page.
 FLAGS = """--headless --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-sync
---disable-background-networking --disable-component-update --disable-dev-shm-usage""".split()
+--disable-background-networking --disable-component-update --disable-dev-shm-usage
+--blink-settings=caretBlinkInterval=0 --renderer-process-limit=1""".split()
+_LEFT_OUT = "BackForwardCache ProactivelySwapBrowsingInstance SpareRendererForSitePerProcess"
+FLAGS.append("--disable-features=" + ",".join(_LEFT_OUT.split()))
 ENTER, ESCAPE, SHIFT, UP, RIGHT = "\ue007", "\ue00c", "\ue008", "\ue013", "\ue014"
 _ELEMENT = "element-6066-11e4-a52e-4f735466cecf"
 
