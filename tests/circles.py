@@ -23,7 +23,6 @@ from hypothesis.internal.conjecture import providers
 
 from tests.covering import cover
 from tests.durations import read_durations
-from tests.servers import SERVERS
 
 #: Random models that stand for all in the small circles: the plain one, latents, and experts.
 MODELS = {
@@ -90,19 +89,6 @@ def _reduced(name: str, items: list[pytest.Function]) -> list[pytest.Function]:
     return [items[n] for n in cover(name, [item.callspec.params for item in items], UNPAIRED)]
 
 
-def _share_servers(items: list[pytest.Item]) -> None:
-    """Put files together whose tests ask for the same running server: they come to one worker."""
-    servers = {
-        _file(item): name
-        for item in items
-        for name in SERVERS
-        if name in getattr(item, "fixturenames", ())
-    }
-    for item in items:
-        if server := servers.get(_file(item)):
-            item.add_marker(pytest.mark.xdist_group(server))
-
-
 def _left_out(items: list[pytest.Item]) -> set[pytest.Item]:
     """Return the rows that only circle 3 runs."""
     functions: dict[str, list[pytest.Function]] = {}
@@ -118,7 +104,6 @@ def pytest_collection_modifyitems(
     config: pytest.Config, items: list[pytest.Item]
 ) -> Generator[None, None, None]:
     """Leave out rows, after others have left out what was not asked for; put long files first."""
-    _share_servers(items)
     yield
     if not config.getoption("--all"):
         left_out = _left_out(items)

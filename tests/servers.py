@@ -34,9 +34,15 @@ from tools.serve_process import ServeProcess
 
 #: Starts ``quire serve`` a second sooner, where nothing depends on a fresh interpreter.
 start_server = partial(ServeProcess, spawn=Preforked)
-#: Fixtures whose process lives as long as the session: the servers of this file, and the browser,
-#: whose start takes more than most of its tests.
-SERVERS = ("tiny_server", "crowded_server", "faulty_server", "pulling_server", "chromium")
+#: Fixtures whose process lives as long as the session, the servers of this file and the browser, by
+#: what files are put together for: they come to one worker (``tests/scheduling.py``).
+SERVERS = {
+    "tiny_server": "tiny",
+    "crowded_server": "crowded",
+    "faulty_server": "crowded",  # a file asks for both
+    "pulling_server": "pulling",
+    "chromium": "browser",  # its start takes more than most of its tests
+}
 #: Of the servers on the checkpoint of :func:`crowded_arguments`: more requests than run at once.
 CROWDED = ("--memory", "48MiB", "--threads", "1", "--max-num-seqs", "4")
 
