@@ -14,6 +14,7 @@ A test lives in the innermost circle that can catch its fault:
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Generator
 from typing import Any
 
@@ -114,9 +115,18 @@ def pytest_collection_modifyitems(
 
 
 def _longest_first(items: list[pytest.Item]) -> None:
-    """Order whole files by the seconds that they last took; new ones come first."""
-    seconds = read_durations()
-    items.sort(key=lambda item: -seconds.get(_file(item), 1e9))
+    """Order whole files, and groups of them, by the seconds that they last took; new ones first."""
+    from tests.scheduling import group_of
+
+    seconds, of_groups = read_durations(), Counter[str]()
+    for file in {_file(item) for item in items}:
+        of_groups[group_of(file)] += seconds.get(file, 1e9)
+
+    def order(item: pytest.Item) -> tuple[float, str, float, str]:
+        file = _file(item)
+        return -of_groups[group_of(file)], group_of(file), -seconds.get(file, 1e9), file
+
+    items.sort(key=order)
 
 
 @pytest.hookimpl(optionalhook=True)
