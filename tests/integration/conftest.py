@@ -49,17 +49,17 @@ def turns(number: int, of: int) -> list[Condition]:
 
 @pytest.fixture(scope="module", autouse=True)
 def _short_answers() -> Iterator[None]:
-    """Have answers of the lattice's requests be somewhat longer than a block of 8."""
+    """Have answers of the lattice's requests fill two blocks: with fewer nothing is preempted."""
     with pytest.MonkeyPatch.context() as patch:
         full = lattice_requests.NUM_OUTPUT_TOKENS
-        patch.setattr(lattice_requests, "NUM_OUTPUT_TOKENS", sized(12, full))
+        patch.setattr(lattice_requests, "NUM_OUTPUT_TOKENS", sized(16, full))
         yield
 
 
 @pytest.fixture
 def long_answers(_short_answers: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """Have them be longer: with pictures or a window requests have more room than they fill."""
-    monkeypatch.setattr(lattice_requests, "NUM_OUTPUT_TOKENS", sized(16, 20))
+    monkeypatch.setattr(lattice_requests, "NUM_OUTPUT_TOKENS", 20)
 
 
 def share(kinds: Iterable[str], number: int, of: int, settings: dict[str, Any]) -> list[str]:
