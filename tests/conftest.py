@@ -150,6 +150,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def _collected_seldom() -> None:
+    """Look for cycles again, as seldom as a server does."""
     gc.enable()
     collect_seldom()
 

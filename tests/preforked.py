@@ -60,7 +60,7 @@ MOST_DESCRIPTORS = 12
 SIZE, PID = struct.Struct("<I"), struct.Struct("<i")
 _CODE = "import sys; from tests.forking import serve; serve(int(sys.argv[1]), sys.argv[2:])"
 #: Words of programs whose ranks torch joins: they would import it for longer than all else.
-_OF_TORCH = {"--nnodes", "torch"}
+OF_TORCH = {"--nnodes", "torch"}
 _PR_SET_CHILD_SUBREAPER = 36
 
 
@@ -280,7 +280,7 @@ def set_origin(origin: Origin) -> None:
 
 def _origin(environment: Mapping[str, str], args: Sequence[str]) -> Origin:
     """Return the process that forks for an environment, started when first asked for."""
-    modules = ("torch.distributed",) if _OF_TORCH.intersection(args) else ()
+    modules = ("torch.distributed",) if OF_TORCH.intersection(args) else ()
     early = _early(environment)
     if (modules, early) not in _origins:
         control, theirs = socket.socketpair()

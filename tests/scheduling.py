@@ -6,7 +6,7 @@ import ast
 import functools
 from pathlib import Path
 
-from xdist.scheduler import LoadGroupScheduling
+from xdist.scheduler import LoadScopeScheduling
 
 from tests.servers import SERVERS
 
@@ -32,8 +32,8 @@ def group_of(file: str) -> str:
     return next((group for name, group in SERVERS.items() if name in asked), file)
 
 
-class FileScheduling(LoadGroupScheduling):
-    """Hands out groups of :mod:`xdist`; what is in none goes with its file."""
+class FileScheduling(LoadScopeScheduling):
+    """Hands out whole files, and files that share a server together."""
 
     def _split_scope(self, nodeid: str) -> str:
         return group_of(nodeid.split("::", 1)[0])

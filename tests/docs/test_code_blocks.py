@@ -6,7 +6,6 @@ neither is listed with the reason.
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import shlex
@@ -28,6 +27,7 @@ from quire.models.preset_file import read_preset_file
 from quire.quantizing.scheme import read_rules
 from quire.server.access.authentication import read_key_file
 from tests.commands import environment, fork, run_quire
+from tests.first_layers import first_layers
 from tests.servers import start_server
 from tests.sizes import sized
 from tools.random_adapter import random_adapter
@@ -150,26 +150,6 @@ def desk(tmp_path_factory: pytest.TempPathFactory) -> Path:
     Image.new("RGB", (64, 48), "red").save(folder / "picture.png")
     run(["quire", "convert", "./my-model", "model.gguf", "--type", "q8_0"], folder)
     return folder
-
-
-def first_layers(model: Path, folder: Path, count: int) -> None:
-    """Copy a model of one safetensors file with its first layers only."""
-    shutil.copytree(model, folder)
-    config = json.loads((model / "config.json").read_text())
-    (folder / "config.json").write_text(json.dumps(config | {"num_hidden_layers": count}))
-    content = (model / "model.safetensors").read_bytes()
-    begin = 8 + int.from_bytes(content[:8], "little")
-    header, kept, data = json.loads(content[8:begin]), {}, bytearray()
-    for name, tensor in header.items():
-        layer = re.search(r"\.layers\.(\d+)\.", name)
-        if name == "__metadata__" or layer and int(layer[1]) >= count:
-            continue
-        first, end = tensor["data_offsets"]
-        kept[name] = tensor | {"data_offsets": [len(data), len(data) + end - first]}
-        data += content[begin + first : begin + end]
-    text = json.dumps(kept).encode()
-    text += b" " * (-len(text) % 8)
-    (folder / "model.safetensors").write_bytes(len(text).to_bytes(8, "little") + text + data)
 
 
 def run(command: list[str], folder: Path) -> str:

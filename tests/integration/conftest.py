@@ -38,6 +38,10 @@ def lattice(turn: int | None = None) -> list[Condition]:
     return sized(together, few)
 
 
+#: Tokens that the lattice's requests generate by themselves.
+LONG = lattice_requests.NUM_OUTPUT_TOKENS
+
+
 def turns(number: int, of: int) -> list[Condition]:
     """Return what one of several models takes in turn: some alone, and all together.
 
@@ -51,15 +55,14 @@ def turns(number: int, of: int) -> list[Condition]:
 def _short_answers() -> Iterator[None]:
     """Have answers of the lattice's requests fill two blocks: with fewer nothing is preempted."""
     with pytest.MonkeyPatch.context() as patch:
-        full = lattice_requests.NUM_OUTPUT_TOKENS
-        patch.setattr(lattice_requests, "NUM_OUTPUT_TOKENS", sized(16, full))
+        patch.setattr(lattice_requests, "NUM_OUTPUT_TOKENS", sized(16, LONG))
         yield
 
 
 @pytest.fixture
 def long_answers(_short_answers: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """Have them be longer: with pictures or a window requests have more room than they fill."""
-    monkeypatch.setattr(lattice_requests, "NUM_OUTPUT_TOKENS", 20)
+    monkeypatch.setattr(lattice_requests, "NUM_OUTPUT_TOKENS", LONG)
 
 
 def share(kinds: Iterable[str], number: int, of: int, settings: dict[str, Any]) -> list[str]:
@@ -135,7 +138,7 @@ def plain_answers(
 @pytest.fixture
 def ranks_have_torch(monkeypatch: pytest.MonkeyPatch) -> None:
     """Fork ranks from a process that has imported torch, for longer than they compute with it."""
-    monkeypatch.setattr(preforked, "_OF_TORCH", {"-c", "-m"})  # all of them
+    monkeypatch.setattr(preforked, "OF_TORCH", {"-c", "-m"})  # all of them
 
 
 @pytest.fixture

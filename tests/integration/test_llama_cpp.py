@@ -7,7 +7,6 @@ Runs with the environment of ``scripts/install_test_programs``, or the Python th
 from __future__ import annotations
 
 import json
-import shutil
 import subprocess
 
 import numpy as np
@@ -18,9 +17,8 @@ from benchmarks.peers.setup import QUANTIZE
 from quire import LLM, SamplingParams
 from quire.cli.main import run
 from quire.models import hub
-from quire.models.safetensors_file import SafetensorsFile
-from quire.models.safetensors_writer import tensor_data, write_safetensors
 from quire.text.gguf_pre_tokenizers import PRE_TOKENIZERS
+from tests.first_layers import first_layers
 from tests.sizes import sized
 from tools.random_checkpoint import PRESETS, random_checkpoint
 from tools.record_pre_tokenizers import RECORD, peer_ids
@@ -33,26 +31,17 @@ TEXTS = [
 ]
 #: Each script in a fork of one process that has imported llama.cpp's binding, half a core's second.
 RUNNER = """
-import json, os, sys, traceback
+import json, os, sys
 import numpy, llama_cpp
 for line in sys.stdin:
     script, arguments, output = json.loads(line)
     pid = os.fork()
     if not pid:
-        code = 1
-        try:
-            place = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
-            os.dup2(place, 1), os.dup2(place, 2)
-            sys.argv[1:] = arguments
-            exec(compile(script, "script", "exec"), {"__name__": "__main__"})
-            code = 0
-        except SystemExit as end:
-            code = end.code or 0
-        except BaseException:
-            traceback.print_exc()
-        finally:
-            sys.stdout.flush(), sys.stderr.flush()
-            os._exit(code)
+        place = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+        os.dup2(place, 1), os.dup2(place, 2)
+        sys.argv[1:] = arguments
+        exec(compile(script, "script", "exec"), {"__name__": "__main__"})
+        sys.exit()
     print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), flush=True)
 """
 GENERATE = """
@@ -190,21 +179,6 @@ def test_quality_rises_with_the_bits_and_is_llama_cpps(peer, peer_logits, tiny, 
     assert divergences == sorted(divergences, reverse=True)
 
 
-def cut(folder, out, num_layers):
-    """Write a model with the first layers of another one."""
-    shutil.copytree(folder, out, ignore=shutil.ignore_patterns("model.safetensors"))
-    config = json.loads((folder / "config.json").read_text())
-    (out / "config.json").write_text(json.dumps({**config, "num_hidden_layers": num_layers}))
-    file = SafetensorsFile(folder / "model.safetensors")
-    tensors = {}
-    for name, entry in file.entries.items():
-        layer = name.removeprefix("model.layers.").partition(".")[0]
-        if not layer.isdecimal() or int(layer) < num_layers:
-            tensors[name] = tensor_data(file.tensor(name).array, entry.dtype)
-    for _ in write_safetensors(out / "model.safetensors", tensors):
-        pass
-
-
 @pytest.fixture(scope="module")
 def few_layers(tmp_path_factory):
     """Return a model, its inputs' importance, windows of text, and their logits by float32.
@@ -214,7 +188,7 @@ def few_layers(tmp_path_factory):
     """
     root = tmp_path_factory.mktemp("few")
     folder, matrix = root / "model", root / "matrix.gguf"
-    cut(hub.ASSETS / hub.EMBEDDED, folder, sized(1, 6))
+    first_layers(hub.ASSETS / hub.EMBEDDED, folder, sized(1, 6))
     assert run(["imatrix", str(folder), str(matrix), "--samples", sized("2", "8")]) == 0
     windows = quality.tiny_windows(folder)[: sized(1, 2), : sized(256, 512)]
     return folder, matrix, windows, quality.quire_logits(folder, windows, {})

@@ -52,7 +52,7 @@ def exact_qkv(case: Case, mean: float) -> np.ndarray:
     """Return (length, width) rows of which every cache holds K and V as they are.
 
     Args:
-        mean: Of the keys' first element. Equal for all tokens, it moves no weight.
+        mean: First element of every key. As it is equal for all tokens, it moves no weight.
     """
     rng = np.random.default_rng(7)
     qkv = rng.integers(-8, 9, (CONTEXT, case.width)).astype(np.float32) / 8

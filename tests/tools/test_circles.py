@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis.internal.conjecture import providers
 
 from tests.circles import OF_MODELS, WHOLE
 from tests.durations import ROOT
+from tests.sizes import sized
 
 
 @pytest.mark.parametrize("name", OF_MODELS)
@@ -18,3 +20,8 @@ def test_a_function_of_models_is_there_with_its_parameter(name):
 @pytest.mark.parametrize("name", WHOLE)
 def test_a_file_whose_rows_are_all_run_is_there(name):
     assert (ROOT / name).is_file()
+
+
+def test_fixed_examples_depend_on_no_module_that_was_imported():
+    if sized(True, False):
+        assert len(providers._get_local_constants()) == 0
