@@ -100,10 +100,11 @@ class _Forks:
         """Return in each fork with what it shall be; in the origin at the end with None."""
         while (message := self._receive()) is not None:
             request, (answer, *streams) = message
-            if self._fork(answer):
+            if self._fork():
+                request["answer"] = _high(answer)
                 self._leave(streams[:3], streams[3:], request["descriptors"])
                 return request
-            for descriptor in streams:
+            for descriptor in (answer, *streams):
                 os.close(descriptor)
         return None
 
@@ -115,28 +116,22 @@ class _Forks:
         data = self._control.recv(SIZE.unpack(head)[0], socket.MSG_WAITALL)
         return json.loads(data), array.array("i", descriptors)
 
-    def _fork(self, answer: int) -> bool:
+    def _fork(self) -> bool:
         """Make a child of the process that asks, which adopts it from one that ends at once.
-
-        Args:
-            answer: Socket for its pid; closed.
 
         Returns:
             Whether this is the child.
         """
-        told, tell = os.pipe()
         adopted, adopt = os.pipe()
         middle = os.fork()
         if middle == 0:
-            if pid := os.fork():
-                os.write(tell, PID.pack(pid))
+            if os.fork():
                 os._exit(0)
             os.read(adopted, 1)
         else:
             os.waitpid(middle, 0)
-            os.write(answer, os.read(told, PID.size))
             os.write(adopt, b".")
-        for descriptor in (told, tell, adopted, adopt, answer):
+        for descriptor in (adopted, adopt):
             os.close(descriptor)
         return middle == 0
 
@@ -157,8 +152,15 @@ class _Forks:
             os.close(descriptor)
 
 
+def _high(descriptor: int) -> int:
+    """Move a descriptor out of the way: what the program opens has the numbers that it would."""
+    high = fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, 500)
+    os.close(descriptor)
+    return high
+
+
 def _take(request: dict[str, Any]) -> None:
-    """Take what a process has of its parent: the environment, the folder, a name."""
+    """Take what a process has of its parent: the environment and the folder."""
     _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if request["session"]:
         os.setsid()
@@ -167,9 +169,6 @@ def _take(request: dict[str, Any]) -> None:
     os.environ.update(request["environment"])
     os.chdir(request["cwd"])
     time.tzset()
-    option, code, *arguments = request["arguments"]
-    # Of a child process: the module of its function.
-    _set_name(arguments[0] if option == "-c" and arguments else code)
 
 
 def _set_name(module: str) -> None:
@@ -180,25 +179,30 @@ def _set_name(module: str) -> None:
 def _nursery(request: dict[str, Any]) -> dict[str, Any] | None:
     """Fork the process that forks the children of this one; return in each what it shall be.
 
+    Who asked is told of this process once it and that one have their names.
+
     Returns:
         None in this process, which has what was requested.
     """
     control, theirs = socket.socketpair()
+    answer = request["answer"]
+    _set_name(NURSERY)
     if os.fork():
         theirs.close()
-        # A high number: what the program opens has those that it would have.
-        high = fcntl.fcntl(control.fileno(), fcntl.F_DUPFD_CLOEXEC, 500)
-        control.close()
-        preforked.set_origin(Origin(socket.socket(fileno=high)))
+        preforked.set_origin(Origin(socket.socket(fileno=_high(control.detach()))))
         preforked.fork_children()
+        option, code, *arguments = request["arguments"]
+        # Of a child process: the module of its function.
+        _set_name(arguments[0] if option == "-c" and arguments else code)
+        os.write(answer, PID.pack(os.getpid()))
+        os.close(answer)
         return None
     control.close()
     _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    _set_name(NURSERY)
     nothing = os.open(os.devnull, os.O_RDWR)
     for standard in range(3):
         os.dup2(nothing, standard)
-    for descriptor in (nothing, *request["descriptors"]):
+    for descriptor in (nothing, answer, *request["descriptors"]):
         os.close(descriptor)
     wanted = _Forks(theirs).next_request()
     if wanted is None:
