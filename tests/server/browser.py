@@ -23,6 +23,8 @@ _LEFT_OUT = "BackForwardCache ProactivelySwapBrowsingInstance SpareRendererForSi
 FLAGS.append("--disable-features=" + ",".join(_LEFT_OUT.split()))
 ENTER, ESCAPE, SHIFT, UP, RIGHT = "\ue007", "\ue00c", "\ue008", "\ue013", "\ue014"
 _ELEMENT = "element-6066-11e4-a52e-4f735466cecf"
+#: What a script ends with when another page is loaded.
+_LEFT = re.compile("navigat|unload|context|detached")
 
 
 def missing() -> str:
@@ -55,12 +57,30 @@ class Browser:
         return self._post("/execute/sync", script=script, args=arguments)
 
     def wait(self, expression: str, seconds: float = 20) -> Any:
-        """Wait until an expression is true and return its value."""
+        """Wait until an expression is true and return its value.
+
+        The page itself looks again and again: a question by WebDriver takes three processes.
+        """
         end = time.monotonic() + seconds
-        while not (value := self.run(f"return {expression}")):
+        while not (value := self._watch(expression)):
             assert time.monotonic() < end, (expression, self.run("return document.body.innerText"))
-            time.sleep(0.02)
         return value
+
+    def _watch(self, expression: str) -> Any:
+        """Return what is true within a second; otherwise, or when the page is left, a false one."""
+        script = f"""return (async () => {{
+            for (let left = 50; ; left--) {{
+                const value = await ({expression});
+                if (value || !left) return value;
+                await new Promise((resolve) => setTimeout(resolve, 20));
+            }}
+        }})()"""
+        try:
+            return self.run(script)
+        except AssertionError as error:
+            if not _LEFT.search(str(error)):
+                raise
+            return None
 
     def keys(self, selector: str, text: str) -> None:
         """Type into an element."""
