@@ -13,8 +13,6 @@ A test lives in the innermost circle that can catch its fault:
 
 from __future__ import annotations
 
-import os
-from collections import Counter
 from collections.abc import Generator
 from typing import Any
 
@@ -23,7 +21,6 @@ import pytest
 from hypothesis.internal.conjecture import providers
 
 from tests.covering import cover
-from tests.durations import read_durations
 
 #: Random models that stand for all in the small circles: the plain one, latents, and experts.
 MODELS = {
@@ -76,11 +73,6 @@ def pytest_configure(config: pytest.Config) -> None:
     providers.is_local_module_file = lambda file: False
 
 
-def _file(item: pytest.Item) -> str:
-    """Return the path of a test's file; a hypothesis machine's own function is in a library."""
-    return item.nodeid.split("::")[0]
-
-
 def _reduced(name: str, items: list[pytest.Function]) -> list[pytest.Function]:
     """Return the rows of a function that the small circles run."""
     if len(items) < 2 or name.startswith(WHOLE):
@@ -104,34 +96,9 @@ def _left_out(items: list[pytest.Item]) -> set[pytest.Item]:
 def pytest_collection_modifyitems(
     config: pytest.Config, items: list[pytest.Item]
 ) -> Generator[None, None, None]:
-    """Leave out rows, after others have left out what was not asked for; put long files first."""
+    """Leave out rows, after others have left out what was not asked for."""
     yield
     if not config.getoption("--all"):
         left_out = _left_out(items)
         config.hook.pytest_deselected(items=[item for item in items if item in left_out])
         items[:] = [item for item in items if item not in left_out]
-    if "PYTEST_XDIST_WORKER" in os.environ:
-        _longest_first(items)
-
-
-def _longest_first(items: list[pytest.Item]) -> None:
-    """Order whole files, and groups of them, by the seconds that they last took; new ones first."""
-    from tests.scheduling import group_of
-
-    seconds, of_groups = read_durations(), Counter[str]()
-    for file in {_file(item) for item in items}:
-        of_groups[group_of(file)] += seconds.get(file, 1e9)
-
-    def order(item: pytest.Item) -> tuple[float, str, float, str]:
-        file = _file(item)
-        return -of_groups[group_of(file)], group_of(file), -seconds.get(file, 1e9), file
-
-    items.sort(key=order)
-
-
-@pytest.hookimpl(optionalhook=True)
-def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """Schedule whole files in the order in which they were collected."""
-    from tests.scheduling import FileScheduling
-
-    return FileScheduling(config, log) if config.getvalue("dist") == "loadgroup" else None

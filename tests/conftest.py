@@ -48,6 +48,7 @@ pytest_plugins = [
     "tests.durations",
     "tests.servers",
     "tests.sizes",
+    "tests.workers",
     "tests.circles",
 ]
 

@@ -8,14 +8,12 @@ they count, with collection and imports, as the room ``workers``.
 from __future__ import annotations
 
 import json
-import os
 import resource
 import time
 import tomllib
 from collections import Counter
 from collections.abc import Generator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -69,7 +67,7 @@ class Durations:
     def __init__(self, config: pytest.Config) -> None:
         self._config = config
         self.files: dict[str, Counter[str]] = {}
-        #: CPU seconds of whole workers, with what is no test's.
+        #: CPU seconds of this process and its workers, with what is no test's.
         self.total = 0.0
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
@@ -79,15 +77,10 @@ class Durations:
             row = self.files.setdefault(report.nodeid.split("::")[0], Counter())
             row.update(cpu=found[0], wall=found[1], items=1)
 
-    @pytest.hookimpl(optionalhook=True)
-    def pytest_testnodedown(self, node: Any, error: object) -> None:
-        """Take a worker's total."""
-        self.total += getattr(node, "workeroutput", {}).get("cpu_seconds", 0.0)
-
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
         """Write what files took; fail where a room took far too long."""
-        self.total = self.total or cpu_seconds()
+        self.total = cpu_seconds()
         LAST.parent.mkdir(exist_ok=True)
         rows = {
             name: {key: round(row[key], 2) for key in ("items", "cpu", "wall")}
@@ -130,7 +123,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     """Add up in the main process only."""
-    if config.getoption("--durations-of-rooms") and "PYTEST_XDIST_WORKER" not in os.environ:
+    if config.getoption("--durations-of-rooms"):
         config.pluginmanager.register(Durations(config))
 
 
@@ -158,13 +151,6 @@ def pytest_runtest_makereport(
         ]
         report.user_properties.append(("seconds", [round(value, 4) for value in seconds]))
     return report
-
-
-@pytest.hookimpl(trylast=True)
-def pytest_sessionfinish(session: pytest.Session) -> None:
-    """Tell the main process what this worker took."""
-    if hasattr(session.config, "workeroutput"):
-        session.config.workeroutput["cpu_seconds"] = cpu_seconds()
 
 
 _BEGUN, _ENDED = pytest.StashKey[tuple[float, float]](), pytest.StashKey[tuple[float, float]]()

@@ -35,7 +35,7 @@ from tools.serve_process import ServeProcess
 #: Starts ``quire serve`` a second sooner, where nothing depends on a fresh interpreter.
 start_server = partial(ServeProcess, spawn=Preforked)
 #: Fixtures whose process lives as long as the session, the servers of this file and the browser, by
-#: what files are put together for: they come to one worker (``tests/scheduling.py``).
+#: what files are put together for: they come to one worker (``tests/workers.py``).
 SERVERS = {
     "tiny_server": "tiny",
     "crowded_server": "crowded",

@@ -24,7 +24,7 @@ def _parts(seed: int) -> dict[str, list[str]]:
     machine = read_machine()
     workers = max(1, min(machine.num_cores, machine.free_bytes >> 31, 8))
     every = ["--all", "--fault-times", FAULT_TIMES, f"--hypothesis-seed={seed}", "--timeout=1800"]
-    spread = ["-n", str(workers), "--dist", "loadgroup", "--no-loadscope-reorder"]
+    spread = ["--workers", str(workers)]
     return {
         "programs": ["scripts/install_test_programs"],
         "tests": ["scripts/test", "--verbosity=0", "--durations=40", *every, *spread],

@@ -152,7 +152,6 @@ _native.set_isa(ISA)
 sys.modules["quire._native"] = quire._native = Recorded(_native, True)  # type: ignore
 _folder = Path(os.environ["RECORDED_CALLS"])
 _folder.mkdir(parents=True, exist_ok=True)
-_file = (_folder / f"{os.getpid()}.calls").open("wb", buffering=0)
 
 
 @pytest.hookimpl(wrapper=True)
@@ -168,10 +167,5 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
     if report.when != "call" or not report.passed or not recording.usable:
         return
     if any(isinstance(event, Call) for event in recording.events):
-        pickle.dump(RecordedTest(report.nodeid, recording.events), _file)
-        _file.flush()
-
-
-def pytest_unconfigure() -> None:
-    """Close the file."""
-    _file.close()
+        with (_folder / f"{os.getpid()}.calls").open("ab") as file:
+            pickle.dump(RecordedTest(report.nodeid, recording.events), file)

@@ -1,0 +1,152 @@
+"""Tests in forks are as tests in one process; a worker that dies fails the test that it ran."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from tests import durations, workers
+from tests.servers import SERVERS
+
+pytest_plugins = ["pytester"]
+ROOT = Path(__file__).parents[2]
+#: Each notes its process, so that it can be told who ran what.
+NOTING = """
+import os, pytest
+
+def note(what):
+    with open("notes", "a") as notes:
+        notes.write(f"{what} {os.getpid()}\\n")
+
+@pytest.fixture(scope="session")
+def shared():
+    note("begin")
+    yield
+    note("end")
+"""
+
+
+@pytest.fixture
+def run(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch):
+    """Write files, run them in two workers, and return what came of it and what they noted."""
+    monkeypatch.setattr(durations, "LAST", pytester.path / "none")
+    monkeypatch.setattr(durations, "KEPT", pytester.path / "none")
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+
+    def start(*words: str, **files: str):
+        pytester.makeconftest(NOTING)
+        head = "import os, pytest, signal, warnings\nfrom conftest import note\n"
+        pytester.makepyfile(**{f"test_{name}": head + text for name, text in files.items()})
+        given = ["-p", "tests.workers", "--workers", "2", "-p", "no:asyncio", *words]
+        done = pytester.runpytest_subprocess(*given, timeout=60)
+        notes = Path("notes")
+        lines = notes.read_text().splitlines() if notes.exists() else []
+        return done, [line.split() for line in lines]
+
+    return start
+
+
+MANY = """
+@pytest.mark.parametrize("n", range(4))
+def test_it(n, shared, tmp_path):
+    note(f"{__name__}-{n}")
+    print("some output")
+    assert "worker" in str(tmp_path) and not list(tmp_path.iterdir())
+"""
+
+
+def test_files_come_whole_and_what_workers_share_ends_with_each(run):
+    done, notes = run(a=MANY, b=MANY, c=MANY)
+    done.assert_outcomes(passed=12)
+    assert "some output" not in done.stdout.str()
+    tests = [(name.split("-")[0], pid) for name, pid in notes if "-" in name]
+    assert len(tests) == 12 and len(set(tests)) == 3  # a file's process is one
+    pids = {pid for _, pid in notes}
+    assert len(pids) == 2 and str(os.getpid()) not in pids
+    for pid in pids:
+        own = [name for name, other in notes if other == pid]
+        assert (own[0], own[-1]) == ("begin", "end") and own.count("end") == 1
+
+
+def test_what_is_told_of_tests_is_what_one_process_tells(run, pytester):
+    text = """
+def test_fails():
+    print("to be seen")
+    assert 1 + 1 == 3
+def test_skips():
+    pytest.skip("not here")
+@pytest.mark.xfail
+def test_is_expected():
+    assert False
+def test_warns():
+    warnings.warn("careful")
+def test_passes(): pass
+@pytest.fixture
+def broken():
+    raise RuntimeError("no fixture")
+def test_cannot_begin(broken): pass
+"""
+    done, _ = run("-rs", a=text, b=MANY)
+    wanted = {"passed": 6, "failed": 1, "skipped": 1, "xfailed": 1, "errors": 1, "warnings": 1}
+    done.assert_outcomes(**wanted)
+    alone = pytester.runpytest_subprocess("-p", "no:asyncio", "-rs", "test_a.py")
+    for line in (
+        "*assert (1 + 1) == 3",
+        "to be seen",
+        "*RuntimeError: no fixture",
+        "SKIPPED * not here",
+        "*careful*",
+    ):
+        done.stdout.fnmatch_lines([line])
+        alone.stdout.fnmatch_lines([line])
+
+
+def test_a_worker_that_dies_fails_its_test_and_no_other(run):
+    text = """
+@pytest.mark.parametrize("n", range(4))
+def test_it(n, shared):
+    note(n)
+    if n == 1: os.kill(os.getpid(), signal.SIGKILL)
+"""
+    done, notes = run(a=text, b=MANY)
+    done.assert_outcomes(passed=7, failed=1)
+    done.stdout.fnmatch_lines(["*test_a.py::test_it?1?: its worker ended with -9"])
+    pids = [pid for name, pid in notes if name in ("0", "1", "2", "3")]
+    assert pids[0] == pids[1] != pids[2] == pids[3]
+
+
+def test_the_first_failure_can_be_the_last(run):
+    text = "\ndef test_fails(): assert False\n" + MANY
+    done, notes = run("-x", a=text)
+    assert done.ret == pytest.ExitCode.TESTS_FAILED
+    done.stdout.fnmatch_lines(["*stopping after 1 failures*"])
+    assert len([name for name, _ in notes if "-" in name]) < 4
+
+
+def test_a_file_that_cannot_be_collected_is_an_error(run):
+    done, notes = run(a="import not_there", b=MANY)
+    done.assert_outcomes(errors=1)
+    assert not notes
+
+
+def test_files_of_a_server_are_together(pytester):
+    names = {"a": "tiny_server", "b": "", "c": "tiny_server", "d": "crowded_server", "e": ""}
+    pytester.makeconftest("""
+import pytest
+@pytest.fixture
+def tiny_server(): pass
+@pytest.fixture
+def crowded_server(): pass
+""")
+    for name, asked in names.items():
+        pytester.makepyfile(**{f"test_{name}": f"def test_it({asked}): pass\ndef test_no(): pass"})
+    items, _ = pytester.inline_genitems("-p", "no:asyncio")
+    seconds = {f"test_{name}.py": float(n) for n, name in enumerate("abcd", 1)}
+    made = [[workers.file_of(item) for item in group] for group in workers.grouped(items, seconds)]
+    assert ["".join(dict.fromkeys(file[5] for file in group)) for group in made] == [
+        *("e", "ca", "d", "b")  # nobody has timed the first
+    ]
+    assert all(len(group) == 2 * len(set(group)) for group in made)
+    assert {SERVERS["tiny_server"], SERVERS["crowded_server"]} == {"tiny", "crowded"}

@@ -1,0 +1,280 @@
+"""Workers: forks of this process once it has collected, which get whole files, the longest first.
+
+A pytest plugin, for ``--workers N`` with N above 1. A worker has all tests in memory when it
+starts, where another process would import and collect them again (a tenth of the suite for three).
+It gets a file's tests together, and those of all files that share a running server or the browser
+(:data:`~tests.servers.SERVERS`): what they share is started once. What it reports the hooks of this
+process get, as if the tests had run here.
+
+A worker that dies fails the test that it ran; another one goes on with the rest of the file.
+"""
+
+from __future__ import annotations
+
+import atexit
+import gc
+import itertools
+import os
+import sys
+import threading
+import traceback
+import warnings
+from collections import Counter, deque
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+from multiprocessing.connection import Connection, Pipe, wait
+from typing import Any, NoReturn
+
+import pytest
+
+from tests.durations import read_durations
+from tests.servers import SERVERS
+
+Items = list[pytest.Item]
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Say how many processes run tests."""
+    parser.addoption("--workers", type=int, default=1, help="processes that run tests; one: this")
+
+
+def file_of(item: pytest.Item) -> str:
+    """Return the path of a test's file; a hypothesis machine's own function is in a library."""
+    return item.nodeid.split("::")[0]
+
+
+def grouped(items: Items, seconds: dict[str, float]) -> Iterator[Items]:
+    """Yield what a worker gets together, the longest first, and what nobody has timed before that.
+
+    Args:
+        items: Collected tests, file by file.
+        seconds: What each file took last.
+    """
+    files = {file: list(tests) for file, tests in itertools.groupby(items, file_of)}
+    groups: dict[str, list[str]] = {}
+    for file, tests in files.items():
+        asked = {name for test in tests for name in getattr(test, "fixturenames", ())}
+        group = next((group for name, group in SERVERS.items() if name in asked), file)
+        groups.setdefault(group, []).append(file)
+    times = Counter({file: seconds.get(file, 1e9) for file in files})
+    for names in sorted(groups.values(), key=lambda names: -sum(times[name] for name in names)):
+        names.sort(key=lambda name: -times[name])
+        yield [test for name in names for test in files[name]]
+
+
+@dataclass
+class Worker:
+    """A child process that runs tests, seen from this one.
+
+    Attributes:
+        pid: Of the process.
+        connection: To it.
+        given: Tests that it has to run and has not reported.
+    """
+
+    pid: int
+    connection: Connection
+    given: deque[pytest.Item] = field(default_factory=deque)
+
+
+class Pool:
+    """Hands out groups of tests and passes reports on.
+
+    Args:
+        session: Of this process, with what was collected.
+        groups: What a worker gets together.
+    """
+
+    def __init__(self, session: pytest.Session, groups: list[Items]) -> None:
+        self._session = session
+        self._config = session.config
+        self._tests = session.items
+        self._number = {item: number for number, item in enumerate(session.items)}
+        self._left = deque(groups)
+        self._workers: dict[Connection, Worker] = {}
+        self._names = (f"worker{number}" for number in itertools.count())
+
+    def run(self, size: int) -> None:
+        """Run all tests in ``size`` processes.
+
+        Raises:
+            pytest.Session.Failed: As many failed as ``--maxfail`` allows.
+            pytest.Session.Interrupted: A hook asked for the end.
+        """
+        _temporary(self._config).getbasetemp()  # workers have theirs in it
+        gc.freeze()  # what is there stays shared: the collector would write to all of it
+        try:
+            for _ in range(min(size, len(self._left))):
+                self._start()
+            while self._workers:
+                for connection in wait(list(self._workers)):
+                    assert isinstance(connection, Connection)
+                    self._hear(self._workers[connection])
+                if self._session.shouldfail:
+                    raise self._session.Failed(self._session.shouldfail)
+                if self._session.shouldstop:
+                    raise self._session.Interrupted(self._session.shouldstop)
+        finally:
+            for worker in self._workers.values():
+                worker.connection.close()  # it ends after the test that it runs
+            for worker in self._workers.values():
+                os.waitpid(worker.pid, 0)
+
+    def _start(self) -> None:
+        name, (connection, theirs) = next(self._names), Pipe()
+        sys.stdout.flush()
+        pid = os.fork()
+        if pid == 0:
+            for other in (connection, *self._workers):
+                other.close()
+            _work(self._session, theirs, name)
+        theirs.close()
+        self._workers[connection] = Worker(pid, connection)
+
+    def _hear(self, worker: Worker) -> None:
+        """Take one message of a worker."""
+        try:
+            kind, content = worker.connection.recv()
+        except EOFError:
+            self._bury(worker)
+            return
+        if kind == "next":
+            group = self._left.popleft() if self._left else []
+            worker.given.extend(group)
+            worker.connection.send([self._number[item] for item in group])
+        elif kind == "reports":
+            item = worker.given.popleft()
+            for report in content:
+                self._report(report)
+            self._config.hook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
+        elif kind == "warning":
+            self._config.hook.pytest_warning_recorded.call_historic(kwargs=content)
+        else:
+            raise RuntimeError(f"{kind} in a worker:\n{content}")
+
+    def _report(self, data: dict[str, Any]) -> None:
+        make = self._config.hook.pytest_report_from_serializable
+        self._config.hook.pytest_runtest_logreport(report=make(config=self._config, data=data))
+
+    def _bury(self, worker: Worker) -> None:
+        """Wait for a worker; if it has left tests, fail the first and have another do the rest."""
+        del self._workers[worker.connection]
+        worker.connection.close()
+        code = os.waitstatus_to_exitcode(os.waitpid(worker.pid, 0)[1])
+        if not worker.given:
+            return
+        item = worker.given.popleft()
+        report = pytest.TestReport(
+            nodeid=item.nodeid,
+            location=item.location,
+            keywords={},
+            outcome="failed",
+            longrepr=f"{item.nodeid}: its worker ended with {code}",
+            when="call",
+        )
+        self._config.hook.pytest_runtest_logreport(report=report)
+        if worker.given:
+            self._left.appendleft(list(worker.given))
+        if self._left:
+            self._start()
+
+
+class _Reporting:
+    """Sends what the hooks of a worker get.
+
+    Args:
+        config: Of the process.
+        connection: To the one that collected.
+    """
+
+    def __init__(self, config: pytest.Config, connection: Connection) -> None:
+        self._config = config
+        self._connection = connection
+        self._reports: list[dict[str, Any]] = []
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Keep a report until the test has ended."""
+        hook = self._config.hook.pytest_report_to_serializable
+        self._reports.append(hook(config=self._config, report=report))
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_runtest_logfinish(self) -> None:
+        """Send all of a test at once: three messages take three times as long."""
+        self._connection.send(("reports", self._reports))
+        self._reports = []
+
+    def pytest_warning_recorded(
+        self, warning_message: warnings.WarningMessage, when: str, nodeid: str, location: Any
+    ) -> None:
+        """Send a warning as its text: not each can be sent as it is."""
+        category, text = warning_message.category, str(warning_message.message)
+        shown = Warning(f"{category.__name__}: {text}")
+        message = warnings.WarningMessage(
+            shown, Warning, warning_message.filename, warning_message.lineno
+        )
+        content = {"warning_message": message, "when": when, "nodeid": nodeid, "location": location}
+        self._connection.send(("warning", content))
+
+
+def _work(session: pytest.Session, connection: Connection, name: str) -> NoReturn:
+    """Run what is asked for, as the whole of a forked process; its output is its own from here."""
+    code = 1
+    try:
+        _prepare(session.config, connection, name)
+        _run_groups(session, connection)
+        code = 0
+    except (BrokenPipeError, ConnectionResetError, EOFError, KeyboardInterrupt):
+        pass  # nobody wants more
+    except BaseException:
+        with suppress(OSError):
+            connection.send(("an error", traceback.format_exc()))
+    finally:
+        # As an interpreter does, but modules stay: to take them apart copies each page.
+        threading._shutdown()  # type: ignore[attr-defined]
+        atexit._run_exitfuncs()
+        os._exit(code)
+
+
+def _prepare(config: pytest.Config, connection: Connection, name: str) -> None:
+    plugins = config.pluginmanager
+    plugins.unregister(name="terminalreporter")
+    plugins.register(_Reporting(config, connection))
+    capturing: Any = plugins.getplugin("capturemanager")
+    capturing.stop_global_capturing()  # the file that it writes to is everybody's
+    capturing.start_global_capturing()
+    capturing.suspend_global_capture()
+    factory = _temporary(config)
+    factory._basetemp = factory.getbasetemp() / name
+    factory._basetemp.mkdir(mode=0o700)
+
+
+def _temporary(config: pytest.Config) -> Any:
+    """Return what makes folders of tests."""
+    return config._tmp_path_factory  # type: ignore[attr-defined]
+
+
+def _run_groups(session: pytest.Session, connection: Connection) -> None:
+    """Run groups until there are none, each asked for before the last test of the one before."""
+
+    def next_group() -> deque[pytest.Item]:
+        connection.send(("next", None))
+        return deque(session.items[number] for number in connection.recv())
+
+    items = next_group()
+    while items:
+        item = items.popleft()
+        items = items or next_group()
+        upcoming = items[0] if items else None
+        item.config.hook.pytest_runtest_protocol(item=item, nextitem=upcoming)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtestloop(session: pytest.Session) -> bool | None:
+    """Run tests in workers where more than one is asked for."""
+    config = session.config
+    size = config.getoption("--workers")
+    if size < 2 or session.testsfailed or config.option.collectonly:
+        return None
+    Pool(session, list(grouped(session.items, read_durations()))).run(size)
+    return True
