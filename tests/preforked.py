@@ -53,6 +53,8 @@ READ_EARLY = (
     *("COV", "GLIBC", "LANG=", "LANGUAGE=", "LC_", "LD_", "MALLOC_", "MKL_", "OMP_", "OPENBLAS_"),
     *("PROMETHEUS", "PYTHON", "QUIRE_CPU_ISA", "QUIRE_LOG_LEVEL"),
 )
+#: Those that a program reads when it imports torch: only a process that forks with torch has.
+_OF_TORCH = ("MKL_", "OMP_")
 #: Name of the processes that fork children of another one.
 NURSERY = "nursery"
 #: Of a request: whom to tell of the pid, the standard streams, and what is passed.
@@ -267,21 +269,22 @@ def begins_with(name: str, beginnings: tuple[str, ...]) -> bool:
     return f"{name}=".startswith(beginnings)
 
 
-def _early(environment: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
-    found = [row for row in environment.items() if begins_with(row[0], READ_EARLY)]
+def _early(environment: Mapping[str, str], *, torch: bool) -> tuple[tuple[str, str], ...]:
+    read = [name for name in READ_EARLY if torch or name not in _OF_TORCH]
+    found = [row for row in environment.items() if begins_with(row[0], tuple(read))]
     return tuple(sorted(row for row in found if row[0] != "PYTHONPATH"))  # forks do what it says
 
 
 def set_origin(origin: Origin) -> None:
     """Fork from this one from now on, which has this process's environment, and no other."""
     _origins.clear()
-    _origins[(), _early(os.environ)] = origin
+    _origins[(), _early(os.environ, torch=False)] = origin
 
 
 def _origin(environment: Mapping[str, str], args: Sequence[str]) -> Origin:
     """Return the process that forks for an environment, started when first asked for."""
     modules = ("torch.distributed",) if OF_TORCH.intersection(args) else ()
-    early = _early(environment)
+    early = _early(environment, torch=bool(modules))
     if (modules, early) not in _origins:
         control, theirs = socket.socketpair()
         plain = {k: v for k, v in os.environ.items() if not begins_with(k, READ_EARLY)}

@@ -16,7 +16,6 @@ import gc
 import itertools
 import os
 import sys
-import threading
 import traceback
 import warnings
 from collections import Counter, deque
@@ -222,8 +221,11 @@ def _work(session: pytest.Session, connection: Connection, name: str) -> NoRetur
     code = 1
     try:
         _prepare(session.config, connection, name)
-        _run_groups(session, connection)
-        code = 0
+        try:
+            _run_groups(session, connection)
+            code = 0
+        finally:
+            session._setupstate.teardown_exact(None)  # what an interrupted test has left
     except (BrokenPipeError, ConnectionResetError, EOFError, KeyboardInterrupt):
         pass  # nobody wants more
     except BaseException:
@@ -231,7 +233,6 @@ def _work(session: pytest.Session, connection: Connection, name: str) -> NoRetur
             connection.send(("an error", traceback.format_exc()))
     finally:
         # As an interpreter does, but modules stay: to take them apart copies each page.
-        threading._shutdown()  # type: ignore[attr-defined]
         atexit._run_exitfuncs()
         os._exit(code)
 

@@ -34,6 +34,7 @@ def run(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(durations, "LAST", pytester.path / "none")
     monkeypatch.setattr(durations, "KEPT", pytester.path / "none")
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    monkeypatch.delenv("PYTEST_PLUGINS", raising=False)
 
     def start(*words: str, **files: str):
         pytester.makeconftest(NOTING)
