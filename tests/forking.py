@@ -28,7 +28,9 @@ from tests.preforked import MOST_DESCRIPTORS, NURSERY, PID, SIZE, Origin
 PRELOADED = (
     "quire.cli.serve",
     "quire.cli.serve_models",
+    "quire.kernels.cpu.backend",
     "quire.server.app",
+    "quire.server.lifecycle",
     "quire.server.loading_app",
     "quire.llm.async_llm",
     "quire.llm.dry_run",
@@ -40,6 +42,8 @@ PRELOADED = (
     "uvicorn.loops.uvloop",
     "uvicorn.protocols.http.h11_impl",
     "uvicorn.protocols.websockets.wsproto_impl",
+    # What libraries import when they are first used. Not the hub's: it reads variables.
+    *("PIL.GifImagePlugin", "filelock", "httpx2", "numpy.ma", "numpy.random", "tqdm.auto", "yaml"),
 )
 _PR_SET_PDEATHSIG, _PR_SET_NAME = 1, 15
 _prctl = ctypes.CDLL(None).prctl
