@@ -47,10 +47,12 @@ def grouped(items: Items, seconds: dict[str, float]) -> Iterator[Items]:
     """Yield what a worker gets together, the longest first, and what nobody has timed before that.
 
     Args:
-        items: Collected tests, file by file.
+        items: Collected tests.
         seconds: What each file took last.
     """
-    files = {file: list(tests) for file, tests in itertools.groupby(items, file_of)}
+    files: dict[str, Items] = {}
+    for item in items:  # one file's may be in several places: parameters of fixtures order them
+        files.setdefault(file_of(item), []).append(item)
     groups: dict[str, list[str]] = {}
     for file, tests in files.items():
         asked = {name for test in tests for name in getattr(test, "fixturenames", ())}
@@ -88,9 +90,11 @@ class Pool:
     def __init__(self, session: pytest.Session, groups: list[Items]) -> None:
         self._session = session
         self._config = session.config
-        self._tests = session.items
         self._number = {item: number for number, item in enumerate(session.items)}
         self._left = deque(groups)
+        assert sorted(self._number[test] for group in groups for test in group) == [
+            *range(len(session.items))
+        ], "each test must be in one group"
         self._workers: dict[Connection, Worker] = {}
         self._names = (f"worker{number}" for number in itertools.count())
 

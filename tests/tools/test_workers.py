@@ -36,8 +36,8 @@ def run(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     monkeypatch.delenv("PYTEST_PLUGINS", raising=False)
 
-    def start(*words: str, **files: str):
-        pytester.makeconftest(NOTING)
+    def start(*words: str, conftest: str = "", **files: str):
+        pytester.makeconftest(NOTING + conftest)
         head = "import os, pytest, signal, warnings\nfrom conftest import note\n"
         pytester.makepyfile(**{f"test_{name}": head + text for name, text in files.items()})
         given = ["-p", "tests.workers", "--workers", "2", "-p", "no:asyncio", *words]
@@ -69,6 +69,20 @@ def test_files_come_whole_and_what_workers_share_ends_with_each(run):
     for pid in pids:
         own = [name for name, other in notes if other == pid]
         assert (own[0], own[-1]) == ("begin", "end") and own.count("end") == 1
+
+
+def test_what_a_parameter_orders_is_run_once(run):
+    """Parameters of a fixture that all share put tests of a file in several places."""
+    text = """
+def test_it(ordered): note(f"{__name__}-{ordered}")
+"""
+    fixture = """
+@pytest.fixture(scope="session", params=[1, 2])
+def ordered(request): return request.param
+"""
+    done, notes = run(conftest=fixture, a=text, b=text, c=text)
+    done.assert_outcomes(passed=6)
+    assert len({name for name, _ in notes}) == 6
 
 
 def test_what_is_told_of_tests_is_what_one_process_tells(run, pytester):
