@@ -6,7 +6,7 @@ they were, and the models and adapters are those of before. What a test leaves i
 failure. A server is started for the first test that asks for it, and again after a test that ended
 it or killed an engine: such a test judges what comes of that itself.
 
-The names of the fixtures are in :data:`SERVERS`; tests of one worker share them. A server with
+Tests of one worker share them (:data:`~tests.workers.SERVERS`). A server with
 flags of its own belongs to the test that wants them, or to its module.
 """
 
@@ -34,15 +34,6 @@ from tools.serve_process import ServeProcess
 
 #: Starts ``quire serve`` a second sooner, where nothing depends on a fresh interpreter.
 start_server = partial(ServeProcess, spawn=Preforked)
-#: Fixtures whose process lives as long as the session, the servers of this file and the browser, by
-#: what files are put together for: they come to one worker (``tests/workers.py``).
-SERVERS = {
-    "tiny_server": "tiny",
-    "crowded_server": "crowded",
-    "faulty_server": "crowded",  # a file asks for both
-    "pulling_server": "pulling",
-    "chromium": "browser",  # its start takes more than most of its tests
-}
 #: Of the servers on the checkpoint of :func:`crowded_arguments`: more requests than run at once.
 CROWDED = ("--memory", "48MiB", "--threads", "1", "--max-num-seqs", "4")
 

@@ -3,7 +3,7 @@
 A pytest plugin, for ``--workers N`` with N above 1. A worker has all tests in memory when it
 starts, where another process would import and collect them again (a tenth of the suite for three).
 It gets a file's tests together, and those of all files that share a running server or the browser
-(:data:`~tests.servers.SERVERS`): what they share is started once. What it reports the hooks of this
+(:data:`SERVERS`): what they share is started once. What it reports the hooks of this
 process get, as if the tests had run here.
 
 A worker that dies fails the test that it ran; another one goes on with the rest of the file.
@@ -28,9 +28,16 @@ from typing import Any, NoReturn
 import pytest
 
 from tests.durations import read_durations
-from tests.servers import SERVERS
 
 Items = list[pytest.Item]
+#: Fixtures whose process lives as long as the session, by what files are put together for.
+SERVERS = {
+    "tiny_server": "tiny",
+    "crowded_server": "crowded",
+    "faulty_server": "crowded",  # a file asks for both
+    "pulling_server": "pulling",
+    "chromium": "browser",  # its start takes more than most of its tests
+}
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests import durations, workers
-from tests.servers import SERVERS
+from tests import durations, servers, workers
+from tests.server import conftest
 
 pytest_plugins = ["pytester"]
 ROOT = Path(__file__).parents[2]
@@ -35,12 +35,13 @@ def run(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(durations, "KEPT", pytester.path / "none")
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     monkeypatch.delenv("PYTEST_PLUGINS", raising=False)
+    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")  # they take a second each time
 
     def start(*words: str, conftest: str = "", **files: str):
         pytester.makeconftest(NOTING + conftest)
         head = "import os, pytest, signal, warnings\nfrom conftest import note\n"
         pytester.makepyfile(**{f"test_{name}": head + text for name, text in files.items()})
-        given = ["-p", "tests.workers", "--workers", "2", "-p", "no:asyncio", *words]
+        given = ["-p", "tests.workers", "--workers", "2", *words]
         done = pytester.runpytest_subprocess(*given, timeout=60)
         notes = Path("notes")
         lines = notes.read_text().splitlines() if notes.exists() else []
@@ -106,7 +107,7 @@ def test_cannot_begin(broken): pass
     done, _ = run("-rs", a=text, b=MANY)
     wanted = {"passed": 6, "failed": 1, "skipped": 1, "xfailed": 1, "errors": 1, "warnings": 1}
     done.assert_outcomes(**wanted)
-    alone = pytester.runpytest_subprocess("-p", "no:asyncio", "-rs", "test_a.py")
+    alone = pytester.runpytest_subprocess("-rs", "test_a.py")
     for line in (
         "*assert (1 + 1) == 3",
         "to be seen",
@@ -164,4 +165,10 @@ def crowded_server(): pass
         *("e", "ca", "d", "b")  # nobody has timed the first
     ]
     assert all(len(group) == 2 * len(set(group)) for group in made)
-    assert {SERVERS["tiny_server"], SERVERS["crowded_server"]} == {"tiny", "crowded"}
+
+
+def test_what_files_are_put_together_for_is_a_fixture():
+    """A new name would put each of them into a worker of its own."""
+    assert [
+        name for name in workers.SERVERS if name not in {**vars(servers), **vars(conftest)}
+    ] == []
