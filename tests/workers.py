@@ -6,7 +6,8 @@ It gets a file's tests together, and those of all files that share a running ser
 (:data:`SERVERS`): what they share is started once. What it reports the hooks of this
 process get, as if the tests had run here.
 
-A worker that dies fails the test that it ran; another one goes on with the rest of the file.
+A worker that dies fails the test that it ran; another one goes on with the rest of the file. Each
+asks for more before its last test, which has to know the next one to tell what fixtures end.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from __future__ import annotations
 import atexit
 import gc
 import itertools
+import multiprocessing.util
 import os
 import sys
 import traceback
@@ -23,6 +25,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, Pipe, wait
+from types import SimpleNamespace
 from typing import Any, NoReturn
 
 import pytest
@@ -78,12 +81,12 @@ class Worker:
     Attributes:
         pid: Of the process.
         connection: To it.
-        given: Tests that it has to run and has not reported.
+        assigned: Tests that it has to run and has not reported.
     """
 
     pid: int
     connection: Connection
-    given: deque[pytest.Item] = field(default_factory=deque)
+    assigned: deque[pytest.Item] = field(default_factory=deque)
 
 
 class Pool:
@@ -98,10 +101,9 @@ class Pool:
         self._session = session
         self._config = session.config
         self._number = {item: number for number, item in enumerate(session.items)}
-        self._left = deque(groups)
-        assert sorted(self._number[test] for group in groups for test in group) == [
-            *range(len(session.items))
-        ], "each test must be in one group"
+        self._waiting = deque(groups)
+        numbers = sorted(self._number[item] for group in groups for item in group)
+        assert numbers == [*range(len(session.items))], "each test must be in one group"
         self._workers: dict[Connection, Worker] = {}
         self._names = (f"worker{number}" for number in itertools.count())
 
@@ -110,17 +112,17 @@ class Pool:
 
         Raises:
             pytest.Session.Failed: As many failed as ``--maxfail`` allows.
-            pytest.Session.Interrupted: A hook asked for the end.
+            pytest.Session.Interrupted: A hook or a test asked for the end.
         """
+        threads = len(os.listdir("/proc/self/task"))
+        assert threads == 1, f"{threads} threads, of which a fork has one: what is collected starts"
         _temporary(self._config).getbasetemp()  # workers have theirs in it
         gc.freeze()  # what is there stays shared: the collector would write to all of it
         try:
-            for _ in range(min(size, len(self._left))):
+            for _ in range(min(size, len(self._waiting))):
                 self._start()
             while self._workers:
-                for connection in wait(list(self._workers)):
-                    assert isinstance(connection, Connection)
-                    self._hear(self._workers[connection])
+                self._hear()
                 if self._session.shouldfail:
                     raise self._session.Failed(self._session.shouldfail)
                 if self._session.shouldstop:
@@ -130,6 +132,7 @@ class Pool:
                 worker.connection.close()  # it ends after the test that it runs
             for worker in self._workers.values():
                 os.waitpid(worker.pid, 0)
+        assert not self._waiting, "each test must be run"
 
     def _start(self) -> None:
         name, (connection, theirs) = next(self._names), Pipe()
@@ -138,43 +141,62 @@ class Pool:
         if pid == 0:
             for other in (connection, *self._workers):
                 other.close()
-            _work(self._session, theirs, name)
+            _run_worker(self._session, theirs, name)
         theirs.close()
         self._workers[connection] = Worker(pid, connection)
 
-    def _hear(self, worker: Worker) -> None:
-        """Take one message of a worker."""
+    def _hear(self) -> None:
+        """Take a message of each worker that has sent one."""
+        ready = wait(list(self._workers), timeout=5)
+        for connection in ready:
+            assert isinstance(connection, Connection)
+            self._receive(self._workers[connection])
+        for worker in [] if ready else list(self._workers.values()):
+            # While a process that a test forked has the connection, too, its end is not heard.
+            if os.waitid(os.P_PID, worker.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT):
+                self._reap(worker)
+
+    def _receive(self, worker: Worker) -> None:
         try:
             kind, content = worker.connection.recv()
-        except EOFError:
-            self._bury(worker)
+        except (EOFError, OSError):  # it has died, maybe amid a message
+            self._reap(worker)
             return
         if kind == "next":
-            group = self._left.popleft() if self._left else []
-            worker.given.extend(group)
-            worker.connection.send([self._number[item] for item in group])
+            group = self._waiting.popleft() if self._waiting else []
+            worker.assigned.extend(group)
+            with suppress(BrokenPipeError):  # it has died: its end is heard next
+                worker.connection.send([self._number[item] for item in group])
         elif kind == "reports":
-            item = worker.given.popleft()
+            item = worker.assigned.popleft()
             for report in content:
                 self._report(report)
             self._config.hook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
         elif kind == "warning":
             self._config.hook.pytest_warning_recorded.call_historic(kwargs=content)
+        elif kind == "stop":
+            self._session.shouldstop = content
         else:
-            raise RuntimeError(f"{kind} in a worker:\n{content}")
+            raise RuntimeError(f"an error in a worker:\n{content}")
 
     def _report(self, data: dict[str, Any]) -> None:
         make = self._config.hook.pytest_report_from_serializable
         self._config.hook.pytest_runtest_logreport(report=make(config=self._config, data=data))
 
-    def _bury(self, worker: Worker) -> None:
-        """Wait for a worker; if it has left tests, fail the first and have another do the rest."""
+    def _reap(self, worker: Worker) -> None:
+        """Wait for a worker; if it has left tests, fail the first and have another do the rest.
+
+        Raises:
+            RuntimeError: It failed without a test: no other would do better.
+        """
         del self._workers[worker.connection]
         worker.connection.close()
         code = os.waitstatus_to_exitcode(os.waitpid(worker.pid, 0)[1])
-        if not worker.given:
+        if not worker.assigned:
+            if code:
+                raise RuntimeError(f"a worker that had no test ended with {code}")
             return
-        item = worker.given.popleft()
+        item = worker.assigned.popleft()
         report = pytest.TestReport(
             nodeid=item.nodeid,
             location=item.location,
@@ -184,9 +206,9 @@ class Pool:
             when="call",
         )
         self._config.hook.pytest_runtest_logreport(report=report)
-        if worker.given:
-            self._left.appendleft(list(worker.given))
-        if self._left:
+        if worker.assigned:
+            self._waiting.appendleft(list(worker.assigned))
+        if self._waiting:
             self._start()
 
 
@@ -218,6 +240,8 @@ class _Reporting:
         self, warning_message: warnings.WarningMessage, when: str, nodeid: str, location: Any
     ) -> None:
         """Send a warning as its text: not each can be sent as it is."""
+        if when != "runtest":
+            return  # the process that collected has told of it, and each new plugin is told again
         category, text = warning_message.category, str(warning_message.message)
         shown = Warning(f"{category.__name__}: {text}")
         message = warnings.WarningMessage(
@@ -227,7 +251,7 @@ class _Reporting:
         self._connection.send(("warning", content))
 
 
-def _work(session: pytest.Session, connection: Connection, name: str) -> NoReturn:
+def _run_worker(session: pytest.Session, connection: Connection, name: str) -> NoReturn:
     """Run what is asked for, as the whole of a forked process; its output is its own from here."""
     code = 1
     try:
@@ -237,20 +261,28 @@ def _work(session: pytest.Session, connection: Connection, name: str) -> NoRetur
             code = 0
         finally:
             session._setupstate.teardown_exact(None)  # what an interrupted test has left
+    except pytest.exit.Exception as end:
+        connection.send(("stop", str(end)))
     except (BrokenPipeError, ConnectionResetError, EOFError, KeyboardInterrupt):
-        pass  # nobody wants more
+        pass  # nobody wants more, or not of this one
     except BaseException:
         with suppress(OSError):
-            connection.send(("an error", traceback.format_exc()))
+            connection.send(("error", traceback.format_exc()))
     finally:
-        # As an interpreter does, but modules stay: to take them apart copies each page.
+        # Modules stay, other than at an interpreter's end: to take them apart copies each page.
         atexit._run_exitfuncs()
+        sys.stdout.flush()
+        sys.stderr.flush()
         os._exit(code)
 
 
 def _prepare(config: pytest.Config, connection: Connection, name: str) -> None:
+    atexit._clear()  # what is registered so far is for the end of the process that collected
+    atexit.register(multiprocessing.util._exit_function)
     plugins = config.pluginmanager
-    plugins.unregister(name="terminalreporter")
+    # It would print each test here as well; others ask it for what they write to.
+    reporter: Any = plugins.unregister(name="terminalreporter")
+    plugins.register(SimpleNamespace(_tw=reporter._tw), "terminalreporter")
     plugins.register(_Reporting(config, connection))
     capturing: Any = plugins.getplugin("capturemanager")
     capturing.stop_global_capturing()  # the file that it writes to is everybody's
@@ -267,26 +299,32 @@ def _temporary(config: pytest.Config) -> Any:
 
 
 def _run_groups(session: pytest.Session, connection: Connection) -> None:
-    """Run groups until there are none, each asked for before the last test of the one before."""
+    """Run groups until there are none or a hook asks for the end."""
 
     def next_group() -> deque[pytest.Item]:
         connection.send(("next", None))
         return deque(session.items[number] for number in connection.recv())
 
     items = next_group()
-    while items:
+    while items and not session.shouldfail:
         item = items.popleft()
         items = items or next_group()
         upcoming = items[0] if items else None
         item.config.hook.pytest_runtest_protocol(item=item, nextitem=upcoming)
+        if session.shouldstop:
+            connection.send(("stop", str(session.shouldstop)))
+            return
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtestloop(session: pytest.Session) -> bool | None:
-    """Run tests in workers where more than one is asked for."""
+    """Run tests in workers where more than one is asked for.
+
+    On Linux: elsewhere a fork may not use what the system's libraries have begun.
+    """
     config = session.config
-    size = config.getoption("--workers")
-    if size < 2 or session.testsfailed or config.option.collectonly:
+    size = config.getoption("--workers") if sys.platform == "linux" else 1
+    if size < 2 or session.testsfailed or config.option.collectonly or config.option.usepdb:
         return None
     Pool(session, list(grouped(session.items, read_durations()))).run(size)
     return True

@@ -34,7 +34,6 @@ def test_a_run_that_takes_too_long_fails(pytester, monkeypatch, allowed):
             subprocess.run([sys.executable, "-c", "sum(range(3_000_000))"], check=True)
         """
     )
-    monkeypatch.delenv("PYTEST_XDIST_WORKER", raising=False)
     (pytester.path / "budget.toml").write_text(f'[cpu_seconds]\n"." = {allowed}\nworkers = 1000\n')
     monkeypatch.setattr(durations, "BUDGET", pytester.path / "budget.toml")
     monkeypatch.setattr(durations, "LAST", pytester.path / "build/durations.json")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests import durations, servers, workers
+from tests import servers, workers
 from tests.server import conftest
 
 pytest_plugins = ["pytester"]
@@ -31,15 +31,13 @@ def shared():
 @pytest.fixture
 def run(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch):
     """Write files, run them in two workers, and return what came of it and what they noted."""
-    monkeypatch.setattr(durations, "LAST", pytester.path / "none")
-    monkeypatch.setattr(durations, "KEPT", pytester.path / "none")
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     monkeypatch.delenv("PYTEST_PLUGINS", raising=False)
     monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")  # they take a second each time
 
     def start(*words: str, conftest: str = "", **files: str):
         pytester.makeconftest(NOTING + conftest)
-        head = "import os, pytest, signal, warnings\nfrom conftest import note\n"
+        head = "import atexit, os, pytest, signal, time, warnings\nfrom conftest import note\n"
         pytester.makepyfile(**{f"test_{name}": head + text for name, text in files.items()})
         given = ["-p", "tests.workers", "--workers", "2", *words]
         done = pytester.runpytest_subprocess(*given, timeout=60)
@@ -66,10 +64,24 @@ def test_files_come_whole_and_what_workers_share_ends_with_each(run):
     tests = [(name.split("-")[0], pid) for name, pid in notes if "-" in name]
     assert len(tests) == 12 and len(set(tests)) == 3  # a file's process is one
     pids = {pid for _, pid in notes}
-    assert len(pids) == 2 and str(os.getpid()) not in pids
+    assert len(pids) <= 2 and str(os.getpid()) not in pids
     for pid in pids:
         own = [name for name, other in notes if other == pid]
         assert (own[0], own[-1]) == ("begin", "end") and own.count("end") == 1
+
+
+def test_two_files_run_at_once(run):
+    text = """
+def test_it():
+    note("here")
+    for _ in range(3000):
+        if open("notes").read().count("here") == 2: return
+        time.sleep(0.01)
+    assert False
+"""
+    done, notes = run(a=text, b=text)
+    done.assert_outcomes(passed=2)
+    assert len({pid for _, pid in notes}) == 2
 
 
 def test_what_a_parameter_orders_is_run_once(run):
@@ -131,6 +143,64 @@ def test_it(n, shared):
     done.stdout.fnmatch_lines(["*test_a.py::test_it?1?: its worker ended with -9"])
     pids = [pid for name, pid in notes if name in ("0", "1", "2", "3")]
     assert pids[0] == pids[1] != pids[2] == pids[3]
+
+
+@pytest.mark.parametrize(
+    ("text", "hook"),
+    [
+        ("def test_it(): atexit.register(os._exit, 9)", ""),
+        ("def test_it(): pass", "os.register_at_fork(after_in_child=lambda: os._exit(9))"),
+    ],
+    ids=["at its end", "at its start"],
+)
+def test_a_worker_that_dies_without_a_test_fails_the_run(run, text, hook):
+    done, _ = run(a=text, b="def test_other(): assert False", conftest=hook)
+    assert done.ret == pytest.ExitCode.INTERNAL_ERROR
+    done.stdout.fnmatch_lines(["*a worker that had no test ended with 9"])
+
+
+def test_a_worker_that_dies_amid_a_message_fails_its_test_and_no_other(run):
+    text = """
+import multiprocessing.connection as c
+def test_dies():
+    c.Connection.recv = lambda self: os.kill(os.getpid(), signal.SIGKILL)
+def test_is_next(): pass
+"""
+    done, _ = run(a=text, b=MANY)
+    done.assert_outcomes(passed=5, failed=1)
+
+
+def test_a_child_that_lives_on_does_not_hold_up_the_end(run):
+    text = """
+def test_it():
+    if not os.fork():
+        while not os.path.exists("over"): time.sleep(0.1)
+        os._exit(0)
+"""
+    done, _ = run("-W", "default", a=text, b=MANY)
+    Path("over").touch()
+    done.assert_outcomes(passed=5)
+
+
+def test_a_test_that_takes_too_long_says_so_and_others_go_on(run):
+    done, _ = run("-p", "pytest_timeout", "--timeout=1", a="def test_it(): time.sleep(60)", b=MANY)
+    done.assert_outcomes(passed=4, failed=1)
+    done.stdout.fnmatch_lines(["*Timeout*"])
+
+
+@pytest.mark.parametrize("end", ["pytest.exit('enough')", "request.session.shouldstop = 'enough'"])
+def test_a_test_can_end_the_run(run, end):
+    text = f"def test_it(request): {end}\ndef test_no(): note('no')"
+    done, notes = run(a=text)
+    assert done.ret == pytest.ExitCode.INTERRUPTED and not notes
+    done.stdout.fnmatch_lines(["*enough*"])
+
+
+def test_what_is_printed_without_capture_is_seen(run, monkeypatch):
+    monkeypatch.delenv("PYTHONUNBUFFERED", raising=False)
+    done, _ = run("-s", a="def test_it(): print('of a test')", b="warnings.warn('of a file')")
+    done.stdout.fnmatch_lines(["*of a test*"])
+    done.assert_outcomes(passed=1, warnings=1)
 
 
 def test_the_first_failure_can_be_the_last(run):

@@ -38,9 +38,14 @@ UNRECORDED = ("isa", "set_isa", "num_threads", "count_chunks", "packed_weights_v
 
 
 class Recording:
-    """The events of one test; ``usable`` until something cannot be kept."""
+    """The events of one test; ``usable`` until something cannot be kept.
 
-    def __init__(self) -> None:
+    Args:
+        nodeid: Of the test; none of what is collected.
+    """
+
+    def __init__(self, nodeid: str = "") -> None:
+        self.nodeid = nodeid
         self.events: list[Event] = []
         self.usable = True
         self._objects: dict[int, ObjectOf] = {}
@@ -158,12 +163,14 @@ _folder.mkdir(parents=True, exist_ok=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
     """Record one test."""
     global recording
-    recording = Recording()
+    recording = Recording(item.nodeid)
     return (yield)
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
     """Keep what a test recorded that passed."""
+    if report.nodeid != recording.nodeid:
+        return  # another process ran it
     if report.when != "call" or not report.passed or not recording.usable:
         return
     if any(isinstance(event, Call) for event in recording.events):
