@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ from quire import LLM, SamplingParams
 from quire.core.outputs import RequestOutput
 from quire.models.hub import ASSETS
 from quire.models.safetensors_file import SafetensorsFile
-from quire.speculative.controller import CHOICE_STEPS
+from quire.speculative.controller import CHOICE_STEPS, Controller
 from tests.draft_heads import medusa_tensors, normal, write_head
 from tests.sizes import sized
 
@@ -49,9 +49,32 @@ def random_eagle3(folder: Path, *, has_mask: bool = False) -> Path:
     return write_head(folder, weights, config)
 
 
+@pytest.fixture
+def _steady(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have a row cost a hundredth of a step, and a proposal a twentieth: much is tried.
+
+    Of real seconds a hundredth may go into tries: whenever the machine stalls, for many of them.
+    """
+    create, end = Controller.__init__, Controller.step_ended
+
+    def row_seconds(rows: int) -> float:
+        return 1e-3 + 1e-5 * rows
+
+    def begun(self: Controller, methods: Any, measured: Mapping[int, float]) -> None:
+        create(self, methods, {rows: row_seconds(rows) for rows in measured})
+
+    def ended(self: Controller, num_rows: int, seconds: float, draft_seconds: float) -> None:
+        drafting = 5e-5 if draft_seconds else 0.0
+        end(self, num_rows, row_seconds(num_rows) + drafting, drafting)
+
+    monkeypatch.setattr(Controller, "__init__", begun)
+    monkeypatch.setattr(Controller, "step_ended", ended)
+
+
 @pytest.fixture(params=["draft_model", "medusa", "eagle3", "parallel", "script"])
 def adversary(
     request: pytest.FixtureRequest,
+    _steady: None,
     create_llm: Create,
     checkpoint: Callable[..., Path],
     tmp_path: Path,
@@ -89,9 +112,9 @@ def test_what_never_holds_is_only_tried_after_50_rounds(
 ) -> None:
     """Rounds of a whole answer are fewer than 50, and all but the first ones are of one token.
 
-    How many the first answer has depends on what rows cost on the machine, so the tokens past the
-    first of a round are counted over two answers: a second one is proposed while both are expected
-    to hold in :data:`~quire.speculative.controller.LEAST_GAIN` of all cases, that is, for 9 rounds.
+    Tokens past the first of a round are counted over two answers: a second one is proposed while
+    both are expected to hold in :data:`~quire.speculative.controller.LEAST_GAIN` of all cases, that
+    is, for 9 rounds.
     """
     plain = plain_answers(TINY, [PROMPT], LATER)
     first = adversary.generate([PROMPT], LATER, use_tqdm=False)
