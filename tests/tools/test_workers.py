@@ -78,9 +78,10 @@ def test_it():
         if open("notes").read().count("here") == 2: return
         time.sleep(0.01)
     assert False
+def test_last(): pass  # before it a worker asks for the next file
 """
     done, notes = run(a=text, b=text)
-    done.assert_outcomes(passed=2)
+    done.assert_outcomes(passed=4)
     assert len({pid for _, pid in notes}) == 2
 
 

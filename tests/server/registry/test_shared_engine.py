@@ -122,8 +122,8 @@ def test_a_preset_and_its_base_have_one_engine(serve, cache):
     assert len(server.engines()) == 1
     stopped = httpx2.post(f"{url}/models/unload", json={"model": BASE}).json()
     assert stopped["was_loaded"]
-    wait_for(lambda: not server.engines())
-    assert states(url) == {BASE: "absent", "tutor": "absent"}
+    wait_for(lambda: states(url) == {BASE: "absent", "tutor": "absent"})
+    assert not server.engines()
     assert answer(ask(url, "tutor", temperature=0)) == changed
     assert server.end() == 0
     assert "Traceback" not in server.stderr
