@@ -54,7 +54,7 @@ READ_EARLY = (
     *("PROMETHEUS", "PYTHON", "QUIRE_CPU_ISA", "QUIRE_LOG_LEVEL"),
 )
 #: Those that a program reads when it imports torch: only a process that forks with torch has.
-_OF_TORCH = ("MKL_", "OMP_")
+_READ_BY_TORCH = ("MKL_", "OMP_")
 #: Name of the processes that fork children of another one.
 NURSERY = "nursery"
 #: Of a request: whom to tell of the pid, the standard streams, and what is passed.
@@ -270,7 +270,7 @@ def begins_with(name: str, beginnings: tuple[str, ...]) -> bool:
 
 
 def _early(environment: Mapping[str, str], *, torch: bool) -> tuple[tuple[str, str], ...]:
-    read = [name for name in READ_EARLY if torch or name not in _OF_TORCH]
+    read = [name for name in READ_EARLY if torch or name not in _READ_BY_TORCH]
     found = [row for row in environment.items() if begins_with(row[0], tuple(read))]
     return tuple(sorted(row for row in found if row[0] != "PYTHONPATH"))  # forks do what it says
 

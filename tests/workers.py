@@ -1,10 +1,9 @@
 """Workers: forks of this process once it has collected, which get whole files, the longest first.
 
 A pytest plugin, for ``--workers N`` with N above 1. A worker has all tests in memory when it
-starts, where another process would import and collect them again (a tenth of the suite for three).
-It gets a file's tests together, and those of all files that share a running server or the browser
-(:data:`SERVERS`): what they share is started once. What it reports the hooks of this
-process get, as if the tests had run here.
+starts, where another process would import and collect them again. It gets a file's tests together,
+and those of all files that share a running server or the browser (:data:`SERVERS`): what they share
+is started once. What it reports the hooks of this process get, as if the tests had run here.
 
 A worker that dies fails the test that it ran; another one goes on with the rest of the file. Each
 asks for more before its last test, which has to know the next one to tell what fixtures end.
@@ -54,7 +53,7 @@ def file_of(item: pytest.Item) -> str:
 
 
 def grouped(items: Items, seconds: dict[str, float]) -> Iterator[Items]:
-    """Yield what a worker gets together, the longest first, and what nobody has timed before that.
+    """Yield what a worker gets together: new files, then the longest first.
 
     Args:
         items: Collected tests.
@@ -79,7 +78,7 @@ class Worker:
     """A child process that runs tests, seen from this one.
 
     Attributes:
-        pid: Of the process.
+        pid: The process' id.
         connection: To it.
         assigned: Tests that it has to run and has not reported.
     """
@@ -93,7 +92,7 @@ class Pool:
     """Hands out groups of tests and passes reports on.
 
     Args:
-        session: Of this process, with what was collected.
+        session: The run, with what was collected.
         groups: What a worker gets together.
     """
 
@@ -216,7 +215,7 @@ class _Reporting:
     """Sends what the hooks of a worker get.
 
     Args:
-        config: Of the process.
+        config: The worker's.
         connection: To the one that collected.
     """
 
@@ -264,8 +263,8 @@ def _run_worker(session: pytest.Session, connection: Connection, name: str) -> N
     except pytest.exit.Exception as end:
         connection.send(("stop", str(end)))
     except (BrokenPipeError, ConnectionResetError, EOFError, KeyboardInterrupt):
-        pass  # nobody wants more, or not of this one
-    except BaseException:
+        pass  # the run has ended, or this worker was interrupted
+    except BaseException:  # whatever it is, the process that prints has to say it
         with suppress(OSError):
             connection.send(("error", traceback.format_exc()))
     finally:

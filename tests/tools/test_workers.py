@@ -233,7 +233,7 @@ def crowded_server(): pass
     seconds = {f"test_{name}.py": float(n) for n, name in enumerate("abcd", 1)}
     made = [[workers.file_of(item) for item in group] for group in workers.grouped(items, seconds)]
     assert ["".join(dict.fromkeys(file[5] for file in group)) for group in made] == [
-        *("e", "ca", "d", "b")  # nobody has timed the first
+        *("e", "ca", "d", "b")  # the first is new
     ]
     assert all(len(group) == 2 * len(set(group)) for group in made)
 

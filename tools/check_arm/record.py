@@ -41,7 +41,7 @@ class Recording:
     """The events of one test; ``usable`` until something cannot be kept.
 
     Args:
-        nodeid: Of the test; none of what is collected.
+        nodeid: The test's; empty before the first test.
     """
 
     def __init__(self, nodeid: str = "") -> None:
