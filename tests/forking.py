@@ -51,7 +51,7 @@ _prctl = ctypes.CDLL(None).prctl
 
 def serve(control: int, modules: Sequence[str]) -> None:
     """Fork as told on a socket until it is closed; in a fork, run what is asked for and return."""
-    gc.disable()  # it would look at what is imported again and again, a tenth of the time
+    gc.disable()  # it would look at what is imported again and again
     for name in (*PRELOADED, *modules):
         importlib.import_module(name)
     threads = len(list(Path("/proc/self/task").iterdir()))
