@@ -180,3 +180,9 @@ def prompts() -> Callable[..., list[list[int]]]:
         return [random.integers(0, 256, length).tolist() for length in lengths]
 
     return make
+
+
+@pytest.fixture
+def dear_computing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have computing cost so much that everything is loaded: these models are that small."""
+    monkeypatch.setattr(PrefillPolicy, "prompt_token_seconds", 1.0)

@@ -7,6 +7,7 @@ import pytest
 from quire import SamplingParams
 from quire.models.hub import resolve_model
 
+pytestmark = pytest.mark.usefixtures("dear_computing")
 ASKED = SamplingParams(temperature=0.8, seed=3, max_tokens=12, logprobs=2, ignore_eos=True)
 MIB = 2**20
 

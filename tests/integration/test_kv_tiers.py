@@ -13,7 +13,6 @@ import pytest
 
 from benchmarks.equality import Condition, run
 from quire import LLM, SamplingParams
-from quire.engine.prefill_policy import PrefillPolicy
 from quire.models.hub import resolve_model
 from tests.integration.conftest import once
 from tests.integration.test_block_store import ask, start
@@ -21,13 +20,8 @@ from tests.preforked import Preforked
 from tests.sizes import sized
 from tools.random_adapter import random_adapter
 
+pytestmark = pytest.mark.usefixtures("dear_computing")
 ASKED = SamplingParams(temperature=0.8, seed=3, max_tokens=12, logprobs=2, ignore_eos=True)
-
-
-@pytest.fixture(autouse=True)
-def dear(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have computing cost so much that everything is loaded: these models are that small."""
-    monkeypatch.setattr(PrefillPolicy, "prompt_token_seconds", 1.0)
 
 
 def written(llm: LLM) -> None:
