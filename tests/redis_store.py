@@ -28,7 +28,7 @@ class Store:
         self.process = subprocess.Popen(
             [*command, "--dir", str(self.folder)], stdout=subprocess.DEVNULL
         )
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + 60
         while not self.answers():
             assert time.monotonic() < deadline
             time.sleep(0.01)

@@ -174,6 +174,7 @@ def test_when_everybody_fails_it_is_the_engine(
         llm.generate(prompts(20, 10), params())
 
 
+@pytest.mark.usefixtures("dear_computing")
 @pytest.mark.parametrize("is_cut", [False, True])
 def test_stored_blocks_that_are_missing_or_cut_are_computed(
     create_llm: Callable[..., LLM], prompts: Callable[..., list[list[int]]], is_cut: bool

@@ -14,9 +14,12 @@ import pytest
 from benchmarks.equality import Condition, run
 from quire import LLM, SamplingParams
 from quire.models.hub import resolve_model
+from quire.runner.tiers import shared_tier
+from quire.runner.tiers.block_tiers import BlockTiers
 from tests.integration.conftest import once
 from tests.integration.test_block_store import ask, start
 from tests.preforked import Preforked
+from tests.robustness.conftest import wait_for
 from tests.sizes import sized
 from tools.random_adapter import random_adapter
 
@@ -26,7 +29,7 @@ ASKED = SamplingParams(temperature=0.8, seed=3, max_tokens=12, logprobs=2, ignor
 
 def written(llm: LLM) -> None:
     """Wait until nothing is on its way to a tier."""
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while llm.engine.executor.tiers.num_queued:
         assert time.monotonic() < deadline
         time.sleep(0.002)
@@ -69,6 +72,10 @@ def test_blocks_come_back_from_disk_evicted_and_after_a_restart(
 OTHER_PROCESS = """
 import json, sys
 from quire import LLM, SamplingParams
+from quire.engine.prefill_policy import PrefillPolicy
+from quire.runner.tiers import block_writer
+PrefillPolicy.prompt_token_seconds = 1.0  # as of ``dear_computing``
+block_writer.LAST_SECONDS = 60.0
 settings, work = json.loads(sys.argv[1])
 asked = SamplingParams(temperature=0.8, seed=3, max_tokens=12, logprobs=2, ignore_eos=True)
 llm = LLM(**settings)
@@ -171,6 +178,19 @@ CONDITIONS = [
 ]
 
 
+@pytest.fixture
+def _all_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have blocks be looked up once all before them are written: the writer steps back."""
+    find = BlockTiers.find
+
+    def found(tiers: BlockTiers, block_hashes: Any) -> Any:
+        wait_for(lambda: not tiers.num_queued)
+        return find(tiers, block_hashes)
+
+    monkeypatch.setattr(BlockTiers, "find", found)
+
+
+@pytest.mark.usefixtures("_all_written")
 @pytest.mark.parametrize(("family", "num_adapters", "settings"), TIERED)
 @pytest.mark.parametrize("tiers", TIERS)
 def test_the_lattice_with_tiers(
@@ -198,7 +218,8 @@ def test_the_lattice_with_tiers(
         assert sum(found.stats.get(name, 0) for name in names) > 0, condition.name
 
 
-def test_servers_share_what_one_has_computed(create_llm, prompts, store):
+def test_servers_share_what_one_has_computed(create_llm, prompts, store, monkeypatch):
+    monkeypatch.setattr(shared_tier, "ANSWER_SECONDS", 60.0)
     one, two = (start(create_llm, kv_offload_url=store.url) for _ in range(2))
     for llm in (one, two):
         llm.engine.executor.tiers._slow[0]._fingerprint.result()
@@ -240,6 +261,7 @@ def test_a_killed_engine_leaves_blocks_that_are_right(
             stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
         )  # fmt: skip
         assert child.stdout.readline() == "begins\n"
+        wait_for(lambda: len(list(tmp_path.rglob("*.kv"))) > 8)
         time.sleep(0.1 * (number + 1))
         child.kill()
         child.wait()
