@@ -14,6 +14,7 @@ from benchmarks.equality import Condition, few_conditions
 from quire import LLM
 from quire.core.outputs import RequestOutput
 from quire.engine.prefill_policy import PrefillPolicy
+from quire.runner import mask_threads
 from tests import preforked
 from tests.sizes import sized
 from tools.random_checkpoint import PRESETS
@@ -186,3 +187,12 @@ def prompts() -> Callable[..., list[list[int]]]:
 def dear_computing(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have computing cost so much that everything is loaded: these models are that small."""
     monkeypatch.setattr(PrefillPolicy, "prompt_token_seconds", 1.0)
+
+
+@pytest.fixture
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Grammars are followed in time on any machine: none sits out a step, and none is slow."""
+    monkeypatch.setattr(mask_threads, "SECONDS_BESIDES", 60.0)
+    monkeypatch.setattr(mask_threads, "SECONDS_ALONE", 60.0)
+    monkeypatch.setattr("quire.runner.grammar_lookahead.SLOW_SECONDS", 60.0)
+    monkeypatch.setattr("quire.runner.sampling_state.SLOW_SECONDS", 60.0)

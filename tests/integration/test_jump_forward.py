@@ -17,6 +17,7 @@ from tests.integration.conftest import share
 from tests.integration.schemas import schemas
 from tests.sizes import sized
 
+pytestmark = pytest.mark.usefixtures("patient")
 PERSON: dict[str, Any] = {
     "type": "object",
     "properties": {

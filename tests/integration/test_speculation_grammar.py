@@ -18,6 +18,7 @@ from quire.text.grammar import SequenceMatcher
 from tests.integration.conftest import share
 from tests.sizes import sized
 
+pytestmark = pytest.mark.usefixtures("patient")
 CALL = {
     "type": "object",
     "properties": {
@@ -49,15 +50,6 @@ PROMPT = "Who is Anna? Tell me about her: "
 HELD = 'spec_decode_num_accepted_tokens{method="medusa"}'
 TRIED = 'spec_decode_num_draft_tokens{method="medusa"}'
 Create = Callable[..., LLM]
-
-
-@pytest.fixture(autouse=True)
-def patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Grammars are followed in time on any machine."""
-    monkeypatch.setattr(mask_threads, "SECONDS_BESIDES", 5.0)
-    monkeypatch.setattr(mask_threads, "SECONDS_ALONE", 5.0)
-    monkeypatch.setattr("quire.runner.grammar_lookahead.SLOW_SECONDS", 5.0)
-    monkeypatch.setattr("quire.runner.sampling_state.SLOW_SECONDS", 5.0)
 
 
 def of(name: str, **settings: Any) -> SamplingParams:

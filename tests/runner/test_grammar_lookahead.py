@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from quire.core.sampling_params import SamplingParams
-from quire.runner import mask_threads
+from quire.runner import sampling_state
 from tests.runner.scripted_grammars import (
     ANY,
     EOS,
@@ -17,14 +17,14 @@ from tests.runner.scripted_grammars import (
     VOCAB,
     Rows,
     ScriptedMatcher,
+    wait_for_all_but_the_held,
 )
 
 
 @pytest.fixture(autouse=True)
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Grammars that do not wait for a gate are done in time on any machine."""
-    monkeypatch.setattr(mask_threads, "SECONDS_BESIDES", 0.5)
-    monkeypatch.setattr(mask_threads, "SECONDS_ALONE", 0.5)
+    monkeypatch.setattr(sampling_state, "wait", wait_for_all_but_the_held)
     monkeypatch.setattr("quire.runner.grammar_lookahead.SLOW_SECONDS", 5.0)
     monkeypatch.setattr("quire.runner.sampling_state.SLOW_SECONDS", 5.0)
 

@@ -127,10 +127,10 @@ def check(
 @pytest.fixture(autouse=True)
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Grammars are followed in time on any machine."""
-    monkeypatch.setattr(mask_threads, "SECONDS_BESIDES", 5.0)
-    monkeypatch.setattr(mask_threads, "SECONDS_ALONE", 5.0)
-    monkeypatch.setattr("quire.runner.grammar_lookahead.SLOW_SECONDS", 5.0)
-    monkeypatch.setattr("quire.runner.sampling_state.SLOW_SECONDS", 5.0)
+    monkeypatch.setattr(mask_threads, "SECONDS_BESIDES", 60.0)
+    monkeypatch.setattr(mask_threads, "SECONDS_ALONE", 60.0)
+    monkeypatch.setattr("quire.runner.grammar_lookahead.SLOW_SECONDS", 60.0)
+    monkeypatch.setattr("quire.runner.sampling_state.SLOW_SECONDS", 60.0)
 
 
 @pytest.mark.parametrize("name", SETTINGS)

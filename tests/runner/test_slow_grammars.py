@@ -10,15 +10,20 @@ import pytest
 
 from quire.core.errors import GRAMMAR_LIMIT
 from quire.core.sampling_params import SamplingParams
-from quire.runner import jump_forward, mask_threads
-from tests.runner.scripted_grammars import ANY, FORCES_NEXT, Rows
+from quire.runner import jump_forward, sampling_state
+from tests.runner.scripted_grammars import (
+    ANY,
+    FORCES_NEXT,
+    Rows,
+    wait_for_all_but_the_held,
+)
 
 
 @pytest.fixture(autouse=True)
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Grammars that do not wait for a gate are done in time on any machine."""
-    monkeypatch.setattr(mask_threads, "SECONDS_BESIDES", 0.5)
-    monkeypatch.setattr(mask_threads, "SECONDS_ALONE", 0.5)
+    monkeypatch.setattr(sampling_state, "wait", wait_for_all_but_the_held)
+    monkeypatch.setattr(sampling_state, "SLOW_SECONDS", 0.5)
 
 
 def test_a_slow_one_is_unready_and_the_others_are_not() -> None:
