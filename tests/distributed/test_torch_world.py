@@ -41,7 +41,7 @@ class Board:
         self._told.set()
 
     def ask(self, key: str) -> bytes:
-        assert self._told.wait(10)
+        assert self._told.wait(60)
         return self._text.encode()
 
 
@@ -50,7 +50,7 @@ def connect(board: Board) -> tuple[SocketCommands, SocketCommands]:
     found: list[SocketCommands] = []
 
     def drive() -> None:
-        found.append(SocketCommands("127.0.0.1", 0, 2, board.tell, board.ask, 10.0))
+        found.append(SocketCommands("127.0.0.1", 0, 2, board.tell, board.ask, 60.0))
 
     driver = threading.Thread(target=drive)
     driver.start()
@@ -61,8 +61,8 @@ def connect(board: Board) -> tuple[SocketCommands, SocketCommands]:
         with socket.create_connection(address) as gone:
             reset = struct.pack("ii", 1, 0)
             gone.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, reset)
-        worker = SocketCommands("127.0.0.1", 1, 2, board.tell, board.ask, 10.0)
-        driver.join(10)
+        worker = SocketCommands("127.0.0.1", 1, 2, board.tell, board.ask, 60.0)
+        driver.join(60)
     return found[0], worker
 
 

@@ -7,12 +7,13 @@ The function gets a :class:`World`, then the words, and tells the test something
 
 from __future__ import annotations
 
+import os
 import socket
 import subprocess
 import sys
-import time
 import warnings
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from importlib import import_module
@@ -25,8 +26,7 @@ from quire.distributed.shared_memory_group import SharedMemory
 from tests.preforked import Preforked
 
 ROOT = Path(__file__).parents[2]
-SILENCE_SECONDS = 30.0
-LINGER_SECONDS = 1.0
+SILENCE_SECONDS = 120.0
 
 
 @dataclass
@@ -79,6 +79,7 @@ class Ranks:
             arguments = [str(word) for word in (target, *kind, rank, size, *words)]
             command = [sys.executable, "-m", "tests.distributed.worlds", *arguments]
             self.processes.append(Preforked(command, cwd=ROOT, pass_fds=descriptors, **_PIPES))
+        self._readers = ThreadPoolExecutor(len(self.processes))
 
     def __enter__(self) -> Ranks:
         return self
@@ -87,8 +88,11 @@ class Ranks:
         for process in self.processes:
             process.kill()
         for process in self.processes:
+            process.wait()
+        self._readers.shutdown()
+        for process in self.processes:
             with process:
-                process.wait()
+                pass
 
     def lines(self) -> list[str]:
         """Return the next line of each."""
@@ -100,14 +104,20 @@ class Ranks:
 
     def ends(self, seconds: float = 60.0) -> list[str]:
         """Return what each has printed, when all have ended; its errors where it failed."""
+        told = [self._readers.submit(process.stdout.read) for process in self.processes]
+        for one in told:  # until then none of them ends
+            one.result(seconds)
         found = []
-        for process in self.processes:
-            out, err = process.communicate(timeout=seconds)
-            found.append(out.strip() if process.returncode == 0 else err[-2000:] or "killed")
+        for process, one in zip(self.processes, told, strict=True):
+            _, err = process.communicate(timeout=seconds)
+            text = one.result().strip()
+            found.append(text if process.returncode == 0 else err[-2000:] or "killed")
         return found
 
 
-_PIPES: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+_PIPES: dict[str, Any] = {
+    "stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True,
+}  # fmt: skip
 
 
 def free_port() -> int:
@@ -135,8 +145,13 @@ def main() -> None:
     call(World(world.group(), world.commands(), torch=world), *words)
     world.close()
     # Torch tells of whose connection ends. A rank that has seen another one's end must not end
-    # before a third one has seen it, too: an interpreter that has imported torch takes as long.
-    time.sleep(LINGER_SECONDS)
+    # before a third one has seen it, too: all of them say that they have nothing more to tell, and
+    # are let go.
+    sys.stdout.flush()
+    nothing = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nothing, 1)
+    os.close(nothing)
+    sys.stdin.read()
 
 
 if __name__ == "__main__":
