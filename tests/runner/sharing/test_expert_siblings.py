@@ -58,7 +58,7 @@ def create() -> Iterator[Create]:
 
 def open_all(engines: list[ExpertSiblings]) -> None:
     with ThreadPoolExecutor(len(engines)) as pool:
-        list(pool.map(lambda one: one.open(10), engines))
+        list(pool.map(lambda one: one.open(60), engines))
 
 
 def check(engine: ExpertSiblings, other: int, experts: list[int]) -> None:
@@ -123,7 +123,7 @@ def test_an_engine_that_leaves_is_named(create: Create) -> None:
     engines = create(2)
     open_all(engines)
     engines.pop(1).close()
-    assert select.select([engines[0].failure], [], [], 10)[0]
+    assert select.select([engines[0].failure], [], [], 60)[0]
     named = "engine 1, which has experts 2 to 3, is gone"
     with pytest.raises(RankDeadError, match=named):
         engines[0].check()

@@ -15,6 +15,7 @@ import pytest
 from quire.runner.tiers import disk_tier
 from quire.runner.tiers.disk_tier import DiskTier
 from quire.runner.tiers.sealed_block import HEAD_BYTES
+from tests.robustness.conftest import wait_for
 
 SIZE = 2000
 MODEL, OTHER = bytes(range(32)), bytes(range(1, 33))
@@ -71,9 +72,7 @@ def test_the_least_recently_used_files_go_first_also_those_of_other_models(tmp_p
     tier.write(key(5), block(5))
     assert [tier.contains(key(number)) for number in (0, 2, 3, 4, 5)] == [True, False, *[True] * 3]
     smaller = open_tier(tmp_path, max_bytes=room // 2)
-    deadline = time.monotonic() + 5
-    while len(files(tmp_path)) > 2 and time.monotonic() < deadline:
-        time.sleep(0.01)
+    wait_for(lambda: len(files(tmp_path)) <= 2)
     assert len(files(tmp_path)) == 2 and not smaller.write(key(6), np.zeros(2 * room, np.uint8))
 
 
@@ -222,7 +221,9 @@ def test_what_a_killed_writer_leaves_is_whole_or_not_there(tmp_path):
             [sys.executable, "-c", WRITE, str(tmp_path)], stdout=subprocess.PIPE, text=True
         )
         assert child.stdout.readline() == "begins\n"
-        time.sleep(0.05 * round_number)
+        if round_number:
+            wait_for(lambda: any(tmp_path.rglob("*.kv")))
+            time.sleep(0.05 * round_number)
         child.kill()
         child.wait()
         child.stdout.close()

@@ -8,6 +8,7 @@ import threading
 import time
 from contextlib import suppress
 from itertools import chain, repeat
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -16,9 +17,17 @@ from quire.core.errors import ConfigError
 from quire.runner.tiers import shared_tier
 from quire.runner.tiers.shared_tier import SharedTier
 from tests.redis_store import redis
+from tests.robustness.conftest import wait_for
 
 SIZE = 2000
 MODEL, OTHER = bytes(range(32)), bytes(range(1, 33))
+
+
+@pytest.fixture(autouse=True)
+def patient(monkeypatch):
+    """A store that answers does so in time on any machine; one that does not rests for long."""
+    monkeypatch.setattr(shared_tier, "ANSWER_SECONDS", 60.0)
+    monkeypatch.setattr(shared_tier, "REST_SECONDS", 60.0)
 
 
 @pytest.fixture
@@ -87,7 +96,6 @@ def test_a_value_of_another_type_is_a_failure(store, open_tier, monkeypatch):
 
 
 def test_a_store_that_goes_away_is_left_alone_and_used_again(store, open_tier, monkeypatch):
-    monkeypatch.setattr(shared_tier, "REST_SECONDS", 0.3)
     tier = open_tier(store.url)
     assert tier.write(key(1), block(1))
     store.stop()
@@ -95,7 +103,8 @@ def test_a_store_that_goes_away_is_left_alone_and_used_again(store, open_tier, m
     assert tier.contains(key(1)) is False and not tier.write(key(1), block(1))
     assert "not in use" in tier.describe()
     store.start()
-    time.sleep(0.35)
+    later = SimpleNamespace(monotonic=lambda: time.monotonic() + shared_tier.REST_SECONDS)
+    monkeypatch.setattr(shared_tier, "time", later)
     assert tier.contains(key(1)) is None and tier.look_up([key(1)]) == 0
     assert tier.write(key(1), block(1)) and np.array_equal(tier.read(key(1)), block(1))
 
@@ -148,6 +157,7 @@ def test_an_answer_that_is_none_is_cut_off(open_tier, monkeypatch, answer, pause
         assert tier.contains(key(1)) is False, "left alone"
         tier._resumes = 0.0
         assert tier.read(key(1)) is None and tier.num_failures == 2
+        wait_for(lambda: len(told) > 1)  # the second one's answer may have been given up before
         assert told == ["connected"] * 2
         tier.close()
         listener.shutdown(socket.SHUT_RDWR)
