@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import os
-import time
 from collections.abc import Callable
 from urllib.request import Request, urlopen
 
 import pytest
 
+from tests.robustness.conftest import wait_for
 from tests.servers import start_server
 
 CORES = sorted(os.sched_getaffinity(0))[:2]
@@ -21,7 +21,7 @@ def stream(url: str, on_chunk: Callable[[int], None]) -> str:
     body = json.dumps(fields | {"ignore_eos": True}).encode()
     request = Request(f"{url}/v1/completions", body, {"Content-Type": "application/json"})
     text, chunks = "", 0
-    with urlopen(request, timeout=60) as answer:
+    with urlopen(request, timeout=120) as answer:
         for line in answer:
             if line.startswith(b"data: {"):
                 choices = json.loads(line[6:])["choices"]
@@ -40,6 +40,10 @@ def test_a_stream_goes_on_when_the_servers_cores_change() -> None:
             for thread in os.listdir(f"/proc/{engine}/task"):
                 os.sched_setaffinity(int(thread), cores)
 
+        def allowed() -> set[tuple[int, ...]]:
+            threads = os.listdir(f"/proc/{engine}/task")
+            return {tuple(sorted(os.sched_getaffinity(int(thread)))) for thread in threads}
+
         def change(chunks: int) -> None:
             if chunks % 25 == 0:
                 set_cores([CORES[:1], CORES[1:], CORES][chunks // 25 % 3])
@@ -49,10 +53,4 @@ def test_a_stream_goes_on_when_the_servers_cores_change() -> None:
         set_cores(CORES)
         assert stream(url, lambda chunks: None) == expected
         # No thread is left on a core that it was helped to, once its last work is done.
-        for _ in range(500):
-            threads = os.listdir(f"/proc/{engine}/task")
-            allowed = {tuple(sorted(os.sched_getaffinity(int(thread)))) for thread in threads}
-            if allowed == {tuple(CORES)}:
-                break
-            time.sleep(0.01)
-        assert allowed == {tuple(CORES)}
+        wait_for(lambda: allowed() == {tuple(CORES)})

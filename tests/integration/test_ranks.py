@@ -6,7 +6,6 @@ import json
 import logging
 import os
 import signal
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -28,6 +27,7 @@ from quire.models.hub import ASSETS, resolve_model
 from quire.runner.sampling_state import SamplingState
 from tests.integration.conftest import FAMILIES, lattice, once
 from tests.preforked import children
+from tests.robustness.conftest import wait_for
 from tests.sizes import sized
 
 ADAPTERS = sorted(p.parent for p in (ASSETS / "quire-tiny-adapters").glob("*/adapter_config.json"))
@@ -269,14 +269,14 @@ def test_experts_that_move_between_steps(
     assert "experts moved" in caplog.text
 
 
-def test_a_killed_rank_is_named_and_none_is_left() -> None:
+def test_a_killed_rank_is_named_and_none_is_left(quire_log: list[logging.LogRecord]) -> None:
     before = set(children(psutil.Process()))
     with LLM(tensor_parallel_size=2, threads=1) as llm:
         assert llm.generate("Hello", SamplingParams(max_tokens=4))
         ranks = [p for p in children(psutil.Process()) if p not in before]
         assert len(ranks) == 1
         os.kill(ranks[0].pid, signal.SIGKILL)
-        time.sleep(0.5)
+        wait_for(lambda: any("[rank 1] " in record.getMessage() for record in quire_log))
         with pytest.raises(EngineDeadError, match=rf"rank 1.*{ranks[0].pid}"):
             llm.generate("Hello", SamplingParams(max_tokens=4))
     assert not [p for p in ranks if p.is_running() and p.status() != psutil.STATUS_ZOMBIE]

@@ -5,8 +5,11 @@ from __future__ import annotations
 import signal
 import socket
 from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from itertools import count, islice
 from pathlib import Path
 
+import httpx2
 import psutil
 import pytest
 from click.testing import CliRunner
@@ -20,13 +23,10 @@ from tests.preforked import children
 from tests.robustness.conftest import SHORT, Crowd, ask, is_ready, wait_for
 from tests.served_engines import answers, free_port, total, wait_until_used
 from tests.servers import start_server
-from tests.sizes import sized
 from tools.random_checkpoint import PRESETS, random_checkpoint
 from tools.serve_process import ServeProcess
 
 RAY = ["--distributed-executor-backend", "ray"]
-#: Until what belonged to a lost engine is gone.
-GONE_SECONDS = 20.0
 
 
 def arguments(port: int, *flags: str) -> list[str]:
@@ -100,12 +100,12 @@ def test_engines_of_several_ranks(alone, started):
     (engine,) = node.engines()
     (rank,) = children(engine)
     rank.kill()
-    wait_for(lambda: not engine.is_running(), GONE_SECONDS)
+    wait_for(lambda: not engine.is_running())
     assert is_ready(url), "the other engine serves"
     wait_until_used(url)
     assert answers(url) == alone
-    assert "[rank 1] " in server.stderr
     assert [server.end(), node.end()] == [0, 0], server.stderr + node.stderr
+    assert "[rank 1] " in server.stderr
 
 
 def test_a_machine_serves_the_next_server_when_its_own_is_killed(alone, started):
@@ -120,15 +120,15 @@ def test_a_machine_serves_the_next_server_when_its_own_is_killed(alone, started)
         wait_until_used(server.address)
         engine = node.engine()
         server.end(signal.SIGKILL)
-        wait_for(lambda gone=engine: not gone.is_running(), GONE_SECONDS)
-    assert "its server is gone" in node.stderr
+        wait_for(lambda gone=engine: not gone.is_running())
     assert node.end() == 0
+    assert "its server is gone" in node.stderr
     assert "Traceback" not in node.stderr
 
 
 def test_a_stopped_engine_is_found_out_and_its_machine_replaces_it(started):
     port = free_port()
-    server = start_server(arguments(port, "--watchdog-timeout", "2"))
+    server = start_server(arguments(port, "--watchdog-timeout", "5"))  # the other one's stalls
     node = headless(port)
     started += [server, node]
     url = server.wait_ready()
@@ -136,10 +136,10 @@ def test_a_stopped_engine_is_found_out_and_its_machine_replaces_it(started):
     stopped.suspend()
     endings = Crowd(url, [SHORT] * 8).endings()
     assert any(ending.reason == "length" for ending in endings), "the other engine answers"
-    wait_for(lambda: not stopped.is_running(), GONE_SECONDS)
+    wait_for(lambda: not stopped.is_running())
     wait_until_used(url)
-    assert "no step has ended for 2 s" in server.stderr
     assert [server.end(), node.end()] == [0, 0]
+    assert "no step has ended for 5 s" in server.stderr
 
 
 @pytest.fixture
@@ -176,8 +176,19 @@ def test_who_does_not_belong_says_why_and_does_not_hold_up_others(strange, alone
         good = headless(port, QUIRE_CLUSTER_KEY="right")
         started.append(good)
         assert answers(server.wait_ready()) == alone
-    assert server.stderr.count("was sent away") >= len(strange)
     assert [server.end(), good.end()] == [0, 0]
+    assert server.stderr.count("was sent away") >= len(strange)
+
+
+@contextmanager
+def company(address: str) -> Iterator[None]:
+    """Have three answers be made in a block, however long that takes."""
+    body = {"prompt": "Tell", "max_tokens": 1900, "ignore_eos": True, "stream": True}
+    with ExitStack() as stack:
+        for _ in range(3):
+            asked = httpx2.stream("POST", f"{address}/v1/completions", json=body, timeout=60)
+            assert next(stack.enter_context(asked).iter_lines())
+        yield
 
 
 def test_a_prompt_computed_on_another_machine_is_found_on_this_one(tiny_server, started):
@@ -189,14 +200,19 @@ def test_a_prompt_computed_on_another_machine_is_found_on_this_one(tiny_server, 
     address = server.wait_ready()
     body = {"max_tokens": 12, "temperature": 0, "ignore_eos": True}
     one = tiny_server.address
-    expected = [ask(one, {**body, "prompt": f"{i} {text}"}).text for i in range(4)]
-    others = Crowd(address, [{**body, "prompt": "Tell", "max_tokens": sized(400, 1000)}] * 3)
-    others.wait_until_running()
-    found = [ask(address, {**body, "prompt": f"{i} {text}"}).text for i in range(4)]
-    assert found == expected
-    others.endings()
+    numbers = count()
+
+    def is_sent() -> bool:
+        """What the machine's stalls hold up for a second is computed here, others for a while."""
+        bodies = [{**body, "prompt": f"{number} {text}"} for number in islice(numbers, 4)]
+        with company(address):
+            found = [ask(address, asked).text for asked in bodies]
+            is_sent = total(address, "quire:kv_offload_load_bytes_total", tier="transfer") > 0
+        assert found == [ask(one, asked).text for asked in bodies]
+        return is_sent
+
+    wait_for(is_sent)
     assert total(address, "quire:prefill_requests_total", place="apart")
-    assert total(address, "quire:kv_offload_load_bytes_total", tier="transfer")
     assert [server.end(), node.end()] == [0, 0], server.stderr + node.stderr
 
 
