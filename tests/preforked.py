@@ -318,5 +318,9 @@ def fork_children() -> None:
 
 def children(process: psutil.Process, *, recursive: bool = False) -> list[psutil.Process]:
     """Return the children of a process, and theirs, less those that fork its children."""
-    found = process.children(recursive=recursive)
-    return [child for child in found if child.name() != NURSERY]
+    found = []
+    for child in process.children(recursive=recursive):
+        with suppress(psutil.NoSuchProcess):  # it has ended meanwhile
+            if child.name() != NURSERY:
+                found.append(child)
+    return found
