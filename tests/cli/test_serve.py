@@ -13,6 +13,7 @@ import httpx2
 import openai
 import pytest
 
+from tests.cli.held_engines import Hold, wait_stopped
 from tests.servers import start_server
 from tools.random_checkpoint import PRESETS, random_checkpoint
 from tools.serve_process import ServeProcess
@@ -87,8 +88,9 @@ def wait_for(condition: Callable[[], bool]) -> None:
         time.sleep(0.01)
 
 
-def test_a_killed_engine_ends_requests_with_words_and_comes_back(start, arguments):
-    process = start([*arguments, "--port", "0"])
+def test_a_killed_engine_ends_requests_with_words_and_comes_back(start, arguments, tmp_path):
+    hold = Hold(tmp_path)
+    process = start([*arguments, "--port", "0"], **hold.environment)
     url = process.wait_ready()
     body = {"prompt": "Once", "max_tokens": 100, "ignore_eos": True}
     endless = {**body, "n": 16, "max_tokens": 2000}
@@ -104,6 +106,8 @@ def test_a_killed_engine_ends_requests_with_words_and_comes_back(start, argument
         with client.stream("POST", "/v1/completions", json={**endless, "stream": True}) as stream:
             parts = stream.iter_text()
             text = next(parts)
+            engine.suspend()  # else they may be over before both are seen
+            hold.begin()
             wait_for(lambda: httpx2.get(f"{url}/health/progress").json()["pending"] == 2)
             engine.kill()
             text += "".join(parts)
@@ -117,6 +121,9 @@ def test_a_killed_engine_ends_requests_with_words_and_comes_back(start, argument
         assert client.get("/health/live").status_code == 200
         refused = client.post("/v1/completions", json=body)
         assert refused.status_code == 503 and int(refused.headers["retry-after"]) >= 1
+        again = wait_stopped(process)
+        hold.end()
+        again.resume()
         wait_for(lambda: client.get("/health/ready").status_code == 200)
         assert client.post("/v1/completions", json=body).status_code == 200
         assert "quire:engine_restarts_total" in client.get("/metrics").text
@@ -129,7 +136,7 @@ def test_a_killed_server_takes_its_engine_along(start, arguments):
     process.wait_ready()
     engine = process.engine()
     process.end(signal.SIGKILL)
-    engine.wait(20)
+    engine.wait(60)
 
 
 def test_a_stopped_engine_is_replaced(start, arguments):

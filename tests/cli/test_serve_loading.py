@@ -5,13 +5,15 @@ from __future__ import annotations
 import contextlib
 import signal
 import socket
-import time
+import tempfile
+from pathlib import Path
 
 import httpx2
 import psutil
 import pytest
 
 from quire.core.loading import FIRST_RETRY_SECONDS, MAX_RETRY_SECONDS, Loading
+from tests.cli.held_engines import Hold, wait_stopped
 from tests.server.browser import missing, start_browser
 from tests.server.websocket_client import Client, Refused
 from tests.servers import start_server
@@ -27,18 +29,15 @@ def arguments(tmp_path_factory, device):
 
 
 class Held:
-    """A server whose engine is stopped while it loads."""
+    """A server whose engine is stopped before it loads."""
 
     def __init__(self, arguments, **environment):
-        self.process = start_server(arguments, **environment)
+        self._folder = tempfile.TemporaryDirectory()
+        hold = Hold(Path(self._folder.name))
+        hold.begin()
+        self.process = start_server(arguments, **hold.environment, **environment)
         self.url = self.process.wait_listening()
-        end = time.monotonic() + 60
-        self.engine = None
-        while self.engine is None:
-            assert time.monotonic() < end and self.process.popen.poll() is None, self.process.stderr
-            with contextlib.suppress(ValueError, psutil.Error):
-                self.engine = self.process.engine()
-                self.engine.suspend()
+        self.engine = wait_stopped(self.process)
         assert "ready: " not in self.process.stderr
 
     def __enter__(self):
@@ -48,6 +47,7 @@ class Held:
         with contextlib.suppress(psutil.Error):
             self.engine.resume()  # it may be stopped before it can notice that its server ends
         self.process.__exit__()
+        self._folder.cleanup()
 
 
 def test_while_it_loads_it_lives_and_is_not_ready(arguments):
@@ -133,7 +133,7 @@ def test_a_unix_socket_too(arguments, tmp_path):
 def test_a_signal_while_it_loads_ends_it_and_its_engine(arguments, number):
     with Held(arguments) as held:
         assert held.process.end(number) == 0, held.process.stderr
-        held.engine.wait(20)
+        held.engine.wait(60)
         assert "Traceback" not in held.process.stderr
         with pytest.raises(httpx2.ConnectError):
             httpx2.get(f"{held.url}/health/live")
