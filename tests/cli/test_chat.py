@@ -6,6 +6,7 @@ import json
 import signal
 import subprocess
 
+from tests.cli.conftest import LONG
 from tests.commands import COMMAND, environment
 
 GREEDY = ("--temperature", "0", "--max-tokens", "6")
@@ -83,13 +84,12 @@ def test_question_that_does_not_fit_is_taken_back(quire, model, tmp_path):
     assert [m["role"] for m in json.loads(saved.read_text())["messages"]] == ["user", "assistant"]
 
 
-def test_interrupt_stops_the_answer_and_not_the_chat(model, tmp_path):
+def test_interrupt_stops_the_answer_and_not_the_chat(long_model, tmp_path):
     saved = tmp_path / "saved.json"
-    command = [*COMMAND, "chat", str(model), "--temperature", "0", "--max-tokens", "1900"]
+    command = [*COMMAND, "chat", str(long_model), "--temperature", "0", "--max-tokens", "16000"]
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    with subprocess.Popen(command, **pipes, env=environment()) as process:
+    with subprocess.Popen(command, **pipes, **LONG, env=environment()) as process:
         process.stdin.write(b"hello\n")
-        process.stdin.flush()
         assert process.stdout.read(1)
         process.send_signal(signal.SIGINT)
         _, errors = process.communicate(f"/save {saved}\n".encode(), timeout=60)

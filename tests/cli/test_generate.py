@@ -8,6 +8,7 @@ import subprocess
 
 import pytest
 
+from tests.cli.conftest import LONG
 from tests.commands import COMMAND, environment
 from tools.hostile_pictures import picture
 from tools.random_checkpoint import PRESETS, random_checkpoint
@@ -82,9 +83,9 @@ def test_a_limit_nobody_gave_gives_way_to_the_context(quire, model):
     assert "got 5 + 12 = 17" in result.stderr
 
 
-def test_interrupt_ends_with_130(model):
-    command = [*COMMAND, "generate", str(model), "--prompt", "x", "--max-tokens", "2000"]
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+def test_interrupt_ends_with_130(long_model):
+    command = [*COMMAND, "generate", str(long_model), "--prompt", "x", "--max-tokens", "16000"]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **LONG}
     # Greedy, so that this model is known not to stop by itself within that time.
     with subprocess.Popen([*command, "--temperature", "0"], **pipes, env=environment()) as process:
         assert process.stdout.read(1)
@@ -94,9 +95,9 @@ def test_interrupt_ends_with_130(model):
     assert errors == b"quire: interrupted\n"
 
 
-def test_reader_that_goes_away_is_no_traceback(model):
-    command = [*COMMAND, "generate", str(model), "--prompt", "x", "--max-tokens", "2000"]
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+def test_reader_that_goes_away_is_no_traceback(long_model):
+    command = [*COMMAND, "generate", str(long_model), "--prompt", "x", "--max-tokens", "16000"]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **LONG}
     with subprocess.Popen([*command, "--temperature", "0"], **pipes, env=environment()) as process:
         assert process.stdout.read(1)
         process.stdout.close()
