@@ -6,7 +6,6 @@ import re
 import socket
 import subprocess
 import threading
-import time
 from collections.abc import Callable, Iterator
 from functools import partial
 
@@ -37,11 +36,15 @@ class Script:
     Attributes:
         pieces: Sent one by one, ``pause`` seconds apart; then the connection is closed.
         requests: What was received.
+        before: Called before each piece, with its number; returns when it may be sent.
+        over: Ends pauses.
     """
 
     def __init__(self, pieces: list[bytes], pause: float = 0.02) -> None:
         self.pieces, self.pause = pieces, pause
         self.requests: list[bytes] = []
+        self.before: Callable[[int], object] = lambda number: None
+        self.over = threading.Event()
         self.listener = socket.create_server(("127.0.0.1", 0))
         self.url = f"http://127.0.0.1:{self.listener.getsockname()[1]}"
         self.thread = threading.Thread(target=self._accept, daemon=True)
@@ -68,12 +71,13 @@ class Script:
         while len(request.partition(b"\r\n\r\n")[2]) < length:
             request += connection.recv(1 << 16)
         self.requests.append(request)
-        for piece in self.pieces:
+        for number, piece in enumerate(self.pieces):
+            self.before(number)
             try:
                 connection.sendall(piece)
             except OSError:
                 return
-            time.sleep(self.pause)
+            self.over.wait(self.pause)
 
 
 @pytest.fixture
@@ -88,3 +92,4 @@ def script() -> Iterator[Callable[..., Script]]:
     yield start
     for server in started:
         server.listener.close()
+        server.over.set()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
 import time
 
 import pytest
@@ -78,9 +79,23 @@ def one(url: str, **options: object):
     return run.records[0], run.metrics
 
 
-def test_pauses_of_the_server_are_seen(script):
+def test_pauses_of_the_server_are_seen(script, monkeypatch):
+    """A pause begins once the client has read what came before: else both may come at once."""
     pieces = [HEAD, chunk(text("a")), chunk(text("b")), chunk(text("c", "length")), END]
-    server = script(pieces, pause=0.05)
+    server, read = script(pieces, pause=0.05), threading.Semaphore(0)
+    feed = StreamReader.feed
+
+    def feed_and_tell(self: StreamReader, data: bytes, now: float) -> None:
+        feed(self, data, now)
+        read.release()
+
+    def before(number: int) -> None:
+        if number in (2, 3):
+            assert read.acquire(timeout=60)
+            server.over.wait(server.pause)
+
+    monkeypatch.setattr(StreamReader, "feed", feed_and_tell)
+    server.before = before
     record, metrics = one(server.url, header=("X-Team=a",), extra_body='{"top_k": 1}')
     assert record.error is None and record.text == "abc"
     assert len(record.times) == 3 and record.num_output_tokens == 3
@@ -131,7 +146,7 @@ def test_failures_are_counted_with_their_reason(script, name):
 
 
 def test_a_silent_server_fails_at_the_timeout(script):
-    server = script([HEAD, chunk(text("a")), b"", b"", b"", b""], pause=0.5)
+    server = script([HEAD, chunk(text("a"))], pause=60)
     record, _ = one(server.url, request_timeout=0.3)
     assert record.error is not None and "--request-timeout" in record.error
 

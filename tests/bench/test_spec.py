@@ -106,6 +106,8 @@ def test_time_per_token_is_no_gap_between_chunks(proposing):
     run = asyncio.run(run_spec(options, lambda text: None, lambda record: None))
     (part,) = run.loads[0].with_speculation
     several = [r for r in part.records if 1 < len(r.times) < r.num_output_tokens]
+    # A client that was held up for a whole answer has read all of it at once.
+    several = [r for r in several if r.times[0] < r.times[-1]]
     assert several and all(len(r.times) <= r.num_output_tokens for r in part.records)
     for item in map(Latencies.of, several):
         assert item.tpot is not None and item.tpot < sum(item.itls) / len(item.itls)
