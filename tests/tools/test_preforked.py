@@ -161,7 +161,7 @@ def test_its_children_are_forks_and_end_with_it() -> None:
                 process.stdin.close()
                 assert process.stdout.readline().strip() == str(-signal.SIGKILL)
             process.kill()
-        assert psutil.wait_procs([child], timeout=20)[1] == []
+        assert psutil.wait_procs([child], timeout=60)[1] == []
 
 
 def test_descriptors_have_the_numbers_that_they_have_here() -> None:

@@ -40,7 +40,7 @@ def run(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch):
         head = "import atexit, os, pytest, signal, time, warnings\nfrom conftest import note\n"
         pytester.makepyfile(**{f"test_{name}": head + text for name, text in files.items()})
         given = ["-p", "tests.workers", "--workers", "2", *words]
-        done = pytester.runpytest_subprocess(*given, timeout=60)
+        done = pytester.runpytest_subprocess(*given, timeout=120)
         notes = Path("notes")
         lines = notes.read_text().splitlines() if notes.exists() else []
         return done, [line.split() for line in lines]
@@ -184,7 +184,11 @@ def test_it():
 
 
 def test_a_test_that_takes_too_long_says_so_and_others_go_on(run):
-    done, _ = run("-p", "pytest_timeout", "--timeout=1", a="def test_it(): time.sleep(60)", b=MANY)
+    text = """
+@pytest.mark.timeout(1)  # the others have as long as they need
+def test_it(): time.sleep(60)
+"""
+    done, _ = run("-p", "pytest_timeout", a=text, b=MANY)
     done.assert_outcomes(passed=4, failed=1)
     done.stdout.fnmatch_lines(["*Timeout*"])
 
