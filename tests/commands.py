@@ -284,7 +284,7 @@ def _default_warnings() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _nothing_left(seconds: float = 10.0) -> Iterator[None]:
+def _nothing_left(seconds: float = 60.0) -> Iterator[None]:
     """Fail where the command leaves a thread or a child process."""
     threads_before, this = set(threading.enumerate()), psutil.Process()
     children_before = {child.pid for child in children(this)}

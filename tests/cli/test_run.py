@@ -34,7 +34,7 @@ def url(tmp_path, monkeypatch):
         arguments = process.info["cmdline"] or []
         if {"serve", port} <= set(arguments):
             process.terminate()
-            process.wait(30)
+            process.wait(60)
 
 
 def quire(*arguments, input=""):
@@ -82,7 +82,7 @@ def test_a_server_is_started_used_again_and_emptied(url):
     assert (model["id"], model["status"]["value"]) == ("quire-tiny", "ready")
     assert quire("ps", *base).stdout.splitlines()[1].split()[:2] == ["quire-tiny", "ready"]
     assert quire("stop", "quire-tiny", *base).stdout == "quire-tiny goes\n"
-    end = time.monotonic() + 20
+    end = time.monotonic() + 60
     while json.loads(quire("ps", "--json", *base).stdout)[0]["status"]["value"] != "absent":
         assert time.monotonic() < end
     assert quire("stop", "quire-tiny", *base).stdout == "quire-tiny was not loaded\n"
