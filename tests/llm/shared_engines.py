@@ -16,7 +16,7 @@ E = TypeVar("E", bound=EngineClient)
 #: What is there of requests; all are nought where none is.
 GAUGES = ("num_requests_running", "num_requests_waiting", "kv_cache_usage_perc")
 #: The longest that an engine takes to come back, or to end what it was told to end.
-SECONDS = 30.0
+SECONDS = 60.0
 
 
 class Growth:

@@ -112,7 +112,7 @@ def server(
     yield server
     compiler.released.set()
     server.link.connection.close()
-    server.thread.join(30)
+    server.thread.join(60)
     assert not server.thread.is_alive()
     assert not engine.engine.has_unfinished_requests()
 

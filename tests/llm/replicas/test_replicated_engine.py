@@ -103,7 +103,7 @@ async def test_a_killed_engine_costs_no_request_that_had_no_output(
     assert 1 <= len(lost) <= 2 and all(len(o.outputs[0].token_ids) == LONG_TOKENS for o in whole)
     start = time.monotonic()
     while victim.pid is None:
-        assert time.monotonic() - start < 20
+        assert time.monotonic() - start < 60
         await asyncio.sleep(0.05)
     before = add_up(victim.stats(), "generation_tokens")
     for number in range(4):
