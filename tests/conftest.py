@@ -43,6 +43,9 @@ gc.disable()
 sys.dont_write_bytecode = False  # of tests' modules as well
 # Each `httpx2.get` would read all certificates of the machine, a tenth of what the suite took.
 httpx2._transports.default.create_ssl_context = functools.cache(httpx2.create_ssl_context)
+# Clients that say nothing of it wait 5 s for an answer: a server on a loaded machine takes longer.
+for _what in ("connect", "read", "write", "pool"):
+    setattr(httpx2._config.DEFAULT_TIMEOUT_CONFIG, _what, 60.0)
 pytest_plugins = [
     "tests.required",
     "tests.durations",

@@ -27,9 +27,9 @@ def test_what_is_read_arrives_whole_and_in_order():
     lines = [f"line {i} é\n" for i in range(20_000)]
     for line in lines:
         stream.write(line)
-    stream.wait_written(20)
+    stream.wait_written(60)
     os.close(writer)
-    thread.join(20)
+    thread.join(60)
     os.close(reader)
     assert found == ["".join(lines)] and stream.num_dropped == 0
 
@@ -46,11 +46,11 @@ def test_a_pipe_that_nobody_reads_stops_nobody():
     found = []
     thread = threading.Thread(target=lambda: found.append(read_all(reader)))
     thread.start()
-    stream.wait_written(20)
+    stream.wait_written(60)
     stream.write("after\n")
-    stream.wait_written(20)
+    stream.wait_written(60)
     os.close(writer)
-    thread.join(20)
+    thread.join(60)
     os.close(reader)
     told = re.findall(r"\[log\] (\d+) lines were dropped here", found[0])
     assert sum(map(int, told)) == dropped == stream.num_dropped
@@ -63,7 +63,7 @@ def test_a_reader_that_is_gone_is_no_error():
     os.close(reader)
     stream = BackgroundStream(writer)
     stream.write("a\nb\n")
-    stream.wait_written(20)
+    stream.wait_written(60)
     assert stream.num_dropped == 2
     os.close(writer)
 

@@ -46,7 +46,7 @@ def unread(device):
     finally:
         if popen.poll() is None:
             popen.kill()
-        popen.wait(20)
+        popen.wait(60)
         popen.stderr.close()
 
 
@@ -61,7 +61,7 @@ def test_a_full_pipe_of_stderr_freezes_nobody(unread):
     """The server stopped in the midst of a line, and its health with it."""
     popen, url = unread
     body = {"prompt": "a", "max_tokens": 1}
-    with httpx2.Client(base_url=url, timeout=20) as client:
+    with httpx2.Client(base_url=url, timeout=60) as client:
         path = "/" + "x" * 4000  # each makes a line of its size
         for _ in range(NUM_REQUESTS):
             assert client.get(path).status_code == 404
@@ -69,6 +69,6 @@ def test_a_full_pipe_of_stderr_freezes_nobody(unread):
         assert client.get("/health/ready").status_code == 200
         assert client.post("/v1/completions", json=body).status_code == 200
     popen.terminate()
-    assert popen.wait(30) == 0, "its end waits for the reader a moment only"
+    assert popen.wait(60) == 0, "its end waits for the reader a moment only"
     read = popen.stderr.read().decode()
     assert read.startswith("loading: ") and "ready: " in read
