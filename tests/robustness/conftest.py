@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx2
+import psutil
 import pytest
 
 from benchmarks.robustness import server_state
@@ -107,17 +108,40 @@ class Crowd:
     def __init__(self, url: str, bodies: list[dict[str, Any]]) -> None:
         self.url = url
         self._pool = ThreadPoolExecutor(len(bodies))
+        self._bodies = [body | {"stream": bool(number % 2)} for number, body in enumerate(bodies)]
         self._answers: list[Future[Ending]] = [
-            self._pool.submit(ask, url, body | {"stream": bool(number % 2)})
-            for number, body in enumerate(bodies)
+            self._pool.submit(ask, url, body) for body in self._bodies
         ]
 
     def wait_until_running(self) -> None:
-        """Wait until all are taken and some compute."""
-        number = len(self._answers)
-        wait_for(lambda: httpx2.get(f"{self.url}/health/progress").json()["pending"] >= number)
+        """Wait until all are taken and some compute.
+
+        Whoever has its whole answer by then asks again: the machine stalled those who look.
+        """
         with httpx2.Client(base_url=self.url) as client:
-            wait_for(lambda: server_state.counters(client)["num_requests_running"] > 0)
+            wait_for(lambda: self._is_running(client))
+
+    def catch(self, engine: psutil.Process) -> None:
+        """Have the engine stand still while all are taken and some compute."""
+        while True:
+            self.wait_until_running()
+            engine.suspend()
+            if not any(map(self._is_answered, self._answers)):
+                return
+            engine.resume()
+
+    def _is_running(self, client: httpx2.Client) -> bool:
+        for number, answer in enumerate(self._answers):
+            if self._is_answered(answer):
+                self._answers[number] = self._pool.submit(ask, self.url, self._bodies[number])
+        pending = client.get("/health/progress").json()["pending"]
+        if pending < len(self._answers):
+            return False
+        return server_state.counters(client)["num_requests_running"] > 0
+
+    @staticmethod
+    def _is_answered(answer: Future[Ending]) -> bool:
+        return answer.done() and answer.result().reason is not None
 
     def endings(self) -> list[Ending]:
         """Wait for every answer; a client without one raises."""

@@ -44,8 +44,9 @@ def test_engine_killed(start):
     server = start()
     url = server.wait_ready()
     crowd = Crowd(url, [LONG] * 8)
-    crowd.wait_until_running()
-    server.engine().kill()
+    engine = server.engine()
+    crowd.catch(engine)
+    engine.kill()
     assert_all_told(crowd.endings(), "SIGKILL")
     refused = ask(url, SHORT)
     if refused.status != 200:  # it comes back in half a second or more
@@ -58,8 +59,10 @@ def test_kernel_raises(start, faults):
     server = start(**faults.environment)
     url = server.wait_ready()
     crowd = Crowd(url, [LONG] * 8)
-    crowd.wait_until_running()
+    engine = server.engine()
+    crowd.catch(engine)
     faults.arm("kernel")
+    engine.resume()
     assert_all_told(crowd.endings(), "injected fault")
     assert_recovers(url)
     assert "Traceback" in server.stderr, "where it was raised"
@@ -126,9 +129,8 @@ def test_step_is_slow(crowded_server):
     url = crowded_server.address
     expected = whole(url, MEDIUM)
     crowd = Crowd(url, [MEDIUM] * 6)
-    crowd.wait_until_running()
     engine = crowded_server.engine()
-    engine.suspend()
+    crowd.catch(engine)
     late = ask(url, MEDIUM | {"timeout": 0.5})
     assert late.status == 504 and late.error["type"] == "DeadlineExceededError"
     assert is_ready(url) and httpx2.get(f"{url}/health/live").status_code == 200
@@ -150,8 +152,7 @@ def test_an_engine_that_stands_still_is_not_ready_long_before_it_is_replaced(sta
     wait_for(lambda: is_ready(url))
     assert [ending.reason for ending in crowd.endings()] == ["length"]
     crowd = Crowd(url, [LONG])
-    crowd.wait_until_running()
-    engine.suspend()
+    crowd.catch(engine)
     wait_for(lambda: not is_ready(url))
     engine.resume()
     wait_for(lambda: is_ready(url))
@@ -164,8 +165,7 @@ def test_engine_is_stuck(start):
     server = start("--watchdog-timeout", "1.5")
     url = server.wait_ready()
     crowd = Crowd(url, [LONG] * 6)
-    crowd.wait_until_running()
-    server.engine().suspend()
+    crowd.catch(server.engine())
     assert_all_told(crowd.endings(), "--watchdog-timeout")
     assert_recovers(url)
     assert "most recent call first" in server.stderr, "the stacks"
@@ -207,8 +207,10 @@ def test_detokenizer_raises(faulty_server):
     url = server.address
     expected = whole(url, MEDIUM)
     crowd = Crowd(url, [MEDIUM] * 6)
-    crowd.wait_until_running()
+    engine = server.engine()
+    crowd.catch(engine)
     faults.arm("detokenizer")
+    engine.resume()
     endings = crowd.endings()
     assert faults.has_struck("detokenizer")
     (victim,) = [ending for ending in endings if ending.reason is None]

@@ -28,6 +28,8 @@ from tools.serve_process import ServeProcess
 
 #: Long enough to be caught in the midst, also by ranks that exchange by a network.
 BODY: dict[str, Any] = {**SHORT, "max_tokens": 100}
+#: Of those whose rank is killed: longer than any stall of the machine that they are looked at on.
+CAUGHT = {**BODY, "max_tokens": 1900}
 #: Within which the service must be healthy again, less the time in which its processes could run
 #: and had no core: where torch joins ranks, each start of one takes two seconds of a core.
 HEALTHY_SECONDS = 20.0
@@ -159,14 +161,12 @@ def test_a_rank_is_killed(kind: str, arguments: list[str], dear_times: int) -> N
 def survive(ranks: Kind, loss: str, whole: Ending) -> float:
     """Kill a rank under load; return the seconds until it is healthy, of those it had a core."""
     url = ranks.server.address
-    crowd = Crowd(url, [BODY] * 8)
+    crowd = Crowd(url, [CAUGHT] * 8)
     crowd.wait_until_running()
     before = {process: seconds_without_core(process) for process in ranks.processes()}
     killed = time.monotonic()
     ranks.kill(loss)
-    lost = [ending for ending in crowd.endings() if ending != whole]
-    assert lost
-    for ending in lost:
+    for ending in crowd.endings():
         assert ending.error is not None and ending.error["code"] == 503, ending
         assert "rank 1" in ending.error["message"], ending
     wait_for(lambda: is_ready(url), PATIENCE_SECONDS)

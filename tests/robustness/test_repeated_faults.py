@@ -70,8 +70,9 @@ def test_engine_lost(start: Start, times: int, flags: Any, method: str, word: st
     answer = whole(url, LONG)
     for _ in range(times):
         crowd = Crowd(url, [LONG] * 8)
-        crowd.wait_until_running()
-        getattr(server.engine(), method)()
+        engine = server.engine()
+        crowd.catch(engine)
+        getattr(engine, method)()
         lost = [ending for ending in crowd.endings() if ending != answer]  # some were faster
         assert lost
         for ending in lost:
