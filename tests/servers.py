@@ -227,7 +227,7 @@ class Pulling:
         """Have it be as at the start."""
         self.hub.repositories = {"org/tiny": dict(self.files)}
         self.hub.requests.clear()
-        self.hub.pause = 0.0
+        self.hub.pause, self.hub.slow_after = 0.0, None
 
     def remove_models(self, server: ServeProcess) -> None:
         """Remove what a test pulled or made, by the API; no part of a file may stay."""

@@ -36,6 +36,7 @@ class HubStandIn:
         encodings: What a file's transfer says its bytes are encoded by.
         commit: Of each repository's main branch.
         pause: Seconds between pieces of 1,000 bytes; 0 sends all at once.
+        slow_after: Bytes of a transfer after which 20 pieces a second come, as long as it is set.
         requests: (method, path, Range header) of each request.
         tokens: The Authorization header that came last with each path.
     """
@@ -54,6 +55,7 @@ class HubStandIn:
     encodings: dict[str, str] = field(default_factory=dict)
     commit: str = COMMIT
     pause: float = 0.0
+    slow_after: int | None = None
     requests: list[tuple[str, str, str | None]] = field(default_factory=list)
     tokens: dict[str, str | None] = field(default_factory=dict)
     url: str = ""
@@ -207,13 +209,15 @@ class _Handler(BaseHTTPRequestHandler):
             self.close_connection = True
 
     def _write(self, data: bytes) -> None:
-        if not self.served.pause:
+        if not self.served.pause and self.served.slow_after is None:
             self.wfile.write(data)
             return
         with contextlib.suppress(OSError):
             for at in range(0, len(data), 1000):
                 self.wfile.write(data[at : at + 1000])
-                time.sleep(self.served.pause)
+                slow_after = self.served.slow_after
+                is_slow = slow_after is not None and at >= slow_after
+                time.sleep(0.05 if is_slow else self.served.pause)
 
     def log_message(self, *_: object) -> None:
         pass

@@ -6,6 +6,7 @@ import json
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 import httpx2
 import pytest
@@ -166,7 +167,7 @@ def test_what_cannot_be_had_is_said_and_changes_nothing(server, tmp_path):
 
 
 def test_a_pull_goes_on_when_nobody_watches_until_it_is_stopped(server, hub):
-    hub.pause = 0.0005
+    hub.slow_after = 300_000  # it is under way for as long as it is looked at
     body = {"model": "org/tiny:Q8_0"}
 
     def pull(path):
@@ -175,6 +176,15 @@ def test_a_pull_goes_on_when_nobody_watches_until_it_is_stopped(server, hub):
             for line in answer.iter_lines():
                 if json.loads(line).get("completed", 0) > 100_000:
                     return json.loads(line)["completed"]
+
+    def follow(path, begun):
+        """Return all that it is told; ``begun`` when there is something."""
+        with server.stream("POST", path, json=body) as answer:
+            told = []
+            for line in answer.iter_lines():
+                told.append(json.loads(line))
+                begun.set()
+            return told
 
     def coming():
         return [m for m in server.get("/models").json()["data"] if "goes_on" in m["status"]]
@@ -185,18 +195,18 @@ def test_a_pull_goes_on_when_nobody_watches_until_it_is_stopped(server, hub):
     assert chat(server, body["model"]).status_code == 503, "it is being pulled"
     assert pull("/models/pull/watch") >= first
     with ThreadPoolExecutor(2) as pool:
-        asking = [pool.submit(server.post, p, json=body) for p in ("/models/pull", "/api/pull")]
-        time.sleep(0.1)
+        begun = [threading.Event() for _ in range(2)]
+        asking = list(map(partial(pool.submit, follow), ("/models/pull", "/api/pull"), begun))
+        assert all(one.wait(60) for one in begun)
         assert server.post("/models/pull/cancel", json=body).json()["was_running"] is True
-        lines = asking[0].result().text.splitlines()
-        assert "The pull was stopped" in json.loads(lines[-1])["error"]
-        hub.pause = 0
-        assert json.loads(asking[1].result().text.splitlines()[-1]) == {"status": "success"}
+        assert "The pull was stopped" in asking[0].result()[-1]["error"]
+        hub.slow_after = None
+        assert asking[1].result()[-1] == {"status": "success"}
     assert server.post("/models/pull/cancel", json=body).json()["was_running"] is False
     assert delete(server, body["model"]).status_code == 200
-    hub.pause = 0.0005
+    hub.slow_after = 300_000
     pull("/models/pull")
-    hub.pause = 0
+    hub.slow_after = None
     end = time.monotonic() + 60
     while chat(server, body["model"]).status_code != 200:
         assert time.monotonic() < end
@@ -205,7 +215,7 @@ def test_a_pull_goes_on_when_nobody_watches_until_it_is_stopped(server, hub):
 
 
 def test_a_client_that_leaves_ends_its_pull_and_the_next_goes_on(server, hub):
-    hub.pause = 0.0005
+    hub.slow_after = 300_000
     with server.stream("POST", "/api/pull", json={"model": "org/tiny:Q8_0"}) as answer:
         for line in answer.iter_lines():
             if json.loads(line).get("completed", 0) > 100_000:
@@ -216,13 +226,15 @@ def test_a_client_that_leaves_ends_its_pull_and_the_next_goes_on(server, hub):
             asked = chat(server, "org/tiny:Q8_0")
             assert asked.status_code == 503 and "is being pulled" in asked.json()["error"]
             assert int(asked.headers["retry-after"]) > 0
-    time.sleep(0.5)
-    assert "downloading" not in server.get("/models").text
+    end = time.monotonic() + 60
+    while "downloading" in server.get("/models").text:
+        assert time.monotonic() < end
+        time.sleep(0.02)
     num_requests = len(hub.requests)
     time.sleep(0.5)
     assert len(hub.requests) == num_requests, "nothing goes on"
     assert chat(server, "org/tiny:Q8_0").status_code == 404, "nothing half visible"
-    hub.pause = 0.0
+    hub.slow_after = None
     done = server.post("/api/pull", json={"model": "org/tiny:Q8_0", "stream": False})
     assert done.json() == {"status": "success"}
     ranges = [part for method, _, part in hub.requests if method == "GET" and part]
