@@ -15,7 +15,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from quire import LLM, SamplingParams
-from tests.robustness.conftest import PATH
+from tests.robustness.conftest import PATH, wait_for
 from tests.servers import start_server
 from tests.sizes import sized
 from tools.random_checkpoint import PRESETS, random_checkpoint
@@ -107,9 +107,10 @@ def test_a_killed_engine_is_no_business_of_the_other(pair, texts):
     url = pair.address
     first, second = pair.engines()
     with ThreadPoolExecutor(2) as pool:
-        long = pool.submit(ask, url, "one", max_tokens=1500)
+        second.suspend()  # it would be done by then if the machine stalled this process
         lost = pool.submit(ask, url, "two", max_tokens=1900)
-        time.sleep(0.1)
+        wait_for(lambda: httpx2.get(f"{url}/health/progress").json()["pending"])
+        long = pool.submit(ask, url, "one", max_tokens=1500)
         second.kill()
         assert lost.result().status_code in (500, 503), lost.result().text
         assert long.result().status_code == 200
@@ -208,7 +209,8 @@ def test_a_weight_of_no_model_is_refused_at_the_start(serve):
 
 
 def test_a_model_is_loaded_before_it_is_asked_for_and_goes_as_others_do(serve, texts):
-    flags = ["--memory", "512MiB", "--load-on-demand", "--keep-alive", "1", "--load-wait", "30"]
+    # For longer than the machine may stall who looks whether it is there.
+    flags = ["--memory", "512MiB", "--load-on-demand", "--keep-alive", "4", "--load-wait", "60"]
     server = serve("one", "two", flags=[*flags, "--preload", "two", "--preload", "none"])
     url = server.wait_ready()
 
@@ -218,7 +220,7 @@ def test_a_model_is_loaded_before_it_is_asked_for_and_goes_as_others_do(serve, t
     assert states()[:2] == ["absent", "ready"]
     assert "--preload none: no model has that name yet" in server.stderr
     assert text(ask(url, "two")) == texts["two"]
-    end = time.monotonic() + 30
+    end = time.monotonic() + 60
     while states()[1] != "absent" and time.monotonic() < end:
         time.sleep(0.1)
     assert not server.engines()
@@ -269,7 +271,7 @@ def test_probes_load_nothing(serve, texts):
 
 def test_any_order_of_requests_and_kills(serve, texts, times):
     """Two of three fit; each request gets its own model's answer, or a refusal that says why."""
-    flags = ["--memory", "420MiB", "--load-on-demand", "--keep-alive", "1", "--load-wait", "30"]
+    flags = ["--memory", "420MiB", "--load-on-demand", "--keep-alive", "1", "--load-wait", "60"]
     server = serve("one", "two", "three", flags=flags)
     url = server.wait_ready()
     answered, killed, refused, clients_left = 0, 0, [], threading.Event()
@@ -294,8 +296,11 @@ def test_any_order_of_requests_and_kills(serve, texts, times):
 
     def kill():
         nonlocal killed
-        rng = random.Random(7)
+        rng, answered_before = random.Random(7), 0
         while not clients_left.wait(sized(2, 3)):
+            if answered < answered_before + 5:  # however slowly a busy machine loads them
+                continue
+            answered_before = answered
             with suppress(IndexError, psutil.Error):
                 rng.choice(server.engines()).kill()
                 killed += 1
@@ -309,7 +314,7 @@ def test_any_order_of_requests_and_kills(serve, texts, times):
         killing.result()
     assert answered > len(refused), refused
     assert all("[" in reason or "died" in reason for reason in refused), refused
-    end = time.monotonic() + 30
+    end = time.monotonic() + 60
     while server.engines() and time.monotonic() < end:
         time.sleep(0.1)
     assert not server.engines(), "idle models go"
