@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import httpx2
+import psutil
 
 from benchmarks.robustness import alerts, server_state
 
@@ -101,13 +102,26 @@ async def _watch(client: httpx2.AsyncClient, seen: Seen, over: asyncio.Event) ->
         await asyncio.sleep(POLL_SECONDS)
 
 
-async def _send(url: str, bodies: Sequence[dict[str, Any]], seen: Seen) -> None:
+async def _gather(client: httpx2.AsyncClient, number: int, engine: psutil.Process) -> None:
+    """Have an engine that stands still go on when that many requests wait for it."""
+    try:
+        async with asyncio.timeout(HANG_SECONDS):
+            while (await client.get("/health/progress")).json()["pending"] < number:
+                await asyncio.sleep(POLL_SECONDS)
+    finally:
+        engine.resume()
+
+
+async def _send(
+    url: str, bodies: Sequence[dict[str, Any]], seen: Seen, engine: psutil.Process | None
+) -> None:
     limits = httpx2.Limits(max_connections=None)
     async with httpx2.AsyncClient(base_url=url, timeout=None, limits=limits) as client:
         over = asyncio.Event()
         watching = asyncio.create_task(_watch(client, seen, over))
+        gathered = [] if engine is None else [_gather(client, len(bodies), engine)]
         asked = asyncio.gather(
-            *(_ask(client, body, seen) for body in bodies), return_exceptions=True
+            *(_ask(client, body, seen) for body in bodies), *gathered, return_exceptions=True
         )
         try:
             endings = await asyncio.wait_for(asked, HANG_SECONDS)
@@ -119,8 +133,15 @@ async def _send(url: str, bodies: Sequence[dict[str, Any]], seen: Seen) -> None:
             await watching
 
 
-def send(url: str, bodies: Sequence[dict[str, Any]]) -> dict[str, Any]:
+def send(
+    url: str, bodies: Sequence[dict[str, Any]], engine: psutil.Process | None = None
+) -> dict[str, Any]:
     """Send all requests at once to an idle server and read every answer to its end.
+
+    Args:
+        url: Of the server.
+        bodies: Of the requests.
+        engine: Stands still until all are there; without one they meet it as they come.
 
     Returns:
         Counts of the answers by status, of the engine's work, the greatest of what scrapes saw,
@@ -130,7 +151,9 @@ def send(url: str, bodies: Sequence[dict[str, Any]]) -> dict[str, Any]:
     with httpx2.Client(base_url=url, timeout=60) as client:
         before = server_state.counters(client)
         begin = time.perf_counter()
-        asyncio.run(_send(url, bodies, seen))
+        if engine is not None:
+            engine.suspend()
+        asyncio.run(_send(url, bodies, seen, engine))
         seconds = time.perf_counter() - begin
         server_state.wait_until_idle(client)
         after = server_state.counters(client)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import math
 import random
 import statistics
 import sys
@@ -162,6 +163,7 @@ def run(
     third = seconds / 3
     first = [gap for when, gap in seen.gaps if when - begin < third]
     last = [gap for when, gap in seen.gaps if 2 * third <= when - begin < seconds]
+    parts = first, last  # of no gaps where the machine stood still: nothing is known
     return {
         "seconds": seconds,
         "warmup_seconds": warmup,
@@ -179,8 +181,8 @@ def run(
         "heaps_mib": heaps,
         "server_slope_mib_a_minute": round(slopes[0], 3),
         "engine_slope_mib_a_minute": round(slopes[1], 3),
-        "itl_p50_ms": [round(1000 * statistics.median(part), 3) for part in (first, last)],
-        "itl_p99_ms": [round(1000 * _p99(part), 3) for part in (first, last)],
+        "itl_p50_ms": [round(1000 * statistics.median(part or [math.nan]), 3) for part in parts],
+        "itl_p99_ms": [round(1000 * _p99(part), 3) for part in parts],
         "itl_p99_ratio_last_to_first_third": round(_p99(last) / _p99(first), 3),
         "engine_restarts": counted["engine_restarts"],
         "blocks_in_use_afterwards": blocks_used,
@@ -218,7 +220,7 @@ def _ends(memory: list[tuple[float, float, float]], part: int, begin: float) -> 
 
 
 def _p99(gaps: list[float]) -> float:
-    return statistics.quantiles(gaps, n=100)[98]
+    return statistics.quantiles(gaps, n=100)[98] if len(gaps) > 1 else math.nan
 
 
 def main() -> None:
