@@ -5,20 +5,29 @@ from __future__ import annotations
 import json
 import re
 import socket
+import threading
 import time
+from functools import partial
 
 import httpx2
 import pytest
 
 from quire.server.http import protocol as http_protocol
-from quire.server.http.protocol import MAX_HEAD_BYTES, MAX_HEADERS, MAX_URL_BYTES
+from quire.server.http.protocol import (
+    MAX_HEAD_BYTES,
+    MAX_HEADERS,
+    MAX_URL_BYTES,
+    HttpProtocol,
+)
 
 
-def exchange(client, data):
-    """Send bytes; return status and error."""
+def exchange(client, data, sent=None):
+    """Send bytes, say so; return status and error."""
     address = httpx2.URL(str(client.base_url))
-    with socket.create_connection((address.host, address.port), timeout=20) as connection:
+    with socket.create_connection((address.host, address.port), timeout=60) as connection:
         connection.sendall(data)
+        if sent is not None:
+            sent.set()
         answer = b""
         while piece := connection.recv(1 << 16):
             answer += piece
@@ -59,10 +68,27 @@ POST = (
 
 
 @pytest.fixture
-def impatient(monkeypatch, client):
-    """A server that waits for moments only."""
-    monkeypatch.setattr(http_protocol, "HEAD_SECONDS", 0.3)
-    monkeypatch.setattr(http_protocol, "BODY_SECONDS", 0.3)
+def sent():
+    """Whether clients have sent all that they will send."""
+    return threading.Event()
+
+
+@pytest.fixture
+def impatient(monkeypatch, client, sent):
+    """A server that waits for moments only; they begin anew until clients have ``sent`` all.
+
+    A client that has lost its turn for a moment would be late otherwise.
+    """
+    real_await = HttpProtocol._await
+
+    def await_sent(protocol, seconds, late):
+        if not sent.is_set():
+            late = partial(await_sent, protocol, seconds, late)
+        real_await(protocol, seconds, late)
+
+    monkeypatch.setattr(HttpProtocol, "_await", await_sent)
+    monkeypatch.setattr(http_protocol, "HEAD_SECONDS", 0.15)
+    monkeypatch.setattr(http_protocol, "BODY_SECONDS", 0.15)
     return client
 
 
@@ -76,53 +102,68 @@ def impatient(monkeypatch, client):
         (POST.replace(b"content-length: %d", b"transfer-encoding: chunked") + b"1\r\n{", "body"),
     ],
 )
-def test_a_request_that_does_not_go_on_is_refused(impatient, data, word):
-    status, error = exchange(impatient, data)
+def test_a_request_that_does_not_go_on_is_refused(impatient, sent, data, word):
+    status, error = exchange(impatient, data, sent)
     assert (status, error["type"]) == (408, "RequestTimeoutError")
     assert word in error["message"]
+    sent.clear()
     assert impatient.get("/version").status_code == 200
 
 
 @pytest.mark.parametrize(
     "data", [b"", b"\r\n", b"GET /version HTTP/1.1\r\nhost: localhost\r\n\r\n"]
 )
-def test_a_connection_without_a_further_request_is_closed(impatient, data):
+def test_a_connection_without_a_further_request_is_closed(impatient, sent, data):
     """Nobody asked anything, so nobody is answered: not to nothing, nor to line ends alone."""
     address = httpx2.URL(str(impatient.base_url))
-    with socket.create_connection((address.host, address.port), timeout=20) as connection:
+    with socket.create_connection((address.host, address.port), timeout=60) as connection:
         connection.sendall(data)
         answer = b""
         if b"GET" in data:
             answer = connection.recv(1 << 16)
             connection.sendall(b"\r\n")  # begins no request, and ends the kept-alive rest
+        sent.set()
         while piece := connection.recv(1 << 16):
             answer += piece
     assert answer.count(b"HTTP/1.1 ") == data.count(b"GET")
     assert b"HTTP/1.1 408" not in answer
 
 
-def test_a_body_that_keeps_its_pace_is_read(monkeypatch, impatient):
+def test_a_body_that_keeps_its_pace_is_read(monkeypatch, impatient, sent):
     """However often somebody looks; and time that the server takes is nobody's fault."""
-    monkeypatch.setattr(http_protocol, "BODY_SECONDS", 0.2)
+    looks, is_late, end = [], HttpProtocol._body_is_late, time.monotonic() + 60
+
+    def look(protocol):
+        sent.clear()  # the time for the next piece begins when it has been sent
+        is_late(protocol)
+        looks.append(protocol)
+
+    monkeypatch.setattr(HttpProtocol, "_body_is_late", look)
+    monkeypatch.setattr(http_protocol, "BODY_SECONDS", 0.02)
     monkeypatch.setattr(http_protocol, "BODY_BYTES", 1)
     body = json.dumps({"prompt": "x" * 400}).encode()
     address = httpx2.URL(str(impatient.base_url))
-    with socket.create_connection((address.host, address.port), timeout=20) as connection:
+    with socket.create_connection((address.host, address.port), timeout=60) as connection:
         connection.sendall(POST % len(body))
-        for start in range(0, len(body), 40):
+        for number, start in enumerate(range(0, len(body) - 40, 40)):
             connection.sendall(body[start : start + 40])
-            time.sleep(0.05)
+            sent.set()
+            while len(looks) <= number:
+                assert time.monotonic() < end
+                time.sleep(0.005)
+        connection.sendall(body[start + 40 :])
         assert connection.recv(1 << 16).startswith(b"HTTP/1.1 200 ")
 
 
-def test_many_slow_clients_keep_nobody_out(impatient):
+def test_many_slow_clients_keep_nobody_out(impatient, sent):
     address = httpx2.URL(str(impatient.base_url))
     slow = [socket.create_connection((address.host, address.port)) for _ in range(200)]
     for connection in slow:
         connection.sendall(b"POST /v1/chat/completions HTTP/1.1\r\nA: ")
     assert impatient.get("/version").status_code == 200
+    sent.set()
     for connection in slow:
-        connection.settimeout(20)
+        connection.settimeout(60)
         while connection.recv(1 << 16):
             pass
         connection.close()
