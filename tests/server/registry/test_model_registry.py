@@ -71,7 +71,7 @@ def registered(entry, config, identity=None):
 def registry(tokenizer):
     """Makes a registry of models with these sizes."""
 
-    def make(budget, keep_alive=None, wait=10.0, **sizes):
+    def make(budget, keep_alive=None, wait=60.0, **sizes):
         loads = Loads(tokenizer, sizes)
         models = [
             registered(
@@ -264,7 +264,7 @@ async def test_any_order_of_requests_unloads_and_failures(registry, seed):
     """Each request is answered by the model that it named or refused; memory is never exceeded."""
     rng = random.Random(seed)
     sizes = {name: rng.choice((20, 40, 60, 90)) for name in "abcd"}
-    models, loads = registry(100, keep_alive=rng.choice((None, 0.0, 0.01)), wait=5.0, **sizes)
+    models, loads = registry(100, keep_alive=rng.choice((None, 0.0, 0.01)), **sizes)
     answered, refused = 0, 0
 
     async def request(name):

@@ -15,7 +15,7 @@ from tests.sizes import sized
 
 BASE = "quire-tiny"
 #: A second engine would not fit: its process alone takes 160 MiB.
-ON_DEMAND = ("--load-on-demand", "--memory", "256MiB", "--load-wait", "30")
+ON_DEMAND = ("--load-on-demand", "--memory", "256MiB", "--load-wait", "120")
 LIMITS = ("--threads", "1", "--max-num-seqs", "8", "--max-model-len", "512")
 TUTOR = Preset(system="You teach.", sampling={"max_tokens": 24, "temperature": 0.0})
 SINGER = Preset(system="You sing, and you never stop.", sampling={"max_tokens": 5})
@@ -51,7 +51,7 @@ def serve(cache, device):
 
 def ask(url, model, content="Tell me a story.", **fields):
     body = {"model": model, "messages": [{"role": "user", "content": content}], **fields}
-    return httpx2.post(f"{url}/v1/chat/completions", json=body, timeout=60)
+    return httpx2.post(f"{url}/v1/chat/completions", json=body, timeout=120)
 
 
 def answer(reply):
@@ -67,7 +67,7 @@ def states(url):
 
 
 def wait_for(condition):
-    end = time.monotonic() + 30
+    end = time.monotonic() + 60
     while not condition() and time.monotonic() < end:
         time.sleep(0.05)
     assert condition()

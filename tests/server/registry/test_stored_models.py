@@ -53,7 +53,7 @@ async def server(store, tokenizer):
         return registered(Entry(model_names(config.model)[0], 60), config)
 
     further = StoredModels(EngineConfig(), register)
-    models = ModelRegistry(loads.shared, 100, loads, 10.0, further)
+    models = ModelRegistry(loads.shared, 100, loads, 60.0, further)
     models.add(register(config))
     transport = httpx2.ASGITransport(app=create_app(models))
     async with httpx2.AsyncClient(transport=transport, base_url="http://127.0.0.1") as made:
