@@ -65,6 +65,7 @@ class ScriptedEngine:
         end_after: End with finish reason ``error`` after that many tokens.
         end_reason: Why it ends so.
         hold_after: Wait after that many tokens until ``released`` or shut down.
+        num_held: Requests that have begun to wait so.
         open_requests: Ids that were started and not ended.
         params, clients: Of each request, in order.
         ended: How each request ended: ``finished`` or ``closed``.
@@ -91,6 +92,7 @@ class ScriptedEngine:
         self.end_after: int | None = None
         self.end_reason = "logits are not finite"
         self.hold_after: int | None = None
+        self.num_held = 0
         self.released = threading.Event()
         self.open_requests: set[str] = set()
         self.params: list[SamplingParams] = []
@@ -174,6 +176,7 @@ class ScriptedEngine:
         await asyncio.sleep(0)
         if self.fail_after == count:
             raise self.error
+        self.num_held += self.hold_after == count
         while self.hold_after == count and not self.released.is_set() and not self.stopped:
             await asyncio.sleep(0.005)
 
@@ -228,11 +231,11 @@ def run_in_thread(service: Service) -> Iterator[str]:
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
     thread.start()
     try:
-        assert ready.wait(10)
+        assert ready.wait(60)
         yield url
     finally:
         server.should_exit = True
-        thread.join(30)
+        thread.join(60)
         assert not thread.is_alive()
 
 
@@ -245,7 +248,7 @@ def serve(engine: ScriptedEngine) -> Iterator[Callable[..., httpx2.Client]]:
             settings = ServerOptions(port=0, **{"uvicorn_log_level": "warning", **options})
             service = Service(engine, config or EngineConfig(), Shared(settings))
             url = stack.enter_context(run_in_thread(service))
-            return stack.enter_context(httpx2.Client(base_url=url, timeout=20))
+            return stack.enter_context(httpx2.Client(base_url=url, timeout=60))
 
         yield start
 
@@ -292,7 +295,7 @@ class Live:
         self._wait(lambda: not any(self.metric(f"quire:{name}") for name in names))
 
     def _wait(self, condition: Callable[[], bool]) -> None:
-        end = time.monotonic() + 20
+        end = time.monotonic() + 60
         while not condition():
             assert time.monotonic() < end, self.http.get("/metrics").text
             time.sleep(0.002)

@@ -42,7 +42,7 @@ class Running:
         keywords = {"sockets": [self._listener]}
         self._thread = threading.Thread(target=self._server.run, kwargs=keywords)
         self._thread.start()
-        assert ready.wait(10)
+        assert ready.wait(60)
         self.answers: dict[str, httpx2.Response] = {}
         self._clients: list[threading.Thread] = []
 
@@ -51,7 +51,7 @@ class Running:
 
         def post() -> None:
             url = f"{self.url}/v1/completions"
-            self.answers[name] = httpx2.post(url, json=body, timeout=20)
+            self.answers[name] = httpx2.post(url, json=body, timeout=60)
 
         self._clients.append(threading.Thread(target=post))
         self._clients[-1].start()
@@ -65,7 +65,7 @@ class Running:
     def join(self) -> None:
         """Wait until the clients have their answers and the server has ended."""
         for thread in (*self._clients, self._thread):
-            thread.join(20)
+            thread.join(40)  # less than the longest --shutdown-timeout of the tests
             assert not thread.is_alive()
 
     def __enter__(self) -> Running:

@@ -91,16 +91,17 @@ def through(
         process = subprocess.Popen([nginx, "-e", tmp_path / "error.log", "-c", path])
         context = ssl.create_default_context(cafile=tmp_path / "certificate.pem")
         try:
-            end = time.monotonic() + 20
+            end = time.monotonic() + 60
             while not (tmp_path / "pid").exists():
                 assert process.poll() is None and time.monotonic() < end
                 time.sleep(0.01)
             base = f"https://127.0.0.1:{port}"
-            with httpx2.Client(base_url=base, verify=context, headers={"host": NAME}) as client:
+            settings = {"verify": context, "headers": {"host": NAME}, "timeout": 60}
+            with httpx2.Client(base_url=base, **settings) as client:
                 yield client
         finally:
             process.send_signal(signal.SIGTERM)
-            assert process.wait(20) == 0
+            assert process.wait(60) == 0
 
 
 def check(nginx: str, path: Path) -> tuple[int, str]:
@@ -136,11 +137,11 @@ def test_a_client_that_leaves_ends_its_request(through, engine):
     body = {"prompt": "a", "stream": True}
     with through.stream("POST", "/v1/completions", json=body) as answer:
         next(answer.iter_lines())
-    end = time.monotonic() + 20
-    while engine.open_requests:
+    end = time.monotonic() + 60
+    while not engine.ended:
         assert time.monotonic() < end
         time.sleep(0.01)
-    assert engine.ended == ["closed"]
+    assert engine.ended == ["closed"] and not engine.open_requests
 
 
 def test_errors_and_names_come_through(through):

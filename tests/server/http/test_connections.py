@@ -25,7 +25,7 @@ def connect(client, **options):
     connection = socket.socket()
     for name, value in options.items():
         connection.setsockopt(socket.SOL_SOCKET, getattr(socket, name), value)
-    connection.settimeout(20)
+    connection.settimeout(60)
     connection.connect((url.host, url.port))
     return connection
 
@@ -62,7 +62,7 @@ def exchange(client, data, size=None):
         sending = threading.Thread(target=send)
         sending.start()
         answer = read_to_end(connection)
-        sending.join(20)
+        sending.join(60)
     return answer
 
 
@@ -87,7 +87,7 @@ def test_an_upgrade_before_the_answer_loses_no_answer(client, engine):
         connection.sendall(post("/v1/completions", {"prompt": "a", "stream": True}))
         answer = connection.recv(1 << 16)
         connection.sendall(upgrade)
-        time.sleep(0.05)
+        assert client.get("/version").status_code == 200, "by now the upgrade is read"
         engine.released.set()
         answer += read_to_end(connection)
     assert statuses(answer) == [200] and b"data: [DONE]" in answer
@@ -106,7 +106,7 @@ def test_garbage_after_a_request_ends_the_connection_after_its_answer(client, en
         connection.sendall(post("/v1/completions", {"prompt": "a", "stream": True}))
         answer = connection.recv(1 << 16)
         connection.sendall(b"\x00NONSENSE\r\n\r\n")
-        time.sleep(0.05)
+        assert client.get("/version").status_code == 200, "by now the garbage is read"
         engine.released.set()
         answer += read_to_end(connection)
     assert statuses(answer) == [200] and b"data: [DONE]" in answer
@@ -121,7 +121,7 @@ def test_a_client_that_leaves_a_pipeline_ends_what_runs(client, engine):
         connection.sendall(ask)
         assert connection.recv(100).startswith(b"HTTP/1.1 200")
         connection.sendall(ask)
-    end = time.monotonic() + 20
+    end = time.monotonic() + 60
     while engine.ended != ["closed"]:
         assert time.monotonic() < end, engine.ended
         time.sleep(0.01)
@@ -147,7 +147,7 @@ def test_connections_above_the_limit_are_told_and_probes_are_answered(serve):
         assert flood
         held[0].sendall(GET)
         assert held[0].recv(1 << 16).startswith(b"HTTP/1.1 200"), "those inside are served"
-    end = time.monotonic() + 20
+    end = time.monotonic() + 60
     while (answer := httpx2.get(f"{client.base_url}/metrics")).status_code != 200:
         assert time.monotonic() < end, answer.text
     assert re.search(r'reason="connections"} [2-9]', answer.text)
