@@ -56,7 +56,7 @@ class Browser:
         """Run a function's body in the page and return what it returns."""
         return self._post("/execute/sync", script=script, args=arguments)
 
-    def wait(self, expression: str, seconds: float = 20) -> Any:
+    def wait(self, expression: str, seconds: float = 60) -> Any:
         """Wait until an expression is true and return its value.
 
         The page itself looks again and again: a question by WebDriver takes three processes.
@@ -151,4 +151,4 @@ def start_browser(profile: Path) -> Iterator[Browser]:
                 httpx2.delete(url, timeout=60)
     finally:
         driver.terminate()
-        driver.communicate(timeout=20)
+        driver.communicate(timeout=60)

@@ -264,7 +264,7 @@ def test_priority_is_passed_on_where_it_counts(serve):
 
 def test_garbage_instead_of_http_harms_nobody(client):
     host, port = client.base_url.host, client.base_url.port
-    with socket.create_connection((host, port), timeout=5) as connection:
+    with socket.create_connection((host, port), timeout=60) as connection:
         connection.sendall(b"\x16\x03\x01\x00garbage\r\n\r\n")
         assert connection.recv(100).startswith(b"HTTP/1.1 400")
     assert client.get("/health").status_code == 200

@@ -37,7 +37,7 @@ def leave_at_once(url):
     address = httpx2.URL(url)
     content = json.dumps({"prompt": "b", "max_tokens": 32000, "ignore_eos": True, "stream": True})
     head = "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
-    with socket.create_connection((address.host, address.port), timeout=20) as connection:
+    with socket.create_connection((address.host, address.port), timeout=60) as connection:
         connection.sendall(f"{head}Content-Length: {len(content)}\r\n\r\n{content}".encode())
         assert connection.recv(100).startswith(b"HTTP/1.1 200")
 

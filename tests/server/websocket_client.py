@@ -35,7 +35,7 @@ class Client:
     ) -> None:
         place = urlsplit(url)
         assert place.hostname and place.port
-        self.socket = socket.create_connection((place.hostname, place.port), timeout=20)
+        self.socket = socket.create_connection((place.hostname, place.port), timeout=60)
         self._protocol = wsproto.WSConnection(wsproto.ConnectionType.CLIENT)
         self._events: list[events.Event] = []
         self._text = ""

@@ -97,7 +97,7 @@ def test_a_full_queue_over_http(serve, engine, stream):
     assert response.json()["error"]["type"] == "server_overloaded"
     assert int(response.headers["retry-after"]) >= 1
     engine.released.set()
-    waiting.join(20)
+    waiting.join(60)
     assert answers[0].status_code == 200
     # Whether served, failed or gone: the place is free again.
     assert client.post("/v1/completions", json=body).status_code == 200

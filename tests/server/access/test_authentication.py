@@ -44,7 +44,7 @@ def key_file(tmp_path):
 def test_each_key_opens_what_its_scopes_say(engine, key_file):
     options = ServerOptions(port=0, api_key=("all", "all-2"), uvicorn_log_level="warning")
     service = Service(engine, EngineConfig(), Shared(options, tuple(read_key_file(key_file))))
-    with run_in_thread(service) as url, httpx2.Client(base_url=url, timeout=20) as client:
+    with run_in_thread(service) as url, httpx2.Client(base_url=url, timeout=60) as client:
         for key, allowed in (
             ("key-i", {"infer"}), ("key-r", {"read"}), ("key-a", {"admin"}),
             ("key-ir", {"infer", "read"}), ("all", set(SCOPES)), ("all-2", set(SCOPES)),
@@ -63,7 +63,7 @@ def test_a_file_may_hold_hashes_of_keys(engine, tmp_path):
     path.write_text(f"sha256:{digits} infer name=a\nsha256:{digits[::-1].upper()} read\n")
     options = ServerOptions(port=0, uvicorn_log_level="warning")
     service = Service(engine, EngineConfig(), Shared(options, tuple(read_key_file(str(path)))))
-    with run_in_thread(service) as url, httpx2.Client(base_url=url, timeout=20) as client:
+    with run_in_thread(service) as url, httpx2.Client(base_url=url, timeout=60) as client:
         assert call(client, "infer", "key-i") == 200
         assert call(client, "read", "key-i") == 403
         assert call(client, "infer", f"sha256:{digits}") == 401, "the file's words open nothing"
@@ -80,7 +80,7 @@ def test_every_key_is_compared_in_constant_time(engine, monkeypatch, key_file):
     monkeypatch.setattr("quire.server.access.authentication.hmac.compare_digest", compare)
     options = ServerOptions(port=0, uvicorn_log_level="warning")
     service = Service(engine, EngineConfig(), Shared(options, tuple(read_key_file(key_file))))
-    with run_in_thread(service) as url, httpx2.Client(base_url=url, timeout=20) as client:
+    with run_in_thread(service) as url, httpx2.Client(base_url=url, timeout=60) as client:
         for key in ("key-i", "none"):
             seen.clear()
             given = hashlib.sha256(key.encode()).digest()
@@ -106,7 +106,7 @@ def test_every_route_is_closed_unless_it_is_health(engine):
     service = Service(engine, EngineConfig(), Shared(options))
     routes = create_app(OneModel(service)).app.app.routes
     assert {route.path for route in routes} >= OPEN_PATHS
-    with run_in_thread(service) as url, httpx2.Client(base_url=url, timeout=20) as client:
+    with run_in_thread(service) as url, httpx2.Client(base_url=url, timeout=60) as client:
         for route in routes:
             for method in getattr(route, "methods", None) or {"POST"}:
                 status = client.request(method, route.path).status_code
@@ -181,7 +181,7 @@ def test_tls(engine, tmp_path):
     with run_in_thread(Service(engine, EngineConfig(), Shared(options))) as url:
         url = url.replace("http:", "https:")
         context = ssl.create_default_context(cafile=certificate)
-        with httpx2.Client(base_url=url, verify=context, timeout=20) as client:
+        with httpx2.Client(base_url=url, verify=context, timeout=60) as client:
             assert client.get("/health").status_code == 200
 
 

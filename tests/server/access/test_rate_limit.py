@@ -121,7 +121,7 @@ def test_through_the_server(engine, key_file):
         headers = {"authorization": f"Bearer {key}"}
         return client.post("/v1/completions", json=body, headers=headers)
 
-    with run_in_thread(service) as url, httpx2.Client(base_url=url, timeout=20) as client:
+    with run_in_thread(service) as url, httpx2.Client(base_url=url, timeout=60) as client:
         assert [ask("k-small").status_code for _ in range(3)] == [200, 200, 429]
         answer = ask("k-small", stream=True)
         assert answer.json()["error"]["type"] == "rate_limit_exceeded"

@@ -204,7 +204,7 @@ def test_queries_are_not_logged(serve, capsys):
 )  # fmt: skip
 def test_an_upgrade_that_is_none_is_refused_in_words(client, headers, word):
     url = httpx2.URL(str(client.base_url))
-    with socket.create_connection((url.host, url.port), timeout=20) as connection:
+    with socket.create_connection((url.host, url.port), timeout=60) as connection:
         head = b"GET /v1/completions HTTP/1.1\r\nHost: localhost\r\n"
         connection.sendall(head + headers + b"\r\n")
         answer = b""
