@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from random import Random
@@ -13,7 +14,7 @@ import pytest
 
 from tests.servers import start_server
 from tests.sizes import sized
-from tools.hostile_grammars import KINDS, hostile_grammar
+from tools.hostile_grammars import KINDS, _bounds, hostile_grammar
 
 CHAT = "/v1/chat/completions"
 HELLO = [{"role": "user", "content": "Hi"}]
@@ -63,7 +64,10 @@ def test_a_neighbour_streams_on(folder: Path) -> None:
             response = httpx2.post(f"{address}{CHAT}", json=body, timeout=120)
             return response.status_code, response.text
 
-        answers = list(pool.map(attack, NUMBERS))
+        answers, end = list(pool.map(attack, NUMBERS)), time.monotonic() + 60
+        while 200 not in dict(answers):  # a process that compiles steps back: all may be late
+            assert time.monotonic() < end, answers
+            answers.append(attack(FIRST[_bounds]))
         assert {status for status, _ in answers} == {200, 400}, answers
         refusals = [httpx2.Response(400, text=text).json() for code, text in answers if code == 400]
         assert {r["error"]["param"] for r in refusals} == {"structured_outputs"}
