@@ -181,5 +181,5 @@ def test_as_curl_sends_it(server_url, key):
         "authorization": f"Bearer {key}",
         "content-type": "application/x-www-form-urlencoded",
     }
-    answer = httpx.post(f"{server_url}/api/generate", content=body, headers=headers)
+    answer = httpx.post(f"{server_url}/api/generate", content=body, headers=headers, timeout=60)
     assert answer.json()["done"] is True

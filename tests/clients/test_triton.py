@@ -62,7 +62,8 @@ def test_infer(client, headers, server_url, binary):
 
     body = {"text_input": PROMPT, "max_tokens": 8, "temperature": 0}
     url = f"{server_url}/v2/models/{MODEL}/generate"
-    assert httpx.post(url, json=body, headers=headers).json()["text_output"] == text
+    generated = httpx.post(url, json=body, headers=headers, timeout=60).json()
+    assert generated["text_output"] == text
 
 
 def test_infer_as_clients_do_by_default(client, headers):

@@ -19,7 +19,7 @@ async def client(tokenizer, tmp_path):
     file.write_bytes(b"GGUF" * 25)
     paths = {"big": "org/big", "Small:1b": str(file)}
     loads = Loads(tokenizer, dict.fromkeys(paths.values(), 60))
-    models = ModelRegistry(loads.shared, 100, loads, 10.0)
+    models = ModelRegistry(loads.shared, 100, loads, 60.0)
     for name, path in paths.items():
         config = EngineConfig.from_keywords(model=path, served_model_name=name)
         models.add(registered(Entry(name, 60), config))
