@@ -94,34 +94,44 @@ async def _ask(client: httpx2.AsyncClient, body: dict[str, Any], seen: Seen) -> 
             seen.wrong.append(f"ended as {reason} with {num_tokens} tokens, {events[-1:]}")
 
 
-async def _watch(client: httpx2.AsyncClient, seen: Seen, over: asyncio.Event) -> None:
+async def _watch(
+    client: httpx2.AsyncClient,
+    seen: Seen,
+    over: asyncio.Event,
+    engine: psutil.Process,
+    gathered: int,
+) -> None:
+    """Look at a server again and again, while its engine stands still.
+
+    Before the first look it does until ``gathered`` requests are there. A client that is kept busy
+    by its answers would otherwise come too late to see what is soon over.
+    """
     # Never cancelled: a request that is, while its pool closes connections gone idle, leaves them.
-    while not over.is_set():
-        text = (await client.get("/metrics")).text
-        seen.scrapes.append(server_state.parse_counters(text))
-        await asyncio.sleep(POLL_SECONDS)
-
-
-async def _gather(client: httpx2.AsyncClient, number: int, engine: psutil.Process) -> None:
-    """Have an engine that stands still go on when that many requests wait for it."""
+    engine.suspend()
     try:
-        async with asyncio.timeout(HANG_SECONDS):
-            while (await client.get("/health/progress")).json()["pending"] < number:
-                await asyncio.sleep(POLL_SECONDS)
+        while not over.is_set():
+            if (await client.get("/health/progress")).json()["pending"] >= gathered:
+                break
+            await asyncio.sleep(POLL_SECONDS)
+        while not over.is_set():
+            engine.suspend()
+            text = (await client.get("/metrics")).text
+            seen.scrapes.append(server_state.parse_counters(text))
+            engine.resume()
+            await asyncio.sleep(POLL_SECONDS)
     finally:
         engine.resume()
 
 
 async def _send(
-    url: str, bodies: Sequence[dict[str, Any]], seen: Seen, engine: psutil.Process | None
+    url: str, bodies: Sequence[dict[str, Any]], seen: Seen, engine: psutil.Process, gathered: int
 ) -> None:
     limits = httpx2.Limits(max_connections=None)
     async with httpx2.AsyncClient(base_url=url, timeout=None, limits=limits) as client:
         over = asyncio.Event()
-        watching = asyncio.create_task(_watch(client, seen, over))
-        gathered = [] if engine is None else [_gather(client, len(bodies), engine)]
+        watching = asyncio.create_task(_watch(client, seen, over, engine, gathered))
         asked = asyncio.gather(
-            *(_ask(client, body, seen) for body in bodies), *gathered, return_exceptions=True
+            *(_ask(client, body, seen) for body in bodies), return_exceptions=True
         )
         try:
             endings = await asyncio.wait_for(asked, HANG_SECONDS)
@@ -134,14 +144,15 @@ async def _send(
 
 
 def send(
-    url: str, bodies: Sequence[dict[str, Any]], engine: psutil.Process | None = None
+    url: str, bodies: Sequence[dict[str, Any]], engine: psutil.Process, gathered: int = 0
 ) -> dict[str, Any]:
     """Send all requests at once to an idle server and read every answer to its end.
 
     Args:
         url: Of the server.
         bodies: Of the requests.
-        engine: Stands still until all are there; without one they meet it as they come.
+        engine: The server's; it stands still while it is looked at.
+        gathered: Requests that are there before it begins.
 
     Returns:
         Counts of the answers by status, of the engine's work, the greatest of what scrapes saw,
@@ -151,9 +162,7 @@ def send(
     with httpx2.Client(base_url=url, timeout=60) as client:
         before = server_state.counters(client)
         begin = time.perf_counter()
-        if engine is not None:
-            engine.suspend()
-        asyncio.run(_send(url, bodies, seen, engine))
+        asyncio.run(_send(url, bodies, seen, engine, gathered))
         seconds = time.perf_counter() - begin
         server_state.wait_until_idle(client)
         after = server_state.counters(client)

@@ -225,12 +225,12 @@ def run(
     for name, flags in scenario.cases.items():
         with start([*server, *flags]) as process:
             url = process.wait_ready()
+            engine, bodies = process.engine(), scenario.bodies()
             if scenario.warm:
-                flood.send(url, scenario.bodies()[:1])
-            engine = process.engine()
+                flood.send(url, bodies[:1], engine)
             begin = sum(engine.cpu_times()[:2])
-            held = engine if scenario.gathered else None
-            outcome = flood.send(url, scenario.bodies(), held)
+            gathered = len(bodies) if scenario.gathered else 0
+            outcome = flood.send(url, bodies, engine, gathered)
             cpu_seconds = sum(engine.cpu_times()[:2]) - begin
             per_second = outcome["generated_tokens"] / max(cpu_seconds, 0.01)
             outcome["tokens_an_engine_cpu_second"] = round(per_second, 1)
