@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import random
 
+from quire.engine.deadlines import Deadlines
+
 
 def scheduled(run) -> list[set[str]]:
     """Return which sequences each step computed."""
@@ -39,6 +41,14 @@ def test_all_sequences_of_a_request_end_in_the_queue_or_forked(start):
     run.add("waiting", [2] * 20, max_tokens=50, n=3, temperature=1.0, deadline=3.0)
     run.finish()
     assert set(run.endings.values()) == {"timeout"} and len(run.endings) == 7
+
+
+def test_all_that_are_past_are_due_at_once():
+    deadlines = Deadlines()
+    for number in (3, 0, 4, 1, 2):
+        deadlines.add(float(number), f"r{number}", 5, lambda _: True)
+    assert list(deadlines.due(lambda: 2.0)) == [(0.0, "r0"), (1.0, "r1"), (2.0, "r2")]
+    assert len(deadlines) == 2
 
 
 def test_a_deadline_of_an_ended_request_does_not_touch_the_next_of_its_name(start):
