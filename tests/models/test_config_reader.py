@@ -86,6 +86,14 @@ def test_rope_parameters_of_transformers_5(read):
     assert config.rope == RopeConfig(theta=7.0, rotary_dim=16)
 
 
+def test_layers_with_a_window_have_a_base_of_their_own(read):
+    gemma = LLAMA | {"architectures": ["Gemma3ForCausalLM"], "head_dim": 16, "sliding_window": 64}
+    for given, theta in (({}, 10_000.0), ({"rope_local_base_freq": 500.0}, 500.0)):
+        config = read(gemma | given)
+        assert config.rope == RopeConfig(theta=1e6, rotary_dim=16)
+        assert config.window_rope == RopeConfig(theta=theta, rotary_dim=16)
+
+
 def test_original_context_beside_the_scaling_counts_first(read):
     yarn = {"type": "yarn", "factor": 2.0, "original_max_position_embeddings": 512}
     config = read(LLAMA | {"rope_scaling": yarn, "original_max_position_embeddings": 256})

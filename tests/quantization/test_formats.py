@@ -298,7 +298,9 @@ def test_settings_of_autoawq_in_a_file_of_their_own(tmp_path: Path) -> None:
     np.testing.assert_array_equal(got.float32(), want.T)
 
 
-NAN8 = torch.full((64, 96), 0x7F, dtype=torch.uint8).view(torch.float8_e4m3fn)
+NAN8, MINUS_NAN8 = (
+    torch.full((64, 96), code, dtype=torch.uint8).view(torch.float8_e4m3fn) for code in (0x7F, 0xFF)
+)
 ZERO8 = torch.zeros(64, 96, dtype=torch.uint8).view(torch.float8_e4m3fn)
 FP8 = {"quant_method": "fp8"}
 BNB = {"quant_method": "bitsandbytes", "load_in_4bit": True}
@@ -320,10 +322,29 @@ def nf4(**changes: torch.Tensor) -> dict[str, torch.Tensor]:
     return tensors | {name.replace("__", "."): value for name, value in changes.items()}
 
 
+def test_nested_scales_of_odd_runs_are_numbers(tmp_path: Path) -> None:
+    """A run of 160 groups, no power of two, is not held as bytes of it."""
+    rng = np.random.default_rng(0)
+    codes, book = rng.integers(0, 256, 96, np.uint8), rng.random(256, np.float32)
+    runs = rng.random(2, np.float32)
+    tensors = nf4(
+        weight__absmax=torch.from_numpy(codes),
+        weight__nested_quant_map=torch.from_numpy(book),
+        weight__nested_absmax=torch.from_numpy(runs),
+    )
+    tensors[STATE] = state(nested_blocksize=80, nested_offset=0.25)
+    scales = [
+        book[code] * runs[number // 80] + np.float32(0.25) for number, code in enumerate(codes)
+    ]
+    want = -np.repeat(scales, 64).reshape(64, 96)  # each code is 0, which means -1
+    np.testing.assert_array_equal(read(tmp_path, BNB, tensors).float32(), want)
+
+
 @pytest.mark.parametrize(
     ("settings", "tensors", "message"),
     [
         (FP8, {"weight": NAN8, "weight_scale": torch.ones(1)}, "weight must have no NaN"),
+        (FP8, {"weight": MINUS_NAN8, "weight_scale": torch.ones(1)}, "weight must have no NaN"),
         (FP8, {"weight": ZERO8, "weight_scale": torch.ones(3)}, "weight_scale must have shape"),
         (BNB, nf4(weight__absmax=torch.full((96,), torch.nan)), "must be finite"),
         (BNB, nf4(weight__absmax=torch.ones(95)), "absmax must have shape"),

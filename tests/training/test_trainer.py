@@ -16,6 +16,19 @@ class Stopped(Exception):
     """Raised by a callback to stop a run."""
 
 
+@pytest.mark.parametrize("kind", ["eagle3", "medusa"])
+def test_losses_of_later_tokens_count_less(create_head, examples, kind):
+    head, (batch,) = create_head(kind), islice(examples.batches(), 1)
+    with torch.no_grad():
+        first, mean, got = (
+            loss_of(head, batch, Objective(depths, decay))
+            for depths, decay in ((1, 1.0), (2, 1.0), (2, 0.25))
+        )
+    second = 2 * mean - first
+    assert abs(second - first) > 0.01
+    torch.testing.assert_close(got, (first + 0.25 * second) / 1.25)
+
+
 def test_a_head_learns_the_targets_choices(head, examples, tmp_path):
     objective = Objective(3, regression=0.1)
     (batch,) = islice(examples.batches(), 1)
