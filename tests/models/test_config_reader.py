@@ -88,8 +88,8 @@ def test_rope_parameters_of_transformers_5(read):
 
 def test_layers_with_a_window_have_a_base_of_their_own(read):
     gemma = LLAMA | {"architectures": ["Gemma3ForCausalLM"], "head_dim": 16, "sliding_window": 64}
-    for given, theta in (({}, 10_000.0), ({"rope_local_base_freq": 500.0}, 500.0)):
-        config = read(gemma | given)
+    for own, theta in (({}, 10_000.0), ({"rope_local_base_freq": 500.0}, 500.0)):
+        config = read(gemma | own)
         assert config.rope == RopeConfig(theta=1e6, rotary_dim=16)
         assert config.window_rope == RopeConfig(theta=theta, rotary_dim=16)
 
