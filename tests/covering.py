@@ -6,8 +6,10 @@ knows no test and no circle: ``tests/circles.py`` says what is reduced.
 
 from __future__ import annotations
 
+import pickle
 from collections import Counter
 from collections.abc import Hashable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import fields, is_dataclass
 from hashlib import sha256
 from itertools import combinations
@@ -25,6 +27,8 @@ def _key(value: Any) -> Hashable:
     try:
         hash(value)
     except TypeError:
+        with suppress(pickle.PicklingError, TypeError, AttributeError):
+            return pickle.dumps(value)  # as a text, arrays are cut short, and NaN has no sign
         return repr(value)
     return type(value), value
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from itertools import combinations, product
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -81,3 +82,9 @@ def test_any_rows(rows):
     kept = cover("a test", rows)
     assert kept == sorted(set(kept))
     assert pairs([rows[number] for number in kept]) == pairs(rows)
+
+
+def test_arrays_that_print_alike_are_several_values() -> None:
+    arrays = [np.zeros(9999), np.zeros(9999), np.zeros(9999), np.array(np.nan), np.array(-np.nan)]
+    arrays[1][5000] = 1
+    assert len(cover("t", [{"array": {"of": array}} for array in arrays])) == 4
