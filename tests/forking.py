@@ -131,12 +131,14 @@ class _Forks:
         if middle == 0:
             if os.fork():
                 os._exit(0)
-            os.read(adopted, 1)
+            os.close(adopt)
+            if not os.read(adopted, 1):
+                os._exit(1)  # the process that forks was killed meanwhile
         else:
             os.waitpid(middle, 0)
             os.write(adopt, b".")
-        for descriptor in (adopted, adopt):
-            os.close(descriptor)
+            os.close(adopt)
+        os.close(adopted)
         return middle == 0
 
     def _leave(self, streams: Sequence[int], passed: Sequence[int], numbers: Sequence[int]) -> None:
