@@ -28,6 +28,8 @@ from tools.serve_process import ServeProcess
 
 #: Longer than any operation may take: who waits longer is not answered.
 TIMEOUT = 120.0
+#: For an engine that can be killed.
+KILL_SECONDS = 10.0
 #: What stands for a name or number in the reasons that are counted.
 _NAMES = re.compile(r"\borg/\w+|/\S*/models--|\d[\d.,]*%?|[0-9a-f]{40}")
 _STREAMED_PULL_CUT = 0.15
@@ -252,10 +254,13 @@ class Actor:
 
     # -- accidents ----------------------------------------------------------------------------
     def kill_engine(self, model: str) -> str:
-        """Kill an engine, whatever it does."""
-        with suppress(IndexError, psutil.Error):
-            self._rng.choice(self._site.server.engines()).kill()
-            return "killed"
+        """Kill an engine, whatever it does; where there is none, wait a while for one."""
+        end = time.monotonic() + KILL_SECONDS
+        while time.monotonic() < end:
+            with suppress(IndexError, psutil.Error):
+                self._rng.choice(self._site.server.engines()).kill()
+                return "killed"
+            time.sleep(0.02)
         return "there was none"
 
 
