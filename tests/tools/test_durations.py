@@ -43,3 +43,14 @@ def test_a_run_that_takes_too_long_fails(pytester, monkeypatch, allowed):
     assert done.ret == (1 if allowed < 1 else 0)
     (row,) = durations.json.loads(durations.LAST.read_text()).values()
     assert row["items"] == 1 and row["cpu"] > 0.01
+
+
+@pytest.mark.parametrize(("others", "state"), [(100.0, "FAILED"), (140.0, "over"), (900.0, "over")])
+def test_a_room_is_measured_by_the_pace_of_the_others(others, state):
+    budget = {"engine": 10.0, "models": 100.0}
+    (line,) = [
+        line
+        for line in durations.rooms_over({"engine": 20.0, "models": others}, budget)
+        if line.startswith("engine")
+    ]
+    assert line.endswith(f"{state}.")
