@@ -12,7 +12,7 @@ import resource
 import time
 import tomllib
 from collections import Counter
-from collections.abc import Generator
+from collections.abc import Generator, Set
 from pathlib import Path
 
 import pytest
@@ -47,23 +47,34 @@ def room_of(name: str) -> str:
 
 
 def rooms_over(spent: dict[str, float], budget: dict[str, float]) -> list[str]:
-    """Return a line for each room that took more than its seconds, or that has no budget."""
-    lines = []
-    for room, seconds in sorted(spent.items()):
-        allowed = budget.get(room)
-        if allowed is None:
-            lines.append(
-                f"{room}: {seconds:.0f} CPU s, and no budget. Add it to tests/budget.toml."
-            )
-        elif seconds > allowed:
-            others = [name for name in spent if name in budget and name != room]
-            pace = sum(spent[name] for name in others) / (sum(budget[n] for n in others) or 1)
-            most = (
-                TOLERATED * allowed * min(max(pace, 1.0), TOLERATED)
-            )  # a slow hour is slow for all
-            state = "FAILED" if seconds > most else "over"
-            lines.append(f"{room}: {seconds:.0f} CPU s of {allowed:.0f}: {state}.")
-    return lines
+    """Return a line for each room that took more than its seconds, or that has no budget.
+
+    A slow hour is slow for all: a room fails by the pace of all others, and all rooms together by
+    their seconds alone.
+    """
+    known = spent.keys() & budget.keys()
+    totals = (sum(of[room] for room in known) for of in (spent, budget))
+    return [
+        *(line for room in sorted(spent) if (line := _over(room, spent, budget, known))),
+        *([] if len(known) < 2 else filter(None, [_state("all", *totals)])),
+    ]
+
+
+def _over(room: str, spent: dict[str, float], budget: dict[str, float], known: Set[str]) -> str:
+    """Return what is wrong with a room's seconds, or nothing."""
+    if room not in budget:
+        return f"{room}: {spent[room]:.0f} CPU s, and no budget. Add it to tests/budget.toml."
+    others = known - {room}
+    usual = sum(budget[name] for name in others)
+    pace = sum(spent[name] for name in others) / usual if usual else 1.0
+    return _state(room, spent[room], budget[room], max(pace, 1.0))
+
+
+def _state(room: str, seconds: float, allowed: float, pace: float = 1.0) -> str:
+    if seconds <= allowed:
+        return ""
+    state = "FAILED" if seconds > TOLERATED * allowed * pace else "over"
+    return f"{room}: {seconds:.0f} CPU s of {allowed:.0f}: {state}."
 
 
 class Durations:

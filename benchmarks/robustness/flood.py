@@ -149,9 +149,9 @@ def send(
     """Send all requests at once to an idle server and read every answer to its end.
 
     Args:
-        url: Of the server.
-        bodies: Of the requests.
-        engine: The server's; it stands still while it is looked at.
+        url: Address of the server.
+        bodies: What each request asks.
+        engine: Process of the server's engine; stands still while metrics are read.
         gathered: Requests that are there before it begins.
 
     Returns:

@@ -21,7 +21,7 @@ class Hold:
         folder: Where it may have a file.
 
     Attributes:
-        environment: Of the server.
+        environment: Variables to start the server with.
     """
 
     def __init__(self, folder: Path) -> None:

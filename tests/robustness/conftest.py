@@ -116,7 +116,7 @@ class Crowd:
     def wait_until_running(self) -> None:
         """Wait until all are taken and some compute.
 
-        Whoever has its whole answer by then asks again: the machine stalled those who look.
+        A client that has its whole answer by then asks again: the machine stalled the test.
         """
         with httpx2.Client(base_url=self.url) as client:
             wait_for(lambda: self._is_running(client))

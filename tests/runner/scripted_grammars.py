@@ -27,7 +27,7 @@ class ScriptedMatcher:
 
     Attributes:
         gate: What following tokens waits for.
-        is_held: It waits for that now.
+        is_held: Whether a computation waits for that now.
         threads: Those in which it has followed tokens.
         budget: Tokens that it can follow before it runs into a limit, which stays.
     """

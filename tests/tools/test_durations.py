@@ -45,12 +45,21 @@ def test_a_run_that_takes_too_long_fails(pytester, monkeypatch, allowed):
     assert row["items"] == 1 and row["cpu"] > 0.01
 
 
-@pytest.mark.parametrize(("others", "state"), [(100.0, "FAILED"), (140.0, "over"), (900.0, "over")])
-def test_a_room_is_measured_by_the_pace_of_the_others(others, state):
+@pytest.mark.parametrize(
+    ("others", "said"),
+    [
+        (100.0, ["engine: 20 CPU s of 10: FAILED.", "all: 120 CPU s of 110: over."]),
+        (140.0, ["engine: 20 CPU s of 10: over.", "models: 140 CPU s of 100: over.",
+                 "all: 160 CPU s of 110: over."]),
+    ],
+)  # fmt: skip
+def test_a_room_is_measured_by_the_pace_of_the_others(others, said):
     budget = {"engine": 10.0, "models": 100.0}
-    (line,) = [
-        line
-        for line in durations.rooms_over({"engine": 20.0, "models": others}, budget)
-        if line.startswith("engine")
-    ]
-    assert line.endswith(f"{state}.")
+    assert durations.rooms_over({"engine": 20.0, "models": others}, budget) == said
+
+
+def test_all_rooms_together_fail_however_even_they_are():
+    lines = durations.rooms_over(
+        {"engine": 20.0, "models": 200.0}, {"engine": 10.0, "models": 100.0}
+    )
+    assert lines[-1] == "all: 220 CPU s of 110: FAILED."

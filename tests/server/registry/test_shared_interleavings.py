@@ -202,7 +202,7 @@ async def test_requests_of_a_preset_that_is_changed_are_counted(tokenizer, weigh
         count(service)
         assert counted() == [num_of_others + 1]
         service.metrics.num_in_flight -= 1
-    # The one that was changed goes once nobody has it any more.
+    # The one that was changed goes once no request has it any more.
     while len(metrics._models) > (1 if weights is None else 2):
         await asyncio.sleep(0.005)
     assert counted() == [num_of_others + 1]
