@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
@@ -32,18 +33,18 @@ def _git(*words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(["git", *words], cwd=ROOT, capture_output=True, text=True)
 
 
-def changed(check: str, commit: str) -> list[str]:
-    """Return the files of a check that differ from a commit; all where it is not in the history."""
-    found = _git("diff", "--name-only", commit, "--", *PATHS[check])
+def changed(paths: Sequence[str], commit: str) -> list[str]:
+    """Return files of some paths that differ from a commit; all where it is not in the history."""
+    found = _git("diff", "--name-only", commit, "--", *paths)
     if found.returncode:
-        found = _git("ls-files", "--", *PATHS[check])
+        found = _git("ls-files", "--", *paths)
     return found.stdout.split()
 
 
 def is_due(check: str) -> bool:
     """Return whether the check's files have changed since it last passed; say which."""
     commit = json.loads(LIST.read_text()).get(check, "")
-    files = changed(check, commit) if commit else ["no commit yet"]
+    files = changed(PATHS[check], commit) if commit else ["no commit yet"]
     more = f" and {len(files) - 3} more" if len(files) > 3 else ""
     reason = f"changed: {', '.join(files[:3])}{more}" if files else "nothing changed"
     print(f"{check}: {reason} since it passed at {commit or 'no commit'}")
@@ -52,7 +53,7 @@ def is_due(check: str) -> bool:
 
 def record(check: str) -> None:
     """Note that the check has passed at this commit, unless its files differ from it."""
-    if files := changed(check, "HEAD"):
+    if files := changed(PATHS[check], "HEAD"):
         print(f"{check}: not recorded: {files[0]} is not committed")
         return
     passed = json.loads(LIST.read_text())

@@ -1,69 +1,142 @@
 """Circle 3: everything, by hand before a release. ``scripts/test --all`` runs it.
 
 Each part runs whatever became of the others. What came of them is in
-``benchmarks/results/all_tests.json``, with the seed of hypothesis' examples and the commit.
+``benchmarks/results/all_tests.json``, with the commit and the seed of hypothesis' examples. Parts
+that have passed on this code are not run again: three hours need not come in one piece.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import subprocess
 import sys
+import threading
 import time
+from collections.abc import Iterable
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass
 from typing import Any
 
 from benchmarks import results
 from quire.core.machine import read_machine
+from tools.passed import changed
 
+NAME = "all_tests"
 #: How often a fault strikes that strikes again and again.
 FAULT_TIMES = "50"
+#: What a part has run on; what is measured and written down about it is no part of it.
+CODE = (".", ":!*.md", ":!benchmarks/results", ":!tests/durations.json", ":!tools/passed.json")
+
+_writing = threading.Lock()
 
 
-def _parts(seed: int) -> dict[str, list[str]]:
+@dataclass(frozen=True)
+class Part:
+    """A part of the circle: a command.
+
+    Attributes:
+        waits: It waits for servers most of its time, so it runs next to the parts after it.
+        measures: It measures, so parts that wait end first.
+    """
+
+    name: str
+    command: tuple[str, ...]
+    waits: bool = False
+    measures: bool = False
+
+
+def list_parts(seed: int) -> list[Part]:
+    """Return the parts in their order."""
     machine = read_machine()
-    workers = max(1, min(machine.num_cores, machine.free_bytes >> 31, 8))
-    every = ["--all", "--fault-times", FAULT_TIMES, f"--hypothesis-seed={seed}", "--timeout=1800"]
-    spread = ["--workers", str(workers)]
-    return {
-        "programs": ["scripts/install_test_programs"],
-        "tests": ["scripts/test", "--verbosity=0", "--durations=40", *every, *spread],
-        "sanitizers and fuzz": ["scripts/check_native", "--long"],
-        "clients": ["scripts/test_clients"],
-        "ARM": ["scripts/check_arm", "--all"],
-        "Ray": ["scripts/test_ray", "--fault-times", FAULT_TIMES],
-        "mutants": ["scripts/mutants", "--all"],
-        "soak": ["scripts/soak"],
-    }
+    workers = str(max(1, min(machine.num_cores, machine.free_bytes >> 31, 8)))
+    faults = ("--fault-times", FAULT_TIMES)
+    shown = ("--verbosity=0", "--durations=40", "--timeout=1800", "--workers", workers)
+    return [
+        Part("programs", ("scripts/install_test_programs",)),
+        Part("tests", ("scripts/test", *shown, "--all", *faults, f"--hypothesis-seed={seed}")),
+        Part("Ray", ("scripts/test_ray", *faults), waits=True),
+        Part("sanitizers and fuzz", ("scripts/check_native", "--long")),
+        Part("clients", ("scripts/test_clients",)),
+        Part("ARM", ("scripts/check_arm", "--all")),
+        Part("mutants", ("scripts/mutants", "--all")),
+        Part("soak", ("scripts/soak",), measures=True),
+    ]
 
 
-def _run(command: list[str]) -> dict[str, Any]:
-    """Run a part, its output passed on; return its exit code, seconds and last line."""
-    begun, last = time.monotonic(), ""
+def run(parts: Iterable[Part], seed: int) -> None:
+    """Run parts that have not passed on this code, and write down what came of each."""
+    waiting: list[Future[None]] = []
+    with ThreadPoolExecutor() as threads:
+        for part in parts:
+            if _has_passed(part):
+                print(f"== {part.name}: has passed on this code", flush=True)
+            elif part.waits:
+                waiting.append(threads.submit(_run, part, seed))
+            else:
+                if part.measures:
+                    wait(waiting)
+                _run(part, seed)
+
+
+def _run(part: Part, seed: int) -> None:
+    """Run a part, its output passed on; write down its exit code, seconds and last line."""
+    print(f"\n== {part.name}: {' '.join(part.command)}", flush=True)
+    begun, last = time.time(), ""
     environment = {**os.environ, "QUIRE_REQUIRE_ALL": "1"}
     with subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment
+        part.command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment
     ) as process:
         assert process.stdout is not None
         for line in process.stdout:
-            print(line, end="", flush=True)
+            print(f"{part.name}: {line}" if part.waits else line, end="", flush=True)
             last = line.strip() or last
-    seconds = round(time.monotonic() - begun)
-    return {"exit_code": process.returncode, "seconds": seconds, "last_line": last}
+    span = {"begun": round(begun), "ended": round(time.time())}
+    found = {"exit_code": process.returncode, "last_line": last, **span}
+    with _writing:
+        spans = [(each["begun"], each["ended"]) for each in (*_found().values(), found)]
+        results.merge(
+            NAME, {"parts": {part.name: found}}, run={"seed": seed}, seconds=covered(spans)
+        )
+
+
+def _document() -> dict[str, Any]:
+    path = results.RESULTS / f"{NAME}.json"
+    return json.loads(path.read_text()) if path.exists() else {"runs": {}, "results": {}}
+
+
+def _found() -> dict[str, dict[str, Any]]:
+    """Return what came of each part that has run."""
+    return _document()["results"].get("parts", {})
+
+
+def _has_passed(part: Part) -> bool:
+    """Return whether a part has passed on the code that is there now."""
+    found = _found().get(part.name)
+    if found is None or found["exit_code"]:
+        return False
+    return not changed(CODE, _document()["runs"][found["run"]]["commit"])
+
+
+def covered(spans: Iterable[tuple[int, int]]) -> int:
+    """Return how many seconds are in at least one of some spans of time."""
+    total, until = 0, 0
+    for begun, ended in sorted(spans):
+        total += max(0, ended - max(begun, until))
+        until = max(until, ended)
+    return total
 
 
 def main() -> int:
     """Run all parts; return 1 if one failed."""
     seed = random.SystemRandom().randrange(2**32)
-    found: dict[str, dict[str, Any]] = {}
-    for name, command in _parts(seed).items():
-        print(f"\n== {name}: {' '.join(command)}", flush=True)
-        found[name] = _run(command)
-    results.write("all_tests", found, seed=seed)
-    for name, part in found.items():
-        print(f"{name:<22}{part['seconds']:>6} s  exit {part['exit_code']}  {part['last_line']}")
+    run(list_parts(seed), seed)
+    for name, part in _found().items():
+        seconds = part["ended"] - part["begun"]
+        print(f"{name:<22}{seconds:>6} s  exit {part['exit_code']}  {part['last_line']}")
     print(f"hypothesis seed {seed}")
-    return int(any(part["exit_code"] for part in found.values()))
+    return int(any(part["exit_code"] for part in _found().values()))
 
 
 if __name__ == "__main__":
