@@ -163,10 +163,11 @@ def test_quality_rises_with_the_bits_and_is_llama_cpps(peer, peer_logits, tiny, 
 
     By divergence from float32: perplexities of five and six bits differ by less than their noise.
     """
-    whole = tmp_path / "whole.gguf"
-    assert run(["convert", str(tiny), str(whole), "--type", "f32"]) == 0
-    windows = quality.tiny_windows(tiny)[: sized(1, 2), : sized(256, 512)]
-    exact = quality.quire_logits(tiny, windows, {})
+    folder, whole = tmp_path / "model", tmp_path / "whole.gguf"
+    first_layers(tiny, folder, sized(2, 6))
+    assert run(["convert", str(folder), str(whole), "--type", "f32"]) == 0
+    windows = quality.tiny_windows(folder)[: sized(1, 2), : sized(256, 512)]
+    exact = quality.quire_logits(folder, windows, {})
     divergences = []
     for kind in ("Q2_K", "Q3_K_M", "Q4_K_M", "Q5_K_M", "Q6_K", "Q8_0", "F16"):
         path = tmp_path / f"{kind}.gguf"
