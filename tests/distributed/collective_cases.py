@@ -10,11 +10,13 @@ from tests.sizes import sized
 
 #: Of float32: nothing, one, few, the areas of tests plus one, several of them.
 COUNTS = (0, 1, 7, 513, 2048, 4097, 50_000)
+POWERS = 10.0 ** np.arange(-4, 5, dtype=np.float32)
 
 
 def numbers(rng: np.random.Generator, *shape: int) -> np.ndarray:
     """Return float32 of very different sizes: another order of a sum is another sum."""
-    return (rng.standard_normal(shape) * 10.0 ** rng.integers(-4, 5, shape)).astype(np.float32)
+    sizes = POWERS[rng.integers(len(POWERS), size=shape)]
+    return rng.standard_normal(shape, np.float32) * sizes
 
 
 def check_all_reduce(group: Group, rng: np.random.Generator) -> None:
