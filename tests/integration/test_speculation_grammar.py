@@ -15,7 +15,7 @@ from quire.models.hub import resolve_model
 from quire.runner import mask_threads
 from quire.runner.grammar_lookahead import GrammarLookahead
 from quire.text.grammar import SequenceMatcher
-from tests.integration.conftest import share
+from tests.integration.conftest import once, share
 from tests.sizes import sized
 
 pytestmark = pytest.mark.usefixtures("patient")
@@ -204,7 +204,8 @@ def test_what_real_proposers_propose(create_llm: Create, method: dict[str, Any])
     """Drafts after the first are drawn without the grammar, which then forbids some of them."""
     folder = resolve_model("quire-tiny")
     params = [of(name, **HOW[how]) for name in CONSTRAINTS for how in ("greedy", "seeded")]
-    expected, num_steps = run(create_llm(folder, max_num_seqs=16), params)
+    plain = once(lambda: run(create_llm(folder, max_num_seqs=16), params), "real proposers")
+    expected, num_steps = plain
     llm = create_llm(folder, max_num_seqs=16, speculative_config={**method, "adaptive": False})
     found, fewer = run(llm, params)
     assert found == expected

@@ -18,6 +18,7 @@ from quire.kernels.cpu.backend import CpuBackend
 from quire.models.hub import ASSETS
 from tests.draft_heads import medusa_tensors, write_head
 from tests.integration.conftest import fewer, share
+from tests.integration.test_speculation_draft import FEW_BLOCKS
 from tests.sizes import sized
 
 TINY = ASSETS / "quire-tiny"
@@ -39,7 +40,12 @@ KINDS: dict[str, dict[str, Any]] = {
 SETTINGS: list[dict[str, Any]] = [
     {},
     {"max_num_batched_tokens": 8, "block_size": 8},
-    {"block_size": 8, "max_model_len": 128, "num_gpu_blocks_override": 28, "looks_ahead": False},
+    {
+        "block_size": 8,
+        "max_model_len": 128,
+        "num_gpu_blocks_override": FEW_BLOCKS,
+        "looks_ahead": False,
+    },
     {"kv_layout": "contiguous", "max_model_len": 256, "max_num_seqs": 4},
     {"use_cache": False},
     {"quantization": "int8", "threads": 2},
@@ -105,7 +111,7 @@ def test_answers_are_the_same(
 ) -> None:
     llm = create(**settings, speculative_config=speculative(method, heads[method]))
     number = METHODS.index(method) + SETTINGS.index(settings)
-    tokens = sized(40 if "num_gpu_blocks_override" in settings else 20, 40)
+    tokens = sized(30 if "num_gpu_blocks_override" in settings else 20, 40)
     for kind in share(KINDS, number, len(KINDS), settings):
         proposed = count(llm, "draft_tokens")
         own = params(kind, fewer(tokens, settings))

@@ -89,7 +89,7 @@ def test_answers_are_the_same(
     config = {"method": "eagle3", "model": str(head), "parallel_drafting": True, "adaptive": False}
     chain = create(**settings, speculative_config=config)
     tree = create(**settings, speculative_config=config | TREES["grown"])
-    tokens = sized(40 if "num_gpu_blocks_override" in settings else 20, 40)
+    tokens = sized(30 if "num_gpu_blocks_override" in settings else 20, 40)
     for number, llm in enumerate((chain, tree), SETTINGS.index(settings)):
         for kind in share(KINDS, number, len(KINDS), settings):
             own = params(kind, fewer(tokens, settings))

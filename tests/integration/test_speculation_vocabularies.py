@@ -17,6 +17,7 @@ from tests.draft_vocabularies import retokenized
 from tests.integration.conftest import once, share
 from tests.integration.test_speculation_draft import (
     DRAFT,
+    FEW_BLOCKS,
     KINDS,
     PROMPTS,
     TINY,
@@ -34,7 +35,12 @@ SETTINGS: list[dict[str, Any]] = [
     {},
     {"max_num_batched_tokens": 16, "block_size": 8, "threads": 2},
     {"kv_layout": "contiguous", "max_model_len": 256, "max_num_seqs": 4},
-    {"block_size": 8, "max_model_len": 128, "num_gpu_blocks_override": 28, "looks_ahead": False},
+    {
+        "block_size": 8,
+        "max_model_len": 128,
+        "num_gpu_blocks_override": FEW_BLOCKS,
+        "looks_ahead": False,
+    },
 ]
 
 Create = Callable[..., LLM]
@@ -71,7 +77,7 @@ def test_answers_are_the_same(
 ) -> None:
     number = 2 * SETTINGS.index(settings) + WAYS.index(way)
     llm = create(**settings, speculative_config=draft_model(4, drafts[300], vocabulary=way))
-    tokens = sized(48 if "num_gpu_blocks_override" in settings else 30, 60)
+    tokens = sized(30 if "num_gpu_blocks_override" in settings else 20, 60)
     for kind in share(KINDS, number, len(KINDS), settings):
         expected = plain_answers(TINY, PROMPTS, params(kind, tokens), **settings)
         assert results(llm.generate(PROMPTS, params(kind, tokens))) == results(expected), kind
@@ -99,7 +105,7 @@ def test_one_stream_takes_fewer_steps(
     create: Create, drafts: dict[int, Path], way: str, sampling: str
 ) -> None:
     """SPD-16: at least 1.3 tokens a step."""
-    num_tokens = sized(50, 100)
+    num_tokens = sized(32, 100)
     llm = create(speculative_config=draft_model(4, drafts[300], vocabulary=way))
     for prompt, own in zip(PROMPTS, params(sampling, num_tokens), strict=True):
         llm.generate(prompt, own)
