@@ -11,8 +11,8 @@ from quire.core.request import EngineRequest
 from quire.core.sampling_params import SamplingParams
 from tests.sizes import sized
 
-#: The quotients are what counts: 190 in the mean and 500 at most, or a fifth of both.
-EXAMPLE = sized([2, 10, 40, 100], [10, 50, 200, 500])
+#: The quotients are what counts: 190 in the mean and 500 at most, or a tenth of both.
+EXAMPLE = sized([1, 5, 20, 50], [10, 50, 200, 500])
 
 
 def latencies(run: Any, prefix: str) -> list[float]:
