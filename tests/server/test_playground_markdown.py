@@ -188,9 +188,8 @@ def test_markdown_is_shown_as_elements(scripted, engine):
     scripted.wait_for("Copied", ".code")
 
 
-@pytest.mark.parametrize("text", HOSTILE)
-def test_a_hostile_answer_can_do_nothing(scripted, engine, text):
-    engine.text = text
+def test_a_hostile_answer_can_do_nothing(scripted, engine):
+    """Each in a new conversation of the same page: a call counts whenever it comes."""
     browser = scripted.browser
     browser.complaints()
     scripted.run("""
@@ -199,17 +198,30 @@ def test_a_hostile_answer_can_do_nothing(scripted, engine, text):
             .observe({ type: "resource", buffered: false });
         window.alert = () => called.push("alert");
     """)
-    scripted.ask("<b>Hi</b>")
+    wrong = {}
+    for text in HOSTILE:
+        scripted.click("New chat")
+        engine.text = text
+        scripted.ask("<b>Hi</b>")
+        assert scripted.run("return document.querySelectorAll('#log article').length") == 2
+        if found := _done_by_an_answer(scripted):
+            wrong[text] = found
+    assert not wrong
+
+
+def _done_by_an_answer(scripted):
+    """Return elements, links, attributes, calls and complaints that none may lead to."""
     tags = "#log :is(script, img, iframe, style, b, svg, object, form:not(.notice form))"
-    assert scripted.run("return document.querySelectorAll(arguments[0]).length", tags) == 0
+    found = scripted.run(
+        "return [...document.querySelectorAll(arguments[0])].map((e) => e.outerHTML)", tags
+    )
     hrefs = "return [...document.querySelectorAll('#log a')].map((a) => a.getAttribute('href'))"
-    assert all(href.startswith(("https://", "http://")) for href in scripted.run(hrefs))
+    found += [href for href in scripted.run(hrefs) if not href.startswith(("https://", "http://"))]
     events = """return [...document.querySelectorAll('#log *')].flatMap(
         (e) => e.getAttributeNames().filter((n) => n.startsWith("on") || n === "style"))"""
-    assert scripted.run(events) == []
-    called = scripted.run("return called")
-    assert all(name.startswith(scripted.url) for name in called), called
-    assert browser.complaints() == []
+    found += scripted.run(events)
+    found += [name for name in scripted.run("return called") if not name.startswith(scripted.url)]
+    return found + scripted.browser.complaints()
 
 
 def test_a_tree_that_lies_is_built_from_known_elements_only(scripted, engine):
