@@ -15,11 +15,13 @@ from typing import Any
 import httpx2
 
 # No sandbox: it cannot start as root, as in a container. Others keep Chromium off the network, and
-# from drawing a caret again and again, keeping pages that were left, and a process for each page.
+# from drawing a caret again and again, keeping pages that were left, a process for each page, and
+# two pages of its own for the list under the address.
 FLAGS = """--headless --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-sync
 --disable-background-networking --disable-component-update --disable-dev-shm-usage
 --blink-settings=caretBlinkInterval=0 --renderer-process-limit=1""".split()
-_LEFT_OUT = "BackForwardCache ProactivelySwapBrowsingInstance SpareRendererForSitePerProcess"
+_LEFT_OUT = """BackForwardCache ProactivelySwapBrowsingInstance SpareRendererForSitePerProcess
+WebUIOmniboxPopup WebUIOmniboxAimPopup"""
 FLAGS.append("--disable-features=" + ",".join(_LEFT_OUT.split()))
 ENTER, ESCAPE, SHIFT, UP, RIGHT = "\ue007", "\ue00c", "\ue008", "\ue013", "\ue014"
 _ELEMENT = "element-6066-11e4-a52e-4f735466cecf"
