@@ -80,7 +80,7 @@ def test_tokenizer_and_card_lie_with_the_weights(checkpoint, tmp_path, capsys):
     assert card.startswith(f"---\nbase_model: {source}\ntags: [quantized, gptq]\n---\n")
     for line in (
         "21 matrices by gptq, 4 bits, groups of 32.",
-        "Calibrated on 8 samples of 128 tokens of calibration.jsonl.",
+        "Calibrated on 8 samples of 128 tokens of heldout.txt.",
         "Quality was not measured",
         "| layer | self_attn.q_proj |",
     ):

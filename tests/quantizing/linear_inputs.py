@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import functools
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -15,10 +17,23 @@ from tests.lazy_packages import lazy_package
 transformers = lazy_package("transformers")
 
 
-def calibration_samples(folder: Path, count: int, length: int) -> list[np.ndarray]:
-    """Return the samples that the command takes without ``--calibration``."""
-    asked = calibration.Calibration(count=count, length=length)
+def calibration_samples(folder: Path, options: Sequence[str]) -> list[np.ndarray]:
+    """Return the samples that the command takes with options, a flag and its value each."""
+    given = dict(zip(options[::2], options[1::2], strict=True))
+    count, length = int(given.pop("--samples")), int(given.pop("--sample-length"))
+    text = Path(given.pop("--calibration")) if "--calibration" in given else None
+    assert not given
+    asked = calibration.Calibration(text=text, count=count, length=length)
     return calibration.calibration_samples(folder, asked, lambda notice: None)[0]
+
+
+@functools.cache
+def _read_model(folder: Path) -> Any:
+    """Return a checkpoint's model, which nobody changes."""
+    transformers.logging.disable_progress_bar()
+    return transformers.AutoModelForCausalLM.from_pretrained(
+        folder, dtype=torch.float32, attn_implementation="eager"
+    ).eval()
 
 
 class LinearInputs:
@@ -26,10 +41,7 @@ class LinearInputs:
 
     def __init__(self, folder: Path) -> None:
         torch.set_num_threads(1)
-        transformers.logging.disable_progress_bar()
-        self._model: Any = transformers.AutoModelForCausalLM.from_pretrained(
-            folder, dtype=torch.float32, attn_implementation="eager"
-        ).eval()
+        self._model = copy.deepcopy(_read_model(folder))
         self._parameters = dict(self._model.named_parameters())
 
     def weight(self, name: str) -> np.ndarray:

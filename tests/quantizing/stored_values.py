@@ -9,10 +9,13 @@ import numpy as np
 from quire.kernels.lattice_matrix import LatticeMatrix
 from quire.kernels.quantized_tensor import QuantizedTensor
 from quire.models.config_reader import read_model_config
+from quire.models.hub import ASSETS
 from quire.models.tensor_source import open_tensors
 
-#: Calibration that takes a moment, of enough inputs for small models.
-FEW = ("--samples", "8", "--sample-length", "128")
+#: Options of calibration that takes a moment, of enough inputs for small models.
+SAMPLES = ("--samples", "8", "--sample-length", "128")
+#: The same, of a text of which not 900 lines are made tokens before samples are chosen.
+FEW = (*SAMPLES, "--calibration", str(ASSETS / "quire-tiny/eval/heldout.txt"))
 #: What quantized matrices are unpacked to.
 KINDS = (QuantizedTensor, LatticeMatrix)
 

@@ -8,6 +8,7 @@ from click.testing import CliRunner
 from quire import LLM, SamplingParams
 from quire.cli.main import cli
 from quire.core.errors import ConfigError
+from tests.quantizing.stored_values import FEW
 from tools.random_checkpoint import random_checkpoint
 
 SHAPE = {
@@ -46,7 +47,7 @@ METHODS = {
     "awq": ("--bits", "8", "--group-size", "32", "--format", "compressed-tensors"),
     "smoothquant": (),
 }
-TEXT = ("--samples", "4", "--sample-length", "64")
+TEXT = ("--samples", "4", "--sample-length", "64", *FEW[-2:])
 
 
 def logprobs(folder, small) -> list[dict[int, float]]:

@@ -137,7 +137,7 @@ def test_gptq_calibrates_it_on_the_last_states(
     given = (*options, str(tmp_path / "sums")) if "--statistics" in options else options
     gptq = ("--method", "gptq", "--group-size", "32", *FEW, "--quantize-head", *given)
     found = values_of(quantized(source, *gptq))
-    inputs, samples = LinearInputs(source), calibration_samples(source, *map(int, FEW[1::2]))
+    inputs, samples = LinearInputs(source), calibration_samples(source, FEW)
     if "--statistics" not in options:
         for name, values in found.items():
             if ".layers." in name:

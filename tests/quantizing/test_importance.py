@@ -31,7 +31,7 @@ def no_bar(label, total):
 
 
 def test_sums_are_those_of_transformers_inputs(tiny):
-    samples = calibration_samples(tiny, 3, 48)
+    samples = calibration_samples(tiny, ("--samples", "3", "--sample-length", "48"))
     found = collect_importance(tiny, samples, create_backend("cpu", threads=1), no_bar)
     oracle = LinearInputs(tiny)
     for layer in (0, 5):

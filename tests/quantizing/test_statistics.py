@@ -92,7 +92,7 @@ def test_they_are_of_the_inputs_that_transformers_has(
 
     source = checkpoint()
     found = values_of(quantized(source, *METHODS["gptq"], *FEW, "--statistics", str(kept)))
-    inputs, samples = LinearInputs(source), calibration_samples(source, *map(int, FEW[1::2]))
+    inputs, samples = LinearInputs(source), calibration_samples(source, FEW)
     grid, seen = IntegerGrid(4, 32), inputs.of("model.layers.2.", samples)
     for module, rows in seen.items():
         name = f"{module}.weight"

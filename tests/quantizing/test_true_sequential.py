@@ -31,7 +31,7 @@ def test_each_matrix_is_solved_on_what_quantized_ones_before_it_make(
 
     source = checkpoint("tiny-qwen2")
     found = values_of(quantized(source, *OPTIONS, "--true-sequential"))
-    inputs, samples = LinearInputs(source), calibration_samples(source, *map(int, FEW[1::2]))
+    inputs, samples = LinearInputs(source), calibration_samples(source, FEW)
     grid = IntegerGrid(3, 32, symmetric=True)
     for layer in range(2):
         for stage in STAGES:
@@ -51,7 +51,7 @@ def test_it_changes_the_result_and_layers_are_no_further_off(
     torch = pytest.importorskip("torch")
     from tests.quantizing.linear_inputs import LinearInputs, calibration_samples
 
-    samples = calibration_samples(tiny, *map(int, FEW[1::2]))
+    samples = calibration_samples(tiny, FEW)
     after = "model.layers.1.self_attn.q_proj"
     model = LinearInputs(tiny)
     want = model.of(after, samples)[after]
