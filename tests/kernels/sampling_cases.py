@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -104,6 +105,11 @@ def random_settings(rows: int, vocab: int) -> SamplingBatch:
 
 def large_rows(vocab: int) -> np.ndarray:
     """Rows as models give them, flat ones, rows of ties and rows with few possible tokens."""
+    return _large_rows(vocab).copy()
+
+
+@functools.cache
+def _large_rows(vocab: int) -> np.ndarray:
     rng, shape = np.random.default_rng(11), (sized(4, 10), vocab)
     peaked = rng.standard_normal(shape) * 2.5
     peaked[:, rng.integers(0, vocab, 30)] += rng.uniform(6, 18, 30)
@@ -116,6 +122,11 @@ def large_rows(vocab: int) -> np.ndarray:
 
 def long_rows(vocab: int) -> np.ndarray:
     """Rows whose nucleus is long, two of each kind."""
+    return _long_rows(vocab).copy()
+
+
+@functools.cache
+def _long_rows(vocab: int) -> np.ndarray:
     rng = np.random.default_rng(17)
     normal = rng.standard_normal((12, vocab))
     ids = np.arange(vocab)

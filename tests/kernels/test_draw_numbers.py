@@ -10,6 +10,7 @@ from quire.kernels.cpu.backend import CpuBackend
 from quire.kernels.reference.sampling import exponentials
 from quire.kernels.sampling import draw_bits, draw_keys
 from tests.kernels.sampling_cases import batch
+from tests.sizes import sized
 
 pytestmark = pytest.mark.kernels("sample", "sampling_probabilities")
 
@@ -52,7 +53,8 @@ def test_neighbours_are_unrelated() -> None:
 
 def test_one_token_s_numbers_are_even_over_positions_and_seeds() -> None:
     ids = np.array([0, 1, 2047, 151_935])
-    drawn = np.array([bits(seed, at, ids) >> 44 for seed in range(64) for at in range(400)])
+    seeds, positions = range(sized(32, 64)), range(sized(200, 400))
+    drawn = np.array([bits(seed, at, ids) >> 44 for seed in seeds for at in positions])
     for column in drawn.T:
         assert abs(unevenness(column, 256)) < 4
 
