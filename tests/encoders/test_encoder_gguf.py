@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 from array import array
 
 import numpy as np
@@ -20,6 +19,7 @@ from quire.models.gguf_file import GgufFile
 from quire.text.tokenizer import load_tokenizer
 from tests.encoders.conftest import TEXTS
 from tests.lazy_packages import lazy_package
+from tests.models.llama_converter import converter_classes, write_with
 
 transformers = lazy_package("transformers")
 
@@ -109,33 +109,15 @@ def test_llama_cpp_makes_the_same_vectors(name, converted, theirs):
         assert np.abs(np.array(vector) - want).max() < 1e-2 * np.abs(want).max()
 
 
-CONVERT = """
-import json, sys
-from pathlib import Path
-sys.path.insert(0, sys.argv[1])
-import torch
-from conversion import get_model_class
-import gguf
-folder, out = Path(sys.argv[2]), Path(sys.argv[3])
-converter = get_model_class(json.loads((folder / "config.json").read_text())["architectures"][0])
-# It knows pre-tokenizers by hashes.
-converter.get_vocab_base_pre = lambda self, tokenizer: "default"
-with torch.inference_mode():
-    converter(folder, gguf.LlamaFileType.ALL_F32, out).write()
-"""
-
-
 def test_a_file_of_its_converter(converted, llama_source, tmp_path):
     """The same tensors and tokens; but ids that the tokenizer has no token for are named apart."""
     oracle, path = converted("bert")
     theirs = tmp_path / "theirs.gguf"
-    done = subprocess.run(
-        [sys.executable, "-c", CONVERT, str(llama_source), str(oracle.folder), str(theirs)],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-2000:]
+    with converter_classes(llama_source) as class_of:
+        converter = class_of(oracle.folder)
+        # It knows pre-tokenizers by hashes.
+        converter.get_vocab_base_pre = lambda self, tokenizer: "default"
+        write_with(converter, oracle.folder, theirs)
     mine, other = GgufFile(path), GgufFile(theirs)
     assert set(mine.tensors) == set(other.tensors)
     for tensor in mine.tensors:

@@ -2,15 +2,16 @@
 its converter makes of a folder is what ours does.
 
 llama.cpp runs in an environment of its own, as in ``tests/integration/test_llama_cpp.py``; its
-converter is in its sources, which ``scripts/install_test_programs`` keeps, or in the folder that
-``QUIRE_TEST_LLAMA_SOURCE`` names.
+converter, which runs here, is in its sources, which ``scripts/install_test_programs`` keeps, or in
+the folder that ``QUIRE_TEST_LLAMA_SOURCE`` names.
 """
 
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
-import sys
+import traceback
 from dataclasses import replace
 
 import numpy as np
@@ -25,6 +26,7 @@ from quire.quantization.gguf_layouts import LAYOUTS
 from quire.quantization.gguf_types import dequantize
 from quire.quantization.plan import QuantizationPlan
 from tests.models.gguf_settings import SETTINGS
+from tests.models.llama_converter import converter_classes, write_with
 
 #: llama.cpp lets all positions of these architectures see all others, so nothing may be cut off.
 WIDE = {"sliding_window": 256}
@@ -76,27 +78,6 @@ for path in paths:
     model.close()
 np.savez(out, **found)
 """
-CONVERT = """
-import json, sys, traceback
-from pathlib import Path
-sys.path.insert(0, sys.argv[1])
-import torch
-from conversion import get_model_class
-import gguf
-for folder in map(Path, sys.argv[2:]):
-    config = json.loads((folder / "config.json").read_text())
-    (name,) = config["architectures"]
-    converter = get_model_class(name)
-    converter.set_vocab = lambda self: self.gguf_writer.add_tokenizer_model("none")
-    # transformers' own reading of a config.json drops some fields.
-    hparams = config | converter.load_hparams(folder, False)
-    out = folder / "theirs.gguf"
-    try:
-        with torch.inference_mode():
-            converter(folder, gguf.LlamaFileType.ALL_F32, out, hparams=hparams).write()
-    except Exception:
-        (folder / "theirs.error").write_text(traceback.format_exc())
-"""
 
 
 @pytest.fixture(scope="module")
@@ -105,15 +86,18 @@ def reference():
 
 
 @pytest.fixture(scope="module")
-def folder(create_oracle, tmp_path_factory):
-    """Return a function that gives (model, folder) of an entry of MODELS, made once."""
+def folder(saved_oracle, tmp_path_factory):
+    """Return a function that gives (model, folder) of an entry of MODELS, made once, to write to.
+
+    The model is for reading: other files' tests have the same one.
+    """
     made = {}
 
     def get(name):
         if name not in made:
+            model, saved = saved_oracle(*MODELS[name])
             folder = tmp_path_factory.mktemp(name)
-            model = create_oracle(*MODELS[name])
-            model.save_pretrained(folder)
+            shutil.copytree(saved, folder, dirs_exist_ok=True)
             made[name] = model, folder
         return made[name]
 
@@ -160,7 +144,7 @@ def test_llama_cpp_computes_what_transformers_does(name, folder, llama_logits, o
 
 @pytest.fixture(scope="module")
 def converted(folder, ours, llama_source):
-    """Have llama.cpp's converter make ``theirs.gguf`` of all folders, in one process."""
+    """Have llama.cpp's converter make ``theirs.gguf`` of all folders."""
     names = [name for name in MODELS if name not in NOT_CONVERTED]
     for name in names:
         path = folder(name)[1]
@@ -171,14 +155,18 @@ def converted(folder, ours, llama_source):
         tokens = {str(token): token for token in range(config["vocab_size"])}
         tokenizer = {"model": {"vocab": tokens}, "added_tokens": []}
         (path / "tokenizer.json").write_text(json.dumps(tokenizer))
-    command = [sys.executable, "-c", CONVERT, str(llama_source)]
-    done = subprocess.run(
-        command + [str(folder(name)[1]) for name in names],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
+    with converter_classes(llama_source) as class_of:
+        for name in names:
+            path = folder(name)[1]
+            converter = class_of(path)
+            converter.set_vocab = lambda self: self.gguf_writer.add_tokenizer_model("none")
+            # transformers' own reading of a config.json drops some fields.
+            config = json.loads((path / "config.json").read_text())
+            hparams = config | converter.load_hparams(path, False)
+            try:
+                write_with(converter, path, path / "theirs.gguf", hparams=hparams)
+            except Exception:
+                (path / "theirs.error").write_text(traceback.format_exc())
     return folder
 
 
