@@ -41,6 +41,8 @@ class AdaptedModels:
                     noise = torch.empty_like(parameter)
                     parameter.add_(noise.normal_(0, 0.15, generator=generator))
             folder = self._folders.mktemp("adapter")
+            # A README, rendered from a template, that nothing reads.
+            model.create_or_update_model_card = lambda _: None
             model.save_pretrained(folder, save_embedding_layers=False)
         return model.eval(), folder
 
