@@ -62,7 +62,8 @@ def outcome(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., tuple[int
     folder = tmp_path_factory.mktemp("skips")
     for name, text in FILES.items():
         (folder / name).write_text(text)
-    kept = {key: value for key, value in os.environ.items() if not key.startswith("QUIRE_")}
+    others = {key for key in os.environ if key.startswith(("QUIRE_", "PYTEST_"))}
+    kept = {key: value for key, value in os.environ.items() if key not in others}
     done = subprocess.run(
         [sys.executable, "-c", EACH, json.dumps(RUNS)],
         cwd=folder,
