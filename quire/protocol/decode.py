@@ -16,6 +16,7 @@ from typing import Any, TypeAlias, TypeVar, get_args, get_type_hints
 
 import msgspec
 
+from quire.core.built_types import built
 from quire.core.errors import RequestError
 from quire.protocol.body_limits import check_field
 from quire.protocol.chat_completion import Message, TextPart
@@ -71,6 +72,7 @@ def to_struct(fields: Mapping[str, msgspec.Raw], kind: type[T]) -> tuple[T, list
     Raises:
         RequestError: A wrong type, or a refused field; ``param`` is its path.
     """
+    kind = built(kind)
     known = _known_fields(kind)
     values: dict[str, Any] = {
         name: _decode_value(name, raw, kind) if name in known.names else raw

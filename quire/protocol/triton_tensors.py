@@ -16,6 +16,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from quire.core.built_types import built
 from quire.core.errors import RequestError
 from quire.protocol.body_limits import check_field
 from quire.protocol.compat import refuse
@@ -186,7 +187,7 @@ def fill_inputs(fields: Mapping[str, msgspec.Raw], binary: bytes) -> dict[str, m
     if "inputs" in fields:
         check_field("inputs", fields["inputs"])
     try:
-        inputs = msgspec.json.decode(fields["inputs"], type=list[InputTensor])
+        inputs = msgspec.json.decode(fields["inputs"], type=built(list[InputTensor]))
     except (KeyError, msgspec.MsgspecError):
         return dict(fields)  # decoding the whole says what is wrong
     position, num_left = 0, MAX_ELEMENTS

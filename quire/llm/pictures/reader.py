@@ -15,6 +15,7 @@ from importlib.util import find_spec
 
 import msgspec
 
+from quire.core.built_types import built
 from quire.core.config import ModelOptions
 from quire.core.errors import CapacityError, ConfigError, RequestError
 from quire.core.picture_tiling import Tiling
@@ -328,7 +329,7 @@ class PictureReader:
             ) from error
         if answer is None:
             raise _refusal(where, f"be decoded within {DECODE_SECONDS:g} s; it takes longer")
-        decoded = msgspec.msgpack.decode(answer, type=Decoded)
+        decoded = msgspec.msgpack.decode(answer, type=built(Decoded))
         if decoded.prepared is None:
             raise _refusal(where, decoded.refusal)
         return decoded.prepared

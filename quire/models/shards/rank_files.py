@@ -15,6 +15,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from quire.core.built_types import built
 from quire.core.errors import ModelLoadError, WeightMismatchError
 from quire.core.model_config import ModelConfig
 from quire.core.parallel_layout import ParallelLayout
@@ -288,7 +289,7 @@ def _read_index(path: Path) -> RankIndex:
             "the checkpoint again."
         )
     try:
-        index = msgspec.convert(read, RankIndex)
+        index = msgspec.convert(read, built(RankIndex))
         numbers = [form for _, _, form in index.tensors.values() if form is not None]
         if any(form not in range(len(index.forms)) for form in numbers):
             raise ValueError("number of a form")

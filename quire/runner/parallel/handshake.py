@@ -8,6 +8,7 @@ from typing import TypeVar
 import msgspec
 
 from quire.core import errors
+from quire.core.built_types import built
 from quire.core.config import EngineConfig
 from quire.core.errors import ModelLoadError, QuireError
 from quire.distributed.connections import LENGTH_BYTES, exactly, framed
@@ -101,6 +102,6 @@ def decode(data: bytes, kind: type[Message]) -> Message:
         OSError: It is none.
     """
     try:
-        return msgspec.msgpack.decode(data, type=kind)
+        return msgspec.msgpack.decode(data, type=built(kind))
     except msgspec.DecodeError as error:
         raise ConnectionError(f"no {kind} was sent: {error}") from error

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import msgspec
 
+from quire.core.built_types import built
 from quire.protocol.chat_completion import Message
 
 
@@ -34,7 +35,7 @@ class StoredResponse:
 
     def messages(self) -> list[Message]:
         """Return the conversation."""
-        return msgspec.json.decode(self.conversation, type=list[Message])
+        return msgspec.json.decode(self.conversation, type=built(list[Message]))
 
 
 class ResponseStore:
