@@ -67,6 +67,7 @@ SERVER = (
 PAUSE = 0.0004
 SAMPLE_SECONDS = 0.1
 IDLE_SECONDS = 60.0
+CLOSING_SECONDS = 2.0
 #: In which a model can be asked: shapes, whole and streamed.
 WAYS = tuple(itertools.product(SHAPES, (False, True)))
 NUM_PARTS = 5
@@ -198,7 +199,7 @@ def run(
                 seeds = range(seed * SEED_STEP + part, seed * SEED_STEP + num_operations, num_parts)
                 _act(actors, seeds, lambda: progress.advance(task))
                 report.wrong += wait_until_idle(client, server)
-                looks.append(look_at(place, part + 1))
+                looks.append(look_at(place, part + 1, looks[0]["descriptors"] if looks else 0.0))
         time.sleep(RETRY_SECONDS)  # for as long, a model is refused whose load was killed
         ask_each(place, client, report, num_asked)
         remove_all(client, report)
@@ -296,13 +297,21 @@ def wait_until_idle(client: httpx2.Client, server: ServeProcess) -> list[str]:
     return [f"left when all is idle: {loaded} {running}"]
 
 
-def look_at(place: Site, number: int) -> dict[str, float]:
-    """Return what the idle server holds; ``number`` is greater each time."""
+def look_at(place: Site, number: int, wanted: float) -> dict[str, float]:
+    """Return what the idle server holds; ``number`` is greater each time.
+
+    Connections end a moment after their clients, and the one that watches comes and goes: of
+    descriptors the fewest that were seen count, those ``wanted`` as soon as they are.
+    """
     process = psutil.Process(place.server.popen.pid)
-    ids = {"server": process.pid}
+    ids, descriptors = {"server": process.pid}, process.num_fds()
+    end = time.monotonic() + (IDLE_SECONDS if wanted else CLOSING_SECONDS)
+    while descriptors > wanted and time.monotonic() < end:
+        time.sleep(0.05)
+        descriptors = min(descriptors, process.num_fds())
     return {
         "threads": process.num_threads(),
-        "descriptors": process.num_fds(),
+        "descriptors": descriptors,
         **growth_probe.look(place.folder, ids, number)["server"],
     }
 
