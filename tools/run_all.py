@@ -37,8 +37,10 @@ class Part:
     """A part of the circle: a command.
 
     Attributes:
-        waits: It waits for servers most of its time, so it runs next to the parts after it.
-        measures: It measures, so parts that wait end first.
+        name: What the result file calls it.
+        command: What runs, with its arguments.
+        waits: Whether it waits for servers most of its time, and runs next to the parts after it.
+        measures: Whether it measures, so that parts that wait end first.
     """
 
     name: str

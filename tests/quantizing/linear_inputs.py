@@ -29,7 +29,7 @@ def calibration_samples(folder: Path, options: Sequence[str]) -> list[np.ndarray
 
 @functools.cache
 def _read_model(folder: Path) -> Any:
-    """Return a checkpoint's model, which nobody changes."""
+    """Return a checkpoint's model, which no test changes."""
     transformers.logging.disable_progress_bar()
     return transformers.AutoModelForCausalLM.from_pretrained(
         folder, dtype=torch.float32, attn_implementation="eager"
