@@ -68,6 +68,11 @@ class Seen:
     wrong: list[str] = field(default_factory=list)
     scrapes: list[dict[str, float]] = field(default_factory=list)
 
+    @property
+    def refused(self) -> int:
+        """Requests that got no answer."""
+        return self.statuses.total() - self.statuses["200"]
+
 
 async def _ask(client: httpx2.AsyncClient, body: dict[str, Any], seen: Seen) -> None:
     begin = time.perf_counter()
@@ -99,18 +104,19 @@ async def _watch(
     seen: Seen,
     over: asyncio.Event,
     engine: psutil.Process,
-    gathered: int,
+    number: int,
 ) -> None:
     """Look at a server again and again, while its engine stands still.
 
-    Before the first look it does until ``gathered`` requests are there. A client that is kept busy
-    by its answers would otherwise come too late to see what is soon over.
+    Before the first look it does until all ``number`` requests are there or refused. A client that
+    is kept busy by its answers would otherwise come too late to see what is soon over.
     """
     # Never cancelled: a request that is, while its pool closes connections gone idle, leaves them.
     engine.suspend()
     try:
         while not over.is_set():
-            if (await client.get("/health/progress")).json()["pending"] >= gathered:
+            pending = (await client.get("/health/progress")).json()["pending"]
+            if pending + seen.refused >= number:
                 break
             await asyncio.sleep(POLL_SECONDS)
         while not over.is_set():
@@ -124,12 +130,12 @@ async def _watch(
 
 
 async def _send(
-    url: str, bodies: Sequence[dict[str, Any]], seen: Seen, engine: psutil.Process, gathered: int
+    url: str, bodies: Sequence[dict[str, Any]], seen: Seen, engine: psutil.Process
 ) -> None:
     limits = httpx2.Limits(max_connections=None)
     async with httpx2.AsyncClient(base_url=url, timeout=None, limits=limits) as client:
         over = asyncio.Event()
-        watching = asyncio.create_task(_watch(client, seen, over, engine, gathered))
+        watching = asyncio.create_task(_watch(client, seen, over, engine, len(bodies)))
         asked = asyncio.gather(
             *(_ask(client, body, seen) for body in bodies), return_exceptions=True
         )
@@ -143,16 +149,14 @@ async def _send(
             await watching
 
 
-def send(
-    url: str, bodies: Sequence[dict[str, Any]], engine: psutil.Process, gathered: int = 0
-) -> dict[str, Any]:
+def send(url: str, bodies: Sequence[dict[str, Any]], engine: psutil.Process) -> dict[str, Any]:
     """Send all requests at once to an idle server and read every answer to its end.
 
     Args:
         url: Address of the server.
         bodies: What each request asks.
-        engine: Process of the server's engine; stands still while metrics are read.
-        gathered: Requests that are there before it begins.
+        engine: Process of the server's engine; it begins when no request is still on its way, and
+            stands still while metrics are read.
 
     Returns:
         Counts of the answers by status, of the engine's work, the greatest of what scrapes saw,
@@ -162,7 +166,7 @@ def send(
     with httpx2.Client(base_url=url, timeout=60) as client:
         before = server_state.counters(client)
         begin = time.perf_counter()
-        asyncio.run(_send(url, bodies, seen, engine, gathered))
+        asyncio.run(_send(url, bodies, seen, engine))
         seconds = time.perf_counter() - begin
         server_state.wait_until_idle(client)
         after = server_state.counters(client)
