@@ -17,7 +17,8 @@ import itertools
 import logging
 import sys
 import tempfile
-from collections.abc import Iterable, Mapping, Sequence
+import threading
+from collections.abc import Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
@@ -266,12 +267,30 @@ async def _run_streamed(
                 for i, (prompt, params) in enumerate(work)
             ]
             if condition.batched:
-                outputs = list(await asyncio.gather(*streams))
+                outputs = await _together(llm, streams)
             else:
                 outputs = [await stream for stream in streams]
         return _collect(outputs, before, llm.stats())
     finally:
         await llm.shutdown()
+
+
+async def _together(
+    llm: AsyncLLM, streams: Sequence[Coroutine[Any, Any, RequestOutput]]
+) -> list[RequestOutput]:
+    """Read streams at once; the engine stands still until it has all requests.
+
+    Else the first ones are over before the last one comes where a machine stalls the event loop.
+    """
+    everyone = threading.Event()
+    llm._send(everyone.wait)
+    reading = asyncio.gather(*streams)
+    try:
+        while llm.progress().pending < len(streams) and not reading.done():
+            await asyncio.sleep(0.001)
+    finally:
+        everyone.set()
+    return await reading
 
 
 async def _read_stream(
