@@ -183,8 +183,9 @@ def run(
         "max_num_batched_tokens": 16 + picture if condition.chunked else 512,
         "enable_prefix_caching": condition.warm,
         # In blocks of 8, the longest request takes 30 with its three sequences, all together 69;
-        # with a picture in each of the seven. Blocks that a window left are given back.
-        "num_gpu_blocks_override": ((31 if config.sliding_window else 36) * 8 + 4 * picture)
+        # with a picture in each of the seven, which some share. Blocks that a window left are given
+        # back.
+        "num_gpu_blocks_override": ((31 if config.sliding_window else 36) * 8 + 2 * picture)
         // block_size
         if condition.preempted
         else 200,
