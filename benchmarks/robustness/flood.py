@@ -70,7 +70,7 @@ class Seen:
 
     @property
     def refused(self) -> int:
-        """Requests that got no answer."""
+        """Requests whose answer is an error."""
         return self.statuses.total() - self.statuses["200"]
 
 
