@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import resource
+import statistics
 import time
 import tomllib
 from collections import Counter
@@ -17,12 +18,14 @@ from pathlib import Path
 
 import pytest
 
+from tests import pace
+
 ROOT = Path(__file__).parents[1]
 #: What the last whole run here took; else what a run took that somebody committed.
 LAST = ROOT / "build/durations.json"
 KEPT = ROOT / "tests/durations.json"
 BUDGET = ROOT / "tests/budget.toml"
-#: A room may take this many times its budget before the run fails: machines differ.
+#: A room may take this many times its budget, by the pace of the machine, before the run fails.
 TOLERATED = 1.5
 
 
@@ -46,17 +49,22 @@ def room_of(name: str) -> str:
     return parts[1] if len(parts) > 2 else "."
 
 
-def rooms_over(spent: dict[str, float], budget: dict[str, float]) -> list[str]:
+def rooms_over(
+    spent: dict[str, float], budget: dict[str, float], machine: float = 1.0
+) -> list[str]:
     """Return a line for each room that took more than its seconds, or that has no budget.
 
-    A slow hour is slow for all: a room fails by the pace of all others, and all rooms together by
-    their seconds alone.
+    Args:
+        spent: CPU seconds by room.
+        budget: What each may take.
+        machine: How many times the usual seconds this machine takes (``tests/pace.py``). All rooms
+            together fail by it; one room fails by the pace of all others.
     """
     known = spent.keys() & budget.keys()
     totals = (sum(of[room] for room in known) for of in (spent, budget))
     return [
         *(line for room in sorted(spent) if (line := _over(room, spent, budget, known))),
-        *([] if len(known) < 2 else filter(None, [_state("all", *totals)])),
+        *([] if len(known) < 2 else filter(None, [_state("all", *totals, max(machine, 1.0))])),
     ]
 
 
@@ -85,10 +93,14 @@ class Durations:
         self.files: dict[str, Counter[str]] = {}
         #: CPU seconds of this process and its workers, with what is no test's.
         self.total = 0.0
+        self._samples: list[float] = []
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Add a test."""
-        found = dict(report.user_properties).get("seconds")
+        properties = dict(report.user_properties)
+        found, pace_seconds = properties.get("seconds"), properties.get("pace")
+        if report.when == "teardown" and isinstance(pace_seconds, float):
+            self._samples.append(pace_seconds)
         if report.when == "teardown" and isinstance(found, list | tuple):
             row = self.files.setdefault(report.nodeid.split("::")[0], Counter())
             row.update(cpu=found[0], wall=found[1], items=1)
@@ -116,7 +128,11 @@ class Durations:
 
     def _over(self) -> list[str]:
         budget = tomllib.loads(BUDGET.read_text())["cpu_seconds"]
-        return rooms_over({name: row["cpu"] for name, row in self._rooms().items()}, budget)
+        spent = {name: row["cpu"] for name, row in self._rooms().items()}
+        return rooms_over(spent, budget, self._machine())
+
+    def _machine(self) -> float:
+        return statistics.median(self._samples or [pace.USUAL]) / pace.USUAL
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         """Print the rooms, the dearest first, and those over their budget."""
@@ -128,6 +144,9 @@ class Durations:
             )
         items, cpu = sum(r["items"] for _, r in rooms), sum(r["cpu"] for _, r in rooms)
         terminalreporter.write_line(f"{'all':<14}{items:>7.0f}{cpu:>9.1f}")
+        terminalreporter.write_line(
+            f"pace: a fixed piece of work took {self._machine():.2f} times its usual CPU seconds"
+        )
         for line in self._over():
             terminalreporter.write_line(f"over budget: {line}", red=True)
 
@@ -166,8 +185,11 @@ def pytest_runtest_makereport(
             end - begin for begin, end in zip(item.stash[_BEGUN], item.stash[_ENDED], strict=True)
         ]
         report.user_properties.append(("seconds", [round(value, 4) for value in seconds]))
+        if (sample := _SAMPLER.take()) is not None:
+            report.user_properties.append(("pace", sample))
     return report
 
 
+_SAMPLER = pace.Sampler()
 _BEGUN, _ENDED = pytest.StashKey[tuple[float, float]](), pytest.StashKey[tuple[float, float]]()
 _IS_LAST = pytest.StashKey[bool]()

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
-from tests import durations
+from tests import durations, pace
 
 pytest_plugins = ["pytester"]
 
@@ -58,8 +60,27 @@ def test_a_room_is_measured_by_the_pace_of_the_others(others, said):
     assert durations.rooms_over({"engine": 20.0, "models": others}, budget) == said
 
 
-def test_all_rooms_together_fail_however_even_they_are():
-    lines = durations.rooms_over(
-        {"engine": 20.0, "models": 200.0}, {"engine": 10.0, "models": 100.0}
-    )
-    assert lines[-1] == "all: 220 CPU s of 110: FAILED."
+@pytest.mark.parametrize(("machine", "said"), [(0.8, "FAILED"), (1.3, "FAILED"), (1.4, "over")])
+def test_all_rooms_together_are_measured_by_the_pace_of_the_machine(machine, said):
+    spent, budget = {"engine": 20.0, "models": 200.0}, {"engine": 10.0, "models": 100.0}
+    assert durations.rooms_over(spent, budget, machine)[-1] == f"all: 220 CPU s of 110: {said}."
+
+
+def test_the_pace_is_taken_while_tests_run(pytester, monkeypatch, capsys):
+    pytester.makepyfile("def test_it(): pass")
+    monkeypatch.setattr(durations, "LAST", pytester.path / "build/durations.json")
+    monkeypatch.setattr(durations, "_SAMPLER", pace.Sampler())
+    monkeypatch.setattr(pace, "USUAL", 1e-6)
+    words = ["-p", "no:asyncio", "-p", "tests.durations", "--durations-of-rooms"]
+    pytester.inline_run(*words, plugins=[durations]).assertoutcome(passed=1)
+    (found,) = re.findall(r"took ([0-9.]+) times its usual", capsys.readouterr().out)
+    assert float(found) > 100
+
+
+def test_a_process_takes_a_sample_now_and_then(monkeypatch):
+    now = 1000.0
+    monkeypatch.setattr(pace.time, "monotonic", lambda: now)
+    sampler = pace.Sampler()
+    first, second = sampler.take(), sampler.take()
+    now += pace.EVERY
+    assert first is not None and second is None and sampler.take() is not None
