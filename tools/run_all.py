@@ -2,7 +2,8 @@
 
 Each part runs whatever became of the others. What came of them is in
 ``benchmarks/results/all_tests.json``, with the commit and the seed of hypothesis' examples. Parts
-that have passed on this code are not run again: three hours need not come in one piece.
+that have passed on this code, and on the tests that they run, are not run again: three hours need
+not come in one piece, and a mended test does not undo an hour of fuzz.
 """
 
 from __future__ import annotations
@@ -26,8 +27,11 @@ from tools.passed import changed
 NAME = "all_tests"
 #: How often a fault strikes that strikes again and again.
 FAULT_TIMES = "50"
-#: What a part has run on; what is measured and written down about it is no part of it.
-CODE = (".", ":!*.md", ":!benchmarks/results", ":!tests/durations.json", ":!tools/passed.json")
+#: What is measured and written down about a part is no part of what it runs on.
+WRITTEN = (":!*.md", ":!benchmarks/results", ":!tests/durations.json", ":!tools/passed.json")
+#: What each part runs on; and helpers of all tests, next to the folders of tests that it runs.
+CODE, HELPERS = (".", ":!tests"), ":(glob)tests/*.py"
+KERNELS = ("tests/kernels", "tests/models", "tests/native", "tests/speculative")
 
 _writing = threading.Lock()
 
@@ -39,12 +43,14 @@ class Part:
     Attributes:
         name: What the result file calls it.
         command: What runs, with its arguments.
+        tests: Folders of tests that it runs.
         waits: Whether it waits for servers most of its time, and runs next to the parts after it.
         measures: Whether it measures, so that parts that wait end first.
     """
 
     name: str
     command: tuple[str, ...]
+    tests: tuple[str, ...] = ("tests",)
     waits: bool = False
     measures: bool = False
 
@@ -56,14 +62,14 @@ def list_parts(seed: int) -> list[Part]:
     faults = ("--fault-times", FAULT_TIMES)
     shown = ("--verbosity=0", "--durations=40", "--timeout=1800", "--workers", workers)
     return [
-        Part("programs", ("scripts/install_test_programs",)),
+        Part("programs", ("scripts/install_test_programs",), tests=()),
         Part("tests", ("scripts/test", *shown, "--all", *faults, f"--hypothesis-seed={seed}")),
-        Part("Ray", ("scripts/test_ray", *faults), waits=True),
-        Part("sanitizers and fuzz", ("scripts/check_native", "--long")),
-        Part("clients", ("scripts/test_clients",)),
-        Part("ARM", ("scripts/check_arm", "--all")),
+        Part("Ray", ("scripts/test_ray", *faults), tests=("tests/ray",), waits=True),
+        Part("sanitizers and fuzz", ("scripts/check_native", "--long"), tests=KERNELS),
+        Part("clients", ("scripts/test_clients",), tests=("tests/clients",)),
+        Part("ARM", ("scripts/check_arm", "--all"), tests=KERNELS),
         Part("mutants", ("scripts/mutants", "--all")),
-        Part("soak", ("scripts/soak",), measures=True),
+        Part("soak", ("scripts/soak",), tests=(), measures=True),
     ]
 
 
@@ -118,7 +124,9 @@ def _has_passed(part: Part) -> bool:
     found = _found().get(part.name)
     if found is None or found["exit_code"]:
         return False
-    return not changed(CODE, _document()["runs"][found["run"]]["commit"])
+    commit = _document()["runs"][found["run"]]["commit"]
+    paths = ((*CODE, *WRITTEN), (HELPERS, *part.tests, *WRITTEN))
+    return not any(changed(each, commit) for each in paths)
 
 
 def covered(spans: Iterable[tuple[int, int]]) -> int:

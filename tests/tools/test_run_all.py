@@ -13,7 +13,7 @@ from tools import passed, run_all
 from tools.run_all import Part, covered
 
 PARTS = [
-    Part("passes", ("sh", "-c", "echo one >> runs; echo seen")),
+    Part("passes", ("sh", "-c", "echo one >> runs; echo seen"), tests=("tests/a",)),
     Part("waits", ("sh", "-c", "until [ -e go ]; do sleep 0.01; done; echo waited"), waits=True),
     Part("fails", ("sh", "-c", "echo two >> runs; touch go; echo why; exit 3")),
     Part("measures", ("sh", "-c", "cat runs"), measures=True),
@@ -65,6 +65,20 @@ def test_what_passed_is_run_again_once_the_code_has_changed(repository, capsys):
     (repository / "code.py").write_text("two")
     run_all.run(PARTS, seed=10)
     assert (repository / "runs").read_text().split() == ["one", *3 * ["two"], "one", "two"]
+
+
+@pytest.mark.parametrize(
+    ("file", "again"), [("tests/b/c.py", 0), ("tests/a/c.py", 1), ("tests/help.py", 1)]
+)
+def test_a_part_is_kept_when_tests_change_that_it_does_not_run(repository, file, again):
+    path = repository / file
+    path.parent.mkdir(parents=True)
+    path.write_text("one")
+    commit(repository)
+    run_all.run(PARTS, seed=7)
+    path.write_text("two")
+    run_all.run(PARTS[:1], seed=8)
+    assert (repository / "runs").read_text().split().count("one") == 1 + again
 
 
 def test_what_waits_ends_before_something_is_measured(repository):
