@@ -29,6 +29,7 @@ from typing import Any, NoReturn
 
 import pytest
 
+from quire.core.machine import read_machine
 from tests.durations import read_durations
 
 Items = list[pytest.Item]
@@ -44,7 +45,20 @@ SERVERS = {
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Say how many processes run tests."""
-    parser.addoption("--workers", type=int, default=1, help="processes that run tests; one: this")
+    parser.addoption(
+        "--workers", type=_size, default=1, help="processes that run tests, or auto; one: this"
+    )
+
+
+def _size(text: str) -> int:
+    """Return a number, or what the machine wants: tests wait a third of their time for others.
+
+    A worker and its engines take about 1.5 GiB of their own.
+    """
+    if text != "auto":
+        return int(text)
+    machine = read_machine()
+    return max(1, min(machine.num_cores * 2, machine.free_bytes * 2 // (3 << 30), 12))
 
 
 def file_of(item: pytest.Item) -> str:

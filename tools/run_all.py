@@ -21,7 +21,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from benchmarks import results
-from quire.core.machine import read_machine
 from tools.passed import changed
 
 NAME = "all_tests"
@@ -57,10 +56,8 @@ class Part:
 
 def list_parts(seed: int) -> list[Part]:
     """Return the parts in their order."""
-    machine = read_machine()
-    workers = str(max(1, min(machine.num_cores, machine.free_bytes >> 31, 8)))
     faults = ("--fault-times", FAULT_TIMES)
-    shown = ("--verbosity=0", "--durations=40", "--timeout=1800", "--workers", workers)
+    shown = ("--verbosity=0", "--durations=40", "--timeout=1800", "--workers", "auto")
     return [
         Part("programs", ("scripts/install_test_programs",), tests=()),
         Part("tests", ("scripts/test", *shown, "--all", *faults, f"--hypothesis-seed={seed}")),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -55,6 +56,15 @@ def test_it(n, shared, tmp_path):
     print("some output")
     assert "worker" in str(tmp_path) and not list(tmp_path.iterdir())
 """
+
+
+@pytest.mark.parametrize(
+    ("cores", "gib", "size"), [(2, 24, 4), (1, 1, 1), (4, 6, 4), (64, 512, 12)]
+)
+def test_there_are_two_workers_a_core_where_memory_is_there_for_them(cores, gib, size, monkeypatch):
+    machine = SimpleNamespace(num_cores=cores, free_bytes=gib << 30)
+    monkeypatch.setattr(workers, "read_machine", lambda: machine)
+    assert workers._size("auto") == size and workers._size("3") == 3
 
 
 def test_files_come_whole_and_what_workers_share_ends_with_each(run):
