@@ -56,8 +56,8 @@ class Part:
 
 def list_parts(seed: int) -> list[Part]:
     """Return the parts in their order."""
-    faults = ("--fault-times", FAULT_TIMES)
-    shown = ("--verbosity=0", "--durations=40", "--timeout=1800", "--workers", "auto")
+    faults = ("--fault-times", FAULT_TIMES, "--timeout=1800")
+    shown = ("--verbosity=0", "--durations=40", "--workers", "auto")
     return [
         Part("programs", ("scripts/install_test_programs",), tests=()),
         Part("tests", ("scripts/test", *shown, "--all", *faults, f"--hypothesis-seed={seed}")),
