@@ -32,7 +32,8 @@ WRITTEN = (":!*.md", ":!benchmarks/results", ":!tests/durations.json", ":!tools/
 CODE, HELPERS = (".", ":!tests"), ":(glob)tests/*.py"
 KERNELS = ("tests/kernels", "tests/models", "tests/native", "tests/speculative")
 
-_writing = threading.Lock()
+#: Held while the result file is read or written: a reader would meet a half of it.
+_file = threading.RLock()
 
 
 @dataclass(frozen=True)
@@ -99,7 +100,7 @@ def _run(part: Part, seed: int) -> None:
             last = line.strip() or last
     span = {"begun": round(begun), "ended": round(time.time())}
     found = {"exit_code": process.returncode, "last_line": last, **span}
-    with _writing:
+    with _file:
         spans = [(each["begun"], each["ended"]) for each in (*_found().values(), found)]
         results.merge(
             NAME, {"parts": {part.name: found}}, run={"seed": seed}, seconds=covered(spans)
@@ -108,7 +109,8 @@ def _run(part: Part, seed: int) -> None:
 
 def _document() -> dict[str, Any]:
     path = results.RESULTS / f"{NAME}.json"
-    return json.loads(path.read_text()) if path.exists() else {"runs": {}, "results": {}}
+    with _file:
+        return json.loads(path.read_text()) if path.exists() else {"runs": {}, "results": {}}
 
 
 def _found() -> dict[str, dict[str, Any]]:
