@@ -28,9 +28,12 @@ NAME = "all_tests"
 FAULT_TIMES = "50"
 #: What is measured and written down about a part is no part of what it runs on.
 WRITTEN = (":!*.md", ":!benchmarks/results", ":!tests/durations.json", ":!tools/passed.json")
-#: What each part runs on; and helpers of all tests, next to the folders of tests that it runs.
+#: What each part runs on; and helpers of all tests, next to the folders of tests that it runs and
+#: that those import.
 CODE, HELPERS = (".", ":!tests"), ":(glob)tests/*.py"
-KERNELS = ("tests/kernels", "tests/models", "tests/native", "tests/speculative")
+_ROOMS = ("distributed", "kernels", "models", "native", "quantization", "speculative")
+RAY = ("tests/ray", "tests/robustness")
+KERNELS = tuple(f"tests/{room}" for room in _ROOMS)
 
 #: Held while the result file is read or written: a reader would meet a half of it.
 _file = threading.RLock()
@@ -62,7 +65,7 @@ def list_parts(seed: int) -> list[Part]:
     return [
         Part("programs", ("scripts/install_test_programs",), tests=()),
         Part("tests", ("scripts/test", *shown, "--all", *faults, f"--hypothesis-seed={seed}")),
-        Part("Ray", ("scripts/test_ray", *faults), tests=("tests/ray",), waits=True),
+        Part("Ray", ("scripts/test_ray", *faults), tests=RAY, waits=True),
         Part("sanitizers and fuzz", ("scripts/check_native", "--long"), tests=KERNELS),
         Part("clients", ("scripts/test_clients",), tests=("tests/clients",)),
         Part("ARM", ("scripts/check_arm", "--all"), tests=KERNELS),
@@ -99,7 +102,9 @@ def _run(part: Part, seed: int) -> None:
             print(f"{part.name}: {line}" if part.waits else line, end="", flush=True)
             last = line.strip() or last
     span = {"begun": round(begun), "ended": round(time.time())}
-    found = {"exit_code": process.returncode, "last_line": last, **span}
+    code = process.returncode
+    # What a signal ended as a shell has it: a number below zero would be at most the 0 wanted.
+    found = {"exit_code": code if code >= 0 else 128 - code, "last_line": last, **span}
     with _file:
         spans = [(each["begun"], each["ended"]) for each in (*_found().values(), found)]
         results.merge(

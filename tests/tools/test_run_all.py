@@ -81,6 +81,11 @@ def test_a_part_is_kept_when_tests_change_that_it_does_not_run(repository, file,
     assert (repository / "runs").read_text().split().count("one") == 1 + again
 
 
+def test_what_a_signal_ended_is_no_number_below_zero(repository):
+    run_all.run([Part("killed", ("sh", "-c", "kill -TERM $$"))], seed=7)
+    assert document()["results"]["parts"]["killed"]["exit_code"] == 128 + 15
+
+
 def test_what_waits_ends_before_something_is_measured(repository):
     run_all.run(PARTS, seed=7)
     found = document()["results"]["parts"]
