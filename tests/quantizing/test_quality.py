@@ -14,8 +14,10 @@ from tests.quantizing.stored_values import SAMPLES, quantized_names
 from tests.sizes import sized
 
 Measure = Callable[..., float]
-#: Lattice codes take longest to be searched: in a third of the layers what they cost is seen, too.
+#: Tables take long to be searched: in a third of the layers what they cost is seen, too. Lattice
+#: codes take longest: one layer of six shows it.
 SOME = sized(("--skip", "model.layers.[1245].*"), ())
+ONE = sized(("--skip", "model.layers.[12345].*"), ())
 
 
 @pytest.fixture(scope="module")
@@ -69,18 +71,18 @@ def test_scales_rounded_to_bytes_change_next_to_nothing(perplexity: Measure) -> 
 
 def test_lattice_codes_of_two_bits_cost_less_than_gptq_s_and_rounding(perplexity: Measure) -> None:
     """Although those have groups of 32 with scales of their own."""
-    found = perplexity("--method", "quip", *SAMPLES, *SOME)
-    groups = ("--bits", "2", "--group-size", "32", *SOME)
+    found = perplexity("--method", "quip", *SAMPLES, *ONE)
+    groups = ("--bits", "2", "--group-size", "32", *ONE)
     gptq = perplexity("--method", "gptq", *groups, *SAMPLES)
     assert 1 < found < 1 + 0.6 * (gptq - 1)
     assert gptq < perplexity("--method", "rtn", *groups)
 
 
 def test_lattice_codes_of_four_bits_cost_next_to_nothing(perplexity: Measure) -> None:
-    most = sized(0.005, 0.01)
-    assert abs(perplexity("--method", "quip", "--bits", "4", *SAMPLES, *SOME) - 1) < most
+    most = sized(0.0025, 0.01)
+    assert abs(perplexity("--method", "quip", "--bits", "4", *SAMPLES, *ONE) - 1) < most
 
 
 def test_tables_of_rows_cost_less_than_rounding(perplexity: Measure) -> None:
-    rounded = perplexity("--method", "rtn", "--group-size", "64", "--bits", "3")
-    assert 1 < perplexity("--method", "squeezellm", "--bits", "3", *SAMPLES) < rounded
+    rounded = perplexity("--method", "rtn", "--group-size", "64", "--bits", "3", *SOME)
+    assert 1 < perplexity("--method", "squeezellm", "--bits", "3", *SAMPLES, *SOME) < rounded
