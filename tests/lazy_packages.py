@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import warnings
+from contextlib import suppress
 from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
 
 import pytest
+
+_named: set[str] = set()
 
 
 class _Package:
@@ -31,4 +35,17 @@ def lazy_package(name: str) -> Any:
     package = name.partition(".")[0]
     if find_spec(package) is None:
         pytest.skip(f"could not import {package!r}", allow_module_level=True)
+    _named.add(name)
     return _Package(name)
+
+
+def import_named() -> None:
+    """Import all packages that stand-ins were made for, before processes are forked of this one.
+
+    Each would import them again. One that cannot be imported fails the test that uses it.
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for name in sorted(_named):
+            with suppress(ImportError):
+                import_module(name)

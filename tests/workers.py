@@ -31,6 +31,7 @@ import pytest
 
 from quire.core.machine import read_machine
 from tests.durations import read_durations
+from tests.lazy_packages import import_named
 
 Items = list[pytest.Item]
 #: Fixtures whose process lives as long as the session, by what files are put together for.
@@ -127,6 +128,7 @@ class Pool:
             pytest.Session.Failed: As many failed as ``--maxfail`` allows.
             pytest.Session.Interrupted: A hook or a test asked for the end.
         """
+        import_named()
         threads = len(os.listdir("/proc/self/task"))
         assert threads == 1, f"{threads} threads, of which a fork has one: what is collected starts"
         _temporary(self._config).getbasetemp()  # workers have theirs in it
