@@ -29,9 +29,9 @@ PRESET_NAMES = ["tiny-llama", "tiny-mixtral", "tiny-qwen3", "tiny-gpt2"]
 PROMPT = [np.arange(20) * 5 % 250]
 
 
-@pytest.fixture(params=PRESET_NAMES)
-def folder(request, tmp_path):
-    path = tmp_path / "model"
+@pytest.fixture(scope="module", params=PRESET_NAMES)
+def folder(request, tmp_path_factory):
+    path = tmp_path_factory.mktemp("rounded") / "model"
     random_checkpoint(path, PRESETS[request.param], dtype="bfloat16")
     return path
 
