@@ -7,10 +7,11 @@ every type.
 
 from __future__ import annotations
 
+import json
 import tempfile
 from collections.abc import Iterator
 from dataclasses import replace
-from functools import partial
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -59,14 +60,30 @@ def random_gguf(
         seed: The same seed gives the same bytes.
         config: In place of a preset's, as in ``config.json``.
     """
+    metadata, tensors = _floats(json.dumps(config or PRESETS[preset] | SIZES), seed)
+    generator = np.random.default_rng(seed)
+    write_gguf(path, metadata, [_plan(plan, type_name, generator) for plan in tensors])
+
+
+@lru_cache(maxsize=4)
+def _floats(config: str, seed: int) -> tuple[dict[str, Any], list[TensorPlan]]:
+    """Return the metadata and float32 tensors of a random model, the same for all types.
+
+    Args:
+        config: As in ``config.json``.
+        seed: Of its values.
+    """
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
-        random_checkpoint(folder, config or PRESETS[preset] | SIZES, seed=seed)
+        random_checkpoint(folder, json.loads(config), seed=seed)
         export = GgufExport(folder, "F32")
         metadata = export.metadata | gguf_vocabulary(folder, export.config.vocab_size)
-        generator = np.random.default_rng(seed)
-        plans = [_plan(plan, type_name, generator) for plan in export.tensors]
-        write_gguf(path, metadata, plans)
+        return metadata, [_kept(plan) for plan in export.tensors]
+
+
+def _kept(plan: TensorPlan) -> TensorPlan:
+    """Return a tensor whose values are in memory: its file goes."""
+    return replace(plan, chunks=partial(iter, list(plan.chunks())))
 
 
 def random_blocks(type_name: str, count: int, generator: np.random.Generator) -> np.ndarray:
