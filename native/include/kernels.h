@@ -53,7 +53,15 @@ const char* emulated_isa(int i);
 #ifndef QUIRE_BFLOAT16_ISA
 #define QUIRE_BFLOAT16_ISA QUIRE_ISA
 #endif
+// Whose kernels take rows that matrix tiles are not for.
+#ifndef QUIRE_VECTOR_ISA
+#define QUIRE_VECTOR_ISA QUIRE_ISA
+#endif
 #define QUIRE_OWN_KERNEL(result, name, arguments) \
+  QUIRE_KERNEL(result, name, arguments)           \
+  namespace QUIRE_VECTOR_ISA {                    \
+  result name arguments;                          \
+  }                                               \
   namespace QUIRE_ISA {                           \
   result name arguments;                          \
   }
