@@ -13,6 +13,7 @@ from pathlib import Path
 import httpx2
 import pytest
 
+from tests.preforked import Preforked
 from tests.sizes import sized
 
 ROOT = Path(__file__).parents[2]
@@ -32,7 +33,7 @@ def unread(device):
     port = free_port()
     command = [sys.executable, "-m", "quire.cli.main", "serve", "--port", str(port)]
     command += ["--device", device, "--memory", "64MiB", "--threads", "1"]
-    popen = subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL)
+    popen = Preforked(command, cwd=ROOT, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL)
     url = f"http://127.0.0.1:{port}"
     try:
         end = time.monotonic() + 120

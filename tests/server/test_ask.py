@@ -13,6 +13,7 @@ import pytest
 
 from tests.bench.conftest import Script
 from tests.commands import COMMAND, environment, fork_quire
+from tests.preforked import Preforked
 
 HELLO = [{"role": "user", "content": "Hi"}]
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
@@ -39,16 +40,10 @@ def script():
         server.listener.close()
 
 
-def begin(url) -> subprocess.Popen[bytes]:
+def begin(url) -> Preforked:
     """Start the command in a process of its own."""
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    return subprocess.Popen(
-        [*COMMAND, "ask", "Hi", "--base-url", url],
-        **pipes,
-        env=environment(),
-        # A suite that runs in the background has it ignored, and children inherit that.
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
-    )
+    return Preforked([*COMMAND, "ask", "Hi", "--base-url", url], **pipes, env=environment())
 
 
 def seed_loop(lines) -> str:

@@ -243,7 +243,7 @@ def test_the_terminal_is_as_before_after_any_end(server, terminal, end, code):
 def test_lines_of_json_end_by_an_interrupt(server):
     command = [*COMMAND, "top", "--base-url", server.address, "--json", "--interval", "0.2"]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    with subprocess.Popen(command, text=True, env=environment(), **pipes) as top:
+    with Preforked(command, text=True, env=environment(), **pipes) as top:
         assert json.loads(top.stdout.readline())["state"] == "ready"
         top.send_signal(signal.SIGINT)
         assert top.wait(60) == 130

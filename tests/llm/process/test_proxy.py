@@ -29,7 +29,7 @@ from quire.llm.process.proxy import EngineProxy
 from quire.llm.process.restart_delay import RestartDelay
 from tests.llm.asking import ask
 from tests.llm.shared_engines import Growth, SharedEngines, sharing
-from tests.preforked import children
+from tests.preforked import Preforked, children
 from tests.sizes import sized
 
 GREEDY = SamplingParams(temperature=0.0, max_tokens=8, ignore_eos=True)
@@ -301,7 +301,7 @@ def test_a_pause_of_the_whole_machine_is_no_stuck_engine(folder: Path, device: s
         "    await engine.shutdown()\n"
         "asyncio.run(main())"
     )
-    server = subprocess.Popen(
+    server = Preforked(
         [sys.executable, "-c", code, str(folder), device],
         cwd=ROOT, stdout=subprocess.PIPE, text=True,
     )  # fmt: skip
