@@ -16,7 +16,7 @@ HALF = sized(80, game_day.NUM_BLOCKS)
     ("scenario", "num_blocks"),
     [
         pytest.param(
-            game_day.exhaustion(*sized((80, 12), (80, 24))),
+            game_day.exhaustion(*sized((64, 8), (80, 24))),
             game_day.NUM_BLOCKS,
             id="exhaustion",
         ),
