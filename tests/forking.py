@@ -89,16 +89,19 @@ def _end(code: int) -> NoReturn:
     os._exit(code & 0xFF)
 
 
+#: What a program begins with. A suite that runs in the background has SIGINT ignored, and its
+#: children inherit that.
+_HANDLERS = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL}
+
+
 class _Forks:
     """The loop of a process that forks children for another one."""
 
     def __init__(self, control: socket.socket) -> None:
         self._control = control
         # A terminal's Ctrl-C and a supervisor's SIGTERM are for those who end this by its socket.
-        self._before = {
-            number: signal.signal(number, signal.SIG_IGN)
-            for number in (signal.SIGINT, signal.SIGTERM)
-        }
+        for number in _HANDLERS:
+            signal.signal(number, signal.SIG_IGN)
 
     def next_request(self) -> dict[str, Any] | None:
         """Return in each fork with what it shall be; in the origin at the end with None."""
@@ -143,7 +146,7 @@ class _Forks:
 
     def _leave(self, streams: Sequence[int], passed: Sequence[int], numbers: Sequence[int]) -> None:
         """Drop, in a fork, what the origin has, and take the streams and what is passed."""
-        for number, handler in self._before.items():
+        for number, handler in _HANDLERS.items():
             signal.signal(number, handler)
         self._control.close()
         for standard, descriptor in enumerate(streams):
