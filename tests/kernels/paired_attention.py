@@ -86,16 +86,17 @@ def attend_head(
     return np.asarray(sums / total)
 
 
-def simulate(case: Case, rows: np.ndarray, isa: str) -> np.ndarray:
-    """Attend from every token of one request to itself and those before it.
+def simulate(case: Case, rows: np.ndarray, isa: str, last: int | None = None) -> np.ndarray:
+    """Attend from tokens of one request to themselves and those before them.
 
     Args:
         case: Without rotation and soft cap.
         rows: (T, width) float32.
         isa: Of ``PAIR_ISAS``.
+        last: From that many tokens, the last ones; from all without it.
 
     Returns:
-        (T, N H) float64.
+        (R, N H) float64.
     """
     heads = rows.reshape(len(rows), -1, case.head_dim)
     q, k, v = np.split(heads, [case.num_heads, case.num_heads + case.num_kv_heads], axis=1)
@@ -108,9 +109,11 @@ def simulate(case: Case, rows: np.ndarray, isa: str) -> np.ndarray:
         q = q * case.parameters()["query_scales"][: len(rows), None, None]
     group = case.num_heads // case.num_kv_heads
     sinks = case.parameters()["sinks"] if case.sinks else [None] * case.num_heads
+    first = 0 if last is None else max(0, len(rows) - last)
+    q, seen = q[first:], seen[first:]
     out = np.empty(q.shape)
     for head in range(case.num_heads):
         keys, values = brain(k[:, head // group]), brain(v[:, head // group])
         scaled = q[:, head] * np.float32(case.spec.scale)
         out[:, head] = attend_head(scaled, keys, values, seen, isa, sinks[head])
-    return out.reshape(len(rows), -1)
+    return out.reshape(len(q), -1)
