@@ -14,7 +14,7 @@ from pathlib import Path
 #: The median in a run that takes just what ``tests/budget.toml`` says.
 USUAL = 0.0116
 #: How long a process is left alone between two samples.
-EVERY = 5.0
+EVERY = 15.0
 
 _SOURCE = Path(functools.__file__).read_text(encoding="utf-8")
 _ROWS = json.dumps([{"id": n, "text": f"word {n}", "logprobs": [n / 7] * 4} for n in range(500)])
