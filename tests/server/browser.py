@@ -130,16 +130,33 @@ class Browser:
         return [entry["message"] for entry in entries]
 
 
+def _start_driver() -> tuple[subprocess.Popen[str], int]:
+    """Start chromedriver; return its process and port.
+
+    It takes a port that is free on ::1, and ends where somebody has the same one on 127.0.0.1.
+    """
+    said: list[str] = []
+    for _ in range(5):
+        driver = subprocess.Popen(
+            ["chromedriver", "--port=0"],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+        )
+        assert driver.stdout is not None
+        for line in driver.stdout:
+            if match := re.search(r"successfully on port (\d+)", line):
+                return driver, int(match[1])
+            said.append(line)
+        driver.communicate(timeout=60)
+    raise OSError(f"chromedriver takes no port: {''.join(said)}")
+
+
 @contextmanager
 def start_browser(profile: Path) -> Iterator[Browser]:
     """Run Chromium with an empty profile folder."""
-    driver = subprocess.Popen(
-        ["chromedriver", "--port=0"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
-    )
+    driver, port = _start_driver()
     try:
-        assert driver.stdout is not None
-        found = (re.search(r"successfully on port (\d+)", line) for line in driver.stdout)
-        port = next(match[1] for match in found if match)
         options = {"args": [*FLAGS, f"--user-data-dir={profile}", "--window-size=1280,860"]}
         wanted = {"goog:chromeOptions": options, "goog:loggingPrefs": {"browser": "ALL"}}
         url = f"http://127.0.0.1:{port}/session"
