@@ -71,7 +71,7 @@ def _floats(config: str, seed: int) -> tuple[dict[str, Any], list[TensorPlan]]:
 
     Args:
         config: As in ``config.json``.
-        seed: Of its values.
+        seed: The same seed gives the same values.
     """
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)

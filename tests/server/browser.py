@@ -133,7 +133,7 @@ class Browser:
 def _start_driver() -> tuple[subprocess.Popen[str], int]:
     """Start chromedriver; return its process and port.
 
-    It takes a port that is free on ::1, and ends where somebody has the same one on 127.0.0.1.
+    The driver takes a port that is free on ::1, and ends where the same one is taken on 127.0.0.1.
     """
     said: list[str] = []
     for _ in range(5):
