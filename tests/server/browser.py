@@ -23,7 +23,22 @@ FLAGS = """--headless --no-sandbox --disable-gpu --disable-quic --no-first-run -
 _LEFT_OUT = """BackForwardCache ProactivelySwapBrowsingInstance SpareRendererForSitePerProcess
 WebUIOmniboxPopup WebUIOmniboxAimPopup"""
 FLAGS.append("--disable-features=" + ",".join(_LEFT_OUT.split()))
+#: Keys that are no text, by WebDriver's characters: what a page calls each, and its number.
 ENTER, ESCAPE, SHIFT, UP, RIGHT = "\ue007", "\ue00c", "\ue008", "\ue013", "\ue014"
+_KEYS = {ENTER: ("Enter", 13), ESCAPE: ("Escape", 27), UP: ("ArrowUp", 38), RIGHT: ("ArrowRight", 39)}
+_PARTS = re.compile("[\ue000-\uf8ff]|[^\ue000-\uf8ff]+")
+_FOCUS = """
+    const element = document.querySelector(arguments[0]);
+    element.scrollIntoView({ block: "nearest" });
+    if (!element.checkVisibility() || element.disabled) return false;
+    if (element !== document.activeElement) {
+        element.focus();
+        if (element.matches("textarea, [type=text]")) {
+            element.setSelectionRange(element.value.length, element.value.length);
+        }
+    }
+    return element === document.activeElement;
+"""
 _ELEMENT = "element-6066-11e4-a52e-4f735466cecf"
 #: What a script ends with when another page is loaded.
 _LEFT = re.compile("navigat|unload|context|detached")
@@ -85,9 +100,26 @@ class Browser:
             return None
 
     def keys(self, selector: str, text: str) -> None:
-        """Type into an element."""
-        found = self._post("/element", using="css selector", value=selector)
-        self._post(f"/element/{found[_ELEMENT]}/value", text=text)
+        """Type at the end of an element; a :data:`SHIFT` is held until the next one.
+
+        Text comes as from an input method, at once: WebDriver presses a key for each character,
+        which takes as long as a page to answer.
+        """
+        assert self.run(_FOCUS, selector), f"{selector} takes no keys"
+        modifiers = 0
+        for part in _PARTS.findall(text):
+            if part == SHIFT:
+                modifiers ^= 8
+            elif part in _KEYS:
+                self._press(*_KEYS[part], modifiers)
+            else:
+                self.cdp("Input.insertText", text=part)
+
+    def _press(self, key: str, number: int, modifiers: int) -> None:
+        typed = {"text": "\r"} if key == "Enter" else {}
+        event = {"key": key, "code": key, "windowsVirtualKeyCode": number, "modifiers": modifiers}
+        self.cdp("Input.dispatchKeyEvent", type="keyDown", **event, **typed)
+        self.cdp("Input.dispatchKeyEvent", type="keyUp", **event)
 
     def click(self, selector: str) -> None:
         """Click the middle of an element."""
