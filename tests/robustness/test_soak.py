@@ -20,7 +20,7 @@ MAX_GROWTH = {"server_mib": 24, "engine_mib": 64}
 
 
 def test_saturated_for_some_seconds():
-    seconds = sized(6.0, 25.0)
+    seconds = sized(4.0, 25.0)
     outcome = soak.run(seconds, 16, warmup=0.4 * seconds, start=start_server)
     assert set(soak.problems(outcome)) <= ONLY_AT_LENGTH, outcome
     assert outcome["requests"] > sized(12, 50) and outcome["left"] > 0, outcome
@@ -32,9 +32,9 @@ def test_saturated_for_some_seconds():
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_nothing_is_kept_of_a_request():
-    seen = growth.run(start=start_server)
+    seen = growth.run(5, sized(100, 150), start=start_server)
     if seen.problems():  # What others do on the machine does not come twice; what is kept does.
-        seen = growth.run(start=start_server)
+        seen = growth.run(5, 150, start=start_server)
     assert seen.problems() == [], seen
 
 
