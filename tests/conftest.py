@@ -171,6 +171,13 @@ def _passed_on_by_torch() -> None:
 
 
 @pytest.fixture(scope="session", autouse=True)
+def _torch_has_one_thread() -> None:
+    """More would wait for each other where other workers have the cores."""
+    if "torch" in sys.modules:  # imported before workers are forked
+        sys.modules["torch"].set_num_threads(1)
+
+
+@pytest.fixture(scope="session", autouse=True)
 def _forked_children() -> None:
     """Fork engines, ranks and sandboxes of this process; with ``--all`` they start afresh."""
     from tests.sizes import sized

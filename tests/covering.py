@@ -80,10 +80,12 @@ def cover(name: str, rows: Sequence[Row], unpaired: frozenset[str] = frozenset()
     used: Counter[Hashable] = Counter()
     kept: list[int] = []
     while left:
+        gains = {number: len(wanted[number] & left) for number in order}
+        most = max(gains.values())
         # Of rows that cover equally much, the one whose values were taken least often.
-        best = max(
-            order,
-            key=lambda n: (len(wanted[n] & left), -sum(used[a] for a in wanted[n])),
+        best = min(
+            (number for number in order if gains[number] == most),
+            key=lambda number: sum(used[atom] for atom in wanted[number]),
         )
         kept.append(best)
         order.remove(best)

@@ -43,7 +43,8 @@ PRELOADED = (
     "uvicorn.protocols.http.h11_impl",
     "uvicorn.protocols.websockets.wsproto_impl",
     # What libraries import when they are first used. Not the hub's: it reads variables.
-    *("PIL.GifImagePlugin", "filelock", "httpx2", "numpy.ma", "numpy.random", "tqdm.auto", "yaml"),
+    *("PIL.GifImagePlugin", "filelock", "httpcore2", "httpx2", "numpy.ma", "numpy.random"),
+    *("tqdm.auto", "truststore", "yaml"),
 )
 _PR_SET_PDEATHSIG, _PR_SET_NAME = 1, 15
 _prctl = ctypes.CDLL(None).prctl

@@ -13,7 +13,11 @@ from quire.quantization.gguf_layouts import LAYOUTS
 from quire.quantization.plan import QuantizationPlan
 from tests.integration.conftest import lattice
 from tests.models.conftest import Driver
+from tests.sizes import sized
 from tools.random_gguf import random_gguf
+
+#: A type of each kind of block.
+KINDS = "F16 Q5_1 Q8_0 Q4_K Q6_K IQ4_NL IQ2_XS IQ3_S IQ1_M TQ1_0 MXFP4".split()
 
 
 @pytest.fixture(scope="module", params=LAYOUTS)
@@ -24,6 +28,7 @@ def path(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     return path
 
 
+@pytest.mark.parametrize("path", sized(KINDS, [*LAYOUTS]), indirect=True)
 def test_the_lattice(path: Path, device: str) -> None:
     if device != "cpu":
         pytest.skip("the native kernels are not built")

@@ -25,7 +25,12 @@ WebUIOmniboxPopup WebUIOmniboxAimPopup"""
 FLAGS.append("--disable-features=" + ",".join(_LEFT_OUT.split()))
 #: Keys that are no text, by WebDriver's characters: what a page calls each, and its number.
 ENTER, ESCAPE, SHIFT, UP, RIGHT = "\ue007", "\ue00c", "\ue008", "\ue013", "\ue014"
-_KEYS = {ENTER: ("Enter", 13), ESCAPE: ("Escape", 27), UP: ("ArrowUp", 38), RIGHT: ("ArrowRight", 39)}
+_KEYS = {
+    ENTER: ("Enter", 13),
+    ESCAPE: ("Escape", 27),
+    UP: ("ArrowUp", 38),
+    RIGHT: ("ArrowRight", 39),
+}
 _PARTS = re.compile("[\ue000-\uf8ff]|[^\ue000-\uf8ff]+")
 _FOCUS = """
     const element = document.querySelector(arguments[0]);
