@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import socket
 import subprocess
 import time
 from pathlib import Path
 
 import pytest
+
+from tests.ports import free_ports
 
 redis = pytest.importorskip("redis")
 
@@ -16,9 +17,7 @@ class Store:
     """A store that can be stopped and started."""
 
     def __init__(self, folder: Path) -> None:
-        with socket.socket() as found:
-            found.bind(("127.0.0.1", 0))
-            self.port = found.getsockname()[1]
+        self.port = free_ports()
         self.folder = folder
         self.url = f"redis://127.0.0.1:{self.port}/0"
         self.start()

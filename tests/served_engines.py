@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 import time
 
 import httpx2
@@ -11,12 +10,6 @@ from prometheus_client.parser import text_string_to_metric_families
 from tests.robustness.conftest import ask
 
 PROMPTS = ["Hello", "The capital of France is", "Once upon a time", "A list of"]
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port: int = taken.getsockname()[1]
-        return port
 
 
 def answers(address: str) -> list[str]:

@@ -6,7 +6,6 @@ import contextlib
 import json
 import os
 import pty
-import socket
 import subprocess
 import sys
 import time
@@ -18,6 +17,7 @@ import pytest
 
 from tests.commands import run_quire
 from tests.models.hub_stand_in import HubStandIn, serving
+from tests.ports import free_ports
 
 QUESTION = "What is the capital of France?"
 
@@ -26,9 +26,7 @@ QUESTION = "What is the capital of France?"
 def url(tmp_path, monkeypatch):
     """An address where nobody listens; what was started there is ended."""
     monkeypatch.setenv("QUIRE_CACHE", str(tmp_path / "cache"))
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = str(probe.getsockname()[1])
+    port = str(free_ports())
     yield f"http://127.0.0.1:{port}"
     for process in psutil.process_iter(["cmdline"]):
         arguments = process.info["cmdline"] or []

@@ -9,7 +9,8 @@ import pytest
 from quire.distributed.segment_layout import SegmentSizes
 from quire.distributed.thread_group import thread_groups
 from tests.distributed.collective_cases import check_group
-from tests.distributed.worlds import Ranks, free_port, shared_memory
+from tests.distributed.worlds import Ranks, shared_memory
+from tests.ports import free_ports
 from tests.sizes import sized
 
 TARGET = "tests.distributed.collective_cases:run"
@@ -37,5 +38,5 @@ def test_processes_that_share_memory(size: int, sizes: SegmentSizes | None) -> N
 @pytest.mark.parametrize("size", [2, 3])
 def test_processes_that_torch_joins(size: int) -> None:
     pytest.importorskip("torch")
-    with Ranks(TARGET, free_port(), size, size, TIMES) as ranks:
+    with Ranks(TARGET, free_ports(), size, size, TIMES) as ranks:
         assert ranks.ends() == ["right gloo"] * size

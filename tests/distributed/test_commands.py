@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from quire.distributed.segment_layout import SegmentSizes
-from tests.distributed.worlds import Ranks, free_port, shared_memory
+from tests.distributed.worlds import Ranks, shared_memory
+from tests.ports import free_ports
 
 PROGRAMS = "tests.distributed.ring_programs"
 
@@ -19,7 +20,7 @@ def test_messages_through_shared_memory() -> None:
 
 def test_messages_through_connections() -> None:
     pytest.importorskip("torch")
-    with Ranks(f"{PROGRAMS}:follow", free_port(), 3) as ranks:
+    with Ranks(f"{PROGRAMS}:follow", free_ports(), 3) as ranks:
         digests = ranks.ends()
         assert len(digests[0]) == 64 and len(set(digests)) == 1, digests
 

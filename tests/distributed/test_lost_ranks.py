@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.distributed.worlds import SILENCE_SECONDS, Ranks, free_port, shared_memory
+from tests.distributed.worlds import SILENCE_SECONDS, Ranks, shared_memory
+from tests.ports import free_ports
 
 PROGRAMS = "tests.distributed.lost_rank_programs"
 #: Before silence alone would tell it.
@@ -71,7 +72,7 @@ def test_workers_learn_that_the_driver_is_gone(transport: str) -> None:
     if transport == "torch":
         pytest.importorskip("torch")
     with shared_memory(3) as memory:
-        place = memory if transport == "memory" else free_port()
+        place = memory if transport == "memory" else free_ports()
         with Ranks(f"{PROGRAMS}:be_told", place, 3) as ranks:
             assert ranks.lines() == ["waiting"] * 3
             ranks.processes[0].kill()
@@ -83,7 +84,7 @@ def test_workers_learn_that_the_driver_is_gone(transport: str) -> None:
 @pytest.mark.parametrize("victim", [0, 2])
 def test_a_killed_rank_of_torch_s_is_named(victim: int) -> None:
     pytest.importorskip("torch")
-    with Ranks(f"{PROGRAMS}:compute", free_port(), 3) as ranks:
+    with Ranks(f"{PROGRAMS}:compute", free_ports(), 3) as ranks:
         assert ranks.lines() == ["computing"] * 3
         ranks.processes[victim].kill()
         ends = ranks.ends(SOON_SECONDS)
@@ -93,7 +94,7 @@ def test_a_killed_rank_of_torch_s_is_named(victim: int) -> None:
 
 def test_a_rank_that_does_not_come_to_torch_s_world() -> None:
     pytest.importorskip("torch")
-    with Ranks(f"{PROGRAMS}:compute", free_port(), 2, silence=1.0, absent=[1]) as ranks:
+    with Ranks(f"{PROGRAMS}:compute", free_ports(), 2, silence=1.0, absent=[1]) as ranks:
         _, errors = ranks.processes[0].communicate(timeout=SOON_SECONDS)
         assert "RankDeadError: [distributed] all 2 ranks must come" in errors
 

@@ -12,7 +12,7 @@ import pytest
 from quire.core.errors import ConfigError, RankDeadError
 from quire.distributed.socket_commands import SocketCommands
 from quire.distributed.torch_group import TorchWorld
-from tests.distributed.worlds import free_port
+from tests.ports import free_ports
 
 
 def test_without_torch_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -20,13 +20,13 @@ def test_without_torch_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> No
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "torch", None)
     with pytest.raises(ConfigError, match=r"pip install 'quire\[distributed\]'"):
-        TorchWorld("127.0.0.1", free_port(), 0, 2)
+        TorchWorld("127.0.0.1", free_ports(), 0, 2)
 
 
 def test_a_backend_that_torch_lacks_is_refused() -> None:
     pytest.importorskip("torch")
     with pytest.raises(ConfigError, match="torch must have mpi"):
-        TorchWorld("127.0.0.1", free_port(), 0, 1, backend="mpi")
+        TorchWorld("127.0.0.1", free_ports(), 0, 1, backend="mpi")
 
 
 class Board:

@@ -8,7 +8,6 @@ The function gets a :class:`World`, then the words, and tells the test something
 from __future__ import annotations
 
 import os
-import socket
 import subprocess
 import sys
 import warnings
@@ -118,14 +117,6 @@ class Ranks:
 _PIPES: dict[str, Any] = {
     "stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True,
 }  # fmt: skip
-
-
-def free_port() -> int:
-    """Return a port that nobody listens on."""
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        port: int = found.getsockname()[1]
-        return port
 
 
 def main() -> None:

@@ -11,9 +11,10 @@ from click.testing import CliRunner
 
 from quire.cli.serve import serve
 from quire.distributed.memory_nodes import MemoryNode, cores_of_rank, read_nodes
+from tests.ports import free_ports
 from tests.preforked import children
 from tests.robustness.conftest import is_ready, wait_for
-from tests.served_engines import answers, free_port
+from tests.served_engines import answers
 from tests.servers import start_server
 from tools.serve_process import ServeProcess
 
@@ -27,7 +28,7 @@ def alone(tiny_server: ServeProcess) -> list[str]:
 @pytest.fixture(params=["-tp 2 by shared memory", "-tp 2 by gloo", "-tp 2 -pp 2 by gloo"])
 def nodes(request: pytest.FixtureRequest) -> Iterator[tuple[ServeProcess, ServeProcess]]:
     """A machine that serves and one that computes for it."""
-    port = str(free_port())
+    port = str(free_ports())
     sizes, _, transport = request.param.partition(" by ")
     arguments = ["quire-tiny", *sizes.split(), "--nnodes", "2", "--master-port", port]
     arguments += ["--threads", "1", "--memory", "400MiB"]
@@ -79,7 +80,7 @@ def test_tokens_are_those_of_one_process_and_a_killed_rank_is_survived(nodes, al
 
 
 def test_a_node_without_a_server_waits_and_ends_by_a_signal():
-    port = str(free_port())
+    port = str(free_ports())
     node = start_server(
         [
             *("quire-tiny", "-tp", "2", "--nnodes", "2", "--master-port", port),
@@ -95,7 +96,7 @@ def test_a_node_without_a_server_waits_and_ends_by_a_signal():
 
 
 def test_a_wrong_key_is_said_by_the_node_that_has_it():
-    port = str(free_port())
+    port = str(free_ports())
     arguments = ["quire-tiny", "-tp", "2", "--nnodes", "2", "--master-port", port]
     first = start_server([*arguments, "--threads", "1"], QUIRE_CLUSTER_KEY="right")
     node = start_server([*arguments, "--node-rank", "1", "--headless"], QUIRE_CLUSTER_KEY="wrong")

@@ -19,9 +19,10 @@ from quire.cli.serve_models import _check_roles
 from quire.core.config import EngineConfig
 from quire.core.errors import ConfigError
 from quire.server.options import ServerOptions
+from tests.ports import free_ports
 from tests.preforked import children
 from tests.robustness.conftest import SHORT, Crowd, ask, is_ready, wait_for
-from tests.served_engines import answers, free_port, total, wait_until_used
+from tests.served_engines import answers, total, wait_until_used
 from tests.servers import start_server
 from tools.random_checkpoint import PRESETS, random_checkpoint
 from tools.serve_process import ServeProcess
@@ -57,7 +58,7 @@ def started() -> Iterator[list[ServeProcess]]:
 @pytest.mark.parametrize("is_machine", [False, True], ids=["its process", "its machine"])
 def test_an_engine_of_another_machine_is_killed(is_machine, alone, started):
     """The others serve on, each request ends once, and the engine is used again."""
-    port = free_port()
+    port = free_ports()
     server = start_server(arguments(port))
     node = headless(port)
     started += [server, node]
@@ -90,7 +91,7 @@ def test_an_engine_of_another_machine_is_killed(is_machine, alone, started):
 
 def test_engines_of_several_ranks(alone, started):
     """Each machine has all ranks of its engines; one of them is killed."""
-    port, ranks = free_port(), ["-tp", "2"]
+    port, ranks = free_ports(), ["-tp", "2"]
     server, node = start_server(arguments(port, *ranks)), headless(port, *ranks)
     started += [server, node]
     url = server.wait_ready()
@@ -109,7 +110,7 @@ def test_engines_of_several_ranks(alone, started):
 
 
 def test_a_machine_serves_the_next_server_when_its_own_is_killed(alone, started):
-    port = free_port()
+    port = free_ports()
     node = headless(port)
     started.append(node)
     wait_for(lambda: bool(node.engines()))  # it waits: the server begins later
@@ -127,7 +128,7 @@ def test_a_machine_serves_the_next_server_when_its_own_is_killed(alone, started)
 
 
 def test_a_stopped_engine_is_found_out_and_its_machine_replaces_it(started):
-    port = free_port()
+    port = free_ports()
     server = start_server(arguments(port, "--watchdog-timeout", "5"))  # the other one's stalls
     node = headless(port)
     started += [server, node]
@@ -163,7 +164,7 @@ def strange(other_model: str) -> dict[str, tuple[list[str], str]]:
 
 
 def test_who_does_not_belong_says_why_and_does_not_hold_up_others(strange, alone, started):
-    port = free_port()
+    port = free_ports()
     server = start_server(arguments(port), QUIRE_CLUSTER_KEY="right")
     started.append(server)
     for expected, (flags, key) in strange.items():
@@ -194,7 +195,8 @@ def company(address: str) -> Iterator[None]:
 
 
 def test_a_prompt_computed_on_another_machine_is_found_on_this_one(tiny_server, started):
-    port, text = free_port(), "A list of customers, with their towns. " * 12
+    port = free_ports(2)  # the second for blocks
+    text = "A list of customers, with their towns. " * 12
     roles = ["--disaggregate", "1p1d", "--disaggregate-tokens", "64"]
     roles += ["--disaggregate-transport", "tcp"]
     server, node = start_server(arguments(port, *roles)), headless(port)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import Any
 import psutil
 import pytest
 
+from tests.ports import free_ports
 from tests.preforked import children
 from tests.robustness.conftest import (
     KILLS_OF_A_SERVER,
@@ -71,9 +71,7 @@ class TwoMachines:
     losses = ("a rank", "the machine")
 
     def __init__(self, arguments: list[str]) -> None:
-        with socket.create_server(("127.0.0.1", 0)) as taken:
-            port = str(taken.getsockname()[1])
-        flags = ["-tp", "2", "--nnodes", "2", "--master-port", port]
+        flags = ["-tp", "2", "--nnodes", "2", "--master-port", str(free_ports())]
         self._other = [*arguments, *flags, "--node-rank", "1", "--headless"]
         self._node = self._start()
         self.server = start_server([*arguments, *flags], QUIRE_MACHINE_ID="0")

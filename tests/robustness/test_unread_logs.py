@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import socket
 import subprocess
 import sys
 import time
@@ -13,6 +12,7 @@ from pathlib import Path
 import httpx2
 import pytest
 
+from tests.ports import free_ports
 from tests.preforked import Preforked
 from tests.sizes import sized
 
@@ -21,16 +21,10 @@ ROOT = Path(__file__).parents[2]
 NUM_REQUESTS = sized(400, 1500)
 
 
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
-
-
 @pytest.fixture
 def unread(device):
     """A server whose stderr is a pipe that nobody reads; and its URL."""
-    port = free_port()
+    port = free_ports()
     command = [sys.executable, "-m", "quire.cli.main", "serve", "--port", str(port)]
     command += ["--device", device, "--memory", "64MiB", "--threads", "1"]
     popen = Preforked(command, cwd=ROOT, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shutil
 import signal
-import socket
 import ssl
 import subprocess
 import time
@@ -19,6 +18,7 @@ from quire.core.config import EngineConfig
 from quire.server.generation.service import Service
 from quire.server.generation.shared import Shared
 from quire.server.options import ServerOptions
+from tests.ports import free_ports
 from tests.server.conftest import ScriptedEngine, run_in_thread
 
 CONFIGURATION = Path(__file__).parents[2] / "deploy/nginx/quire.conf"
@@ -84,8 +84,7 @@ def through(
 ) -> Iterator[httpx2.Client]:
     """A client of a scripted server, through nginx."""
     options = ServerOptions(port=0, uvicorn_log_level="warning", allowed_hosts=(NAME,))
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
+    port = free_ports()
     with run_in_thread(Service(engine, EngineConfig(), Shared(options))) as url:
         path = write(port, url.removeprefix("http://"))
         process = subprocess.Popen([nginx, "-e", tmp_path / "error.log", "-c", path])

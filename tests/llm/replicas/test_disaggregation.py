@@ -6,9 +6,7 @@ import asyncio
 import os
 import random
 import signal
-import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +23,7 @@ from quire.llm.replicas.replicated_engine import ReplicatedEngine
 from quire.llm.replicas.roles import Roles, Transport
 from tests.llm.replicas.conftest import load
 from tests.llm.shared_engines import Growth, SharedEngines, sharing
+from tests.ports import free_ports
 from tests.sizes import sized
 
 #: Tokens of streams that run while prompts are computed apart, which tests count.
@@ -41,19 +40,6 @@ class Always(PrefillChoice):
 
     def is_apart(self, num_tokens: int, num_queued: int, num_others: int) -> bool:
         return True
-
-
-def free_ports(count: int) -> int:
-    """Return the first of free ports one after the other, none of those given out for port 0."""
-    for first in random.sample(range(10000, 30000), 100):
-        with ExitStack() as stack:
-            try:
-                for port in range(first, first + count):
-                    stack.enter_context(socket.create_server(("127.0.0.1", port)))
-            except OSError:
-                continue
-        return first
-    raise AssertionError("no free ports")
 
 
 def prompt(seed: int, num_tokens: int = 500) -> list[int]:

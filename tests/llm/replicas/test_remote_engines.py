@@ -13,13 +13,12 @@ from quire.core.errors import ConfigError, ModelLoadError
 from quire.llm.replicas.remote_engines import RemoteEngines, RemoteLauncher
 from quire.llm.replicas.shared_settings import shared_settings
 from quire.runner.parallel.meeting import hello, join
+from tests.ports import free_ports
 
 
 @pytest.fixture
 def config() -> EngineConfig:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
-    return EngineConfig.from_keywords(data_parallel_size=4, nnodes=2, master_port=port)
+    return EngineConfig.from_keywords(data_parallel_size=4, nnodes=2, master_port=free_ports())
 
 
 @pytest.fixture

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import socket
 from collections.abc import AsyncIterator
 from contextlib import ExitStack, asynccontextmanager
 from typing import Any
@@ -12,6 +11,7 @@ from typing import Any
 import openai
 import pytest
 
+from tests.ports import free_ports
 from tests.served_engines import total
 from tests.servers import start_server
 from tests.sizes import sized
@@ -38,11 +38,6 @@ ASKED: list[dict[str, Any]] = [
     {"temperature": 0.9, "n": 2},
     {"temperature": 0.9, "response_format": STRUCTURED},
 ]
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return int(server.getsockname()[1])
 
 
 @asynccontextmanager
@@ -117,7 +112,7 @@ async def test_answers_are_those_of_one_engine(expected: list[Any], site: str) -
     with ExitStack() as stack:
         flags = SITES[site]
         if "tcp" in flags:
-            flags = (*flags, "--master-port", str(free_port() - 1))
+            flags = (*flags, "--master-port", str(free_ports() - 1))
         server = stack.enter_context(start_server([*MODEL, *ADAPTERS, *flags]))
         async with connect(server) as client:
             streams = [await begin_stream(client) for _ in range(2)]
