@@ -35,7 +35,10 @@ from tools.serve_process import ServeProcess
 #: Starts ``quire serve`` a second sooner, where nothing depends on a fresh interpreter.
 start_server = partial(ServeProcess, spawn=Preforked)
 #: Of the servers on the checkpoint of :func:`crowded_arguments`: more requests than run at once.
-CROWDED = ("--memory", "48MiB", "--threads", "1", "--max-num-seqs", "4")
+CROWDED = (
+    *("--memory", "48MiB", "--threads", "1", "--max-num-seqs", "4"),
+    *("--ready-timeout", "60"),  # where a test does not ask for less, no stall makes it unready
+)
 
 
 class SharedServer:

@@ -29,7 +29,7 @@ from tools.serve_process import ServeProcess
 #: Longer than any operation may take: who waits longer is not answered.
 TIMEOUT = 120.0
 #: For an engine that can be killed.
-KILL_SECONDS = 10.0
+KILL_SECONDS = 60.0
 #: What stands for a name or number in the reasons that are counted.
 _NAMES = re.compile(r"\borg/\w+|/\S*/models--|\d[\d.,]*%?|[0-9a-f]{40}")
 _STREAMED_PULL_CUT = 0.15

@@ -16,10 +16,11 @@ PROGRAMS = "tests.distributed.lost_rank_programs"
 #: Before silence alone would tell it.
 SOON_SECONDS = SILENCE_SECONDS / 2
 #: Of those that are lost by it: longer than others are while they start, and wait for a core.
-SILENT_SECONDS = 4.0
+SILENT_SECONDS = 12.0
 
 
 def segments_in_dev_shm() -> set[str]:
+    """Return what lies there under a name; others on the machine may have theirs."""
     return set(os.listdir("/dev/shm")) if Path("/dev/shm").exists() else set()
 
 
@@ -32,7 +33,7 @@ def test_a_rank_that_is_killed_in_a_collective_is_named(victim: int) -> None:
         ends = ranks.ends(SOON_SECONDS)
     error = f"[group] rank {victim} is lost: its process has ended."
     assert ends == [error if rank != victim else "killed" for rank in range(3)]
-    assert segments_in_dev_shm() == before
+    assert segments_in_dev_shm() <= before
 
 
 def test_the_driver_s_watcher_ends_all_waits() -> None:

@@ -162,7 +162,7 @@ def test_an_engine_that_stands_still_is_not_ready_long_before_it_is_replaced(sta
 
 
 def test_engine_is_stuck(start):
-    server = start("--watchdog-timeout", "1.5")
+    server = start("--watchdog-timeout", "5")
     url = server.wait_ready()
     crowd = Crowd(url, [LONG] * 6)
     crowd.catch(server.engine())
@@ -174,7 +174,7 @@ def test_engine_is_stuck(start):
 
 def test_engine_is_stuck_and_every_client_has_left(start):
     """Requests that were given up counted as no work, so nobody noticed that it was stuck."""
-    server = start("--watchdog-timeout", "1.5")
+    server = start("--watchdog-timeout", "5")
     url = server.wait_ready()
     engine = server.engine()
     engine.suspend()

@@ -24,17 +24,18 @@ from tests.robustness.conftest import (
     wait_for,
 )
 from tests.servers import start_server
+from tests.sizes import sized
 from tools.serve_process import ServeProcess
 
 #: Long enough to be caught in the midst, also by ranks that exchange by a network.
 BODY: dict[str, Any] = {**SHORT, "max_tokens": 100}
 #: Of those whose rank is killed: longer than any stall of the machine that they are looked at on.
 CAUGHT = {**BODY, "max_tokens": 1900}
-#: Within which the service must be healthy again, less the time in which its processes could run
-#: and had no core: where torch joins ranks, each start of one takes two seconds of a core.
-HEALTHY_SECONDS = 20.0
-#: With that time.
+#: For the service to be healthy again.
 PATIENCE_SECONDS = 240.0
+#: Of these, less the time in which its processes could run and had no core: where torch joins
+#: ranks, each start of one takes two seconds of a core. Judged where other tests do not run.
+HEALTHY_SECONDS = sized(PATIENCE_SECONDS, 20.0)
 
 
 class OneMachine:

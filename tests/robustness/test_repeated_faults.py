@@ -61,7 +61,7 @@ def test_requests_that_fail_their_step(
 
 @pytest.mark.parametrize(
     ("flags", "method", "word"),
-    [((), "kill", "SIGKILL"), (("--watchdog-timeout", "1.5"), "suspend", "--watchdog-timeout")],
+    [((), "kill", "SIGKILL"), (("--watchdog-timeout", "5"), "suspend", "--watchdog-timeout")],
 )
 def test_engine_lost(start: Start, times: int, flags: Any, method: str, word: str) -> None:
     """Each request ends once, with an error that says why; then the next engine serves."""

@@ -20,7 +20,7 @@ MAX_GROWTH = {"server_mib": 24, "engine_mib": 64}
 
 
 def test_saturated_for_some_seconds():
-    seconds = sized(4.0, 25.0)
+    seconds = sized(6.0, 25.0)
     outcome = soak.run(seconds, 16, warmup=0.4 * seconds, start=start_server)
     assert set(soak.problems(outcome)) <= ONLY_AT_LENGTH, outcome
     assert outcome["requests"] > sized(12, 50) and outcome["left"] > 0, outcome

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
+from pathlib import Path
 
 import psutil
 import pytest_asyncio
@@ -15,6 +16,9 @@ from quire.llm.process.proxy import EngineProxy
 from quire.llm.replicas.loading import load_replicas
 from quire.llm.replicas.replicated_engine import ReplicatedEngine
 from quire.llm.replicas.roles import NO_ROLES, Roles
+
+#: A folder of ``PYTHONPATH`` for engines that send blocks to each other.
+PATIENT = str(Path(__file__).parent / "patient")
 
 
 def load(config: EngineConfig, roles: Roles = NO_ROLES) -> ReplicatedEngine:

@@ -21,7 +21,7 @@ from quire.core.request import EngineRequest
 from quire.llm.replicas.prefill_choice import PrefillChoice
 from quire.llm.replicas.replicated_engine import ReplicatedEngine
 from quire.llm.replicas.roles import Roles, Transport
-from tests.llm.replicas.conftest import load
+from tests.llm.replicas.conftest import PATIENT, load
 from tests.llm.shared_engines import Growth, SharedEngines, sharing
 from tests.ports import free_ports
 from tests.sizes import sized
@@ -62,7 +62,9 @@ def shared(
         config = EngineConfig.from_keywords(**keywords, data_parallel_size=num_decode)
         return load(config, Roles(num_prefill, 64, transport=transport))
 
-    yield from sharing(start)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", PATIENT, prepend=os.pathsep)
+        yield from sharing(start)
 
 
 @pytest_asyncio.fixture

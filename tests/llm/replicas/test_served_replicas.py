@@ -11,6 +11,7 @@ from typing import Any
 import openai
 import pytest
 
+from tests.llm.replicas.conftest import PATIENT
 from tests.ports import free_ports
 from tests.served_engines import total
 from tests.servers import start_server
@@ -113,7 +114,8 @@ async def test_answers_are_those_of_one_engine(expected: list[Any], site: str) -
         flags = SITES[site]
         if "tcp" in flags:
             flags = (*flags, "--master-port", str(free_ports() - 1))
-        server = stack.enter_context(start_server([*MODEL, *ADAPTERS, *flags]))
+        arguments = [*MODEL, *ADAPTERS, *flags]
+        server = stack.enter_context(start_server(arguments, PYTHONPATH=PATIENT))
         async with connect(server) as client:
             streams = [await begin_stream(client) for _ in range(2)]
             _, num_cached = await ask(client, "sql", f"First. {LONG}")

@@ -16,6 +16,7 @@ import pytest
 from quire.core.errors import ConfigError, ModelLoadError
 from quire.runner.parallel import meeting
 from quire.runner.parallel.meeting import Meeting, hello, join, machine_id
+from tests.ports import free_ports
 
 LOOPBACK = ("127.0.0.1", 0)
 
@@ -41,8 +42,7 @@ def test_ranks_come_in_any_order_and_are_returned_in_theirs(threads):
 
 
 def test_a_rank_waits_until_its_driver_listens(threads):
-    with socket.create_server(LOOPBACK) as taken:
-        address = taken.getsockname()
+    address = ("127.0.0.1", free_ports())
     came = threads.submit(join, address, hello(1, ""))
     driver = Meeting(address, "")
     (link,) = driver.gather([1], seconds=60)
@@ -151,8 +151,7 @@ def test_a_launcher_that_knows_better_ends_the_wait():
 
 
 def test_a_driver_that_never_listens_is_said():
-    with socket.create_server(LOOPBACK) as taken:
-        address = taken.getsockname()
+    address = ("127.0.0.1", free_ports())
     with pytest.raises(ModelLoadError, match="rank 0 must listen at 127.0.0.1"):
         join(address, hello(1, ""), seconds=0.3)
 

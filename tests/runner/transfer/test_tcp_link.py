@@ -34,6 +34,7 @@ from quire.runner.transfer.messages import (
 from quire.runner.transfer.outbox import Outbox
 from quire.runner.transfer.ports import open_inbox
 from quire.runner.transfer.tcp_link import TcpLink
+from tests.ports import free_ports
 
 SIZE, KEY, KNOWN = 5000, "key", b"f" * 32
 
@@ -58,8 +59,7 @@ def patient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def address() -> InboxAddress:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return address_of(server)
+    return InboxAddress("", "127.0.0.1", free_ports())
 
 
 @pytest.fixture
