@@ -51,7 +51,7 @@ class Held:
 
 
 def test_while_it_loads_it_lives_and_is_not_ready(arguments):
-    with Held(arguments) as held, httpx2.Client(base_url=held.url, timeout=20) as client:
+    with Held(arguments) as held, httpx2.Client(base_url=held.url, timeout=60) as client:
         assert client.get("/health/live").status_code == 200
         assert set(client.get("/health/progress").json()) == {
             "loading_seconds",
@@ -82,7 +82,7 @@ def test_while_it_loads_it_lives_and_is_not_ready(arguments):
             Client(held.url, "/v1/completions")
         assert refused.value.args[0] == 503
         assert client.get("/health", headers={"host": "evil.example"}).status_code == 403
-        idle = socket.create_connection((client.base_url.host, client.base_url.port), timeout=20)
+        idle = socket.create_connection((client.base_url.host, client.base_url.port), timeout=60)
         held.engine.resume()
         held.process.wait_ready()
         with idle:  # connected before, asks after

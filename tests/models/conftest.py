@@ -477,7 +477,7 @@ def hub_of(tmp_path, monkeypatch):
         monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
         monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
         monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
-        monkeypatch.setattr(constants, "HF_HUB_DOWNLOAD_TIMEOUT", 2)
+        monkeypatch.setattr(constants, "HF_HUB_DOWNLOAD_TIMEOUT", 60)
         monkeypatch.setattr(hub_download, "RETRY_SECONDS", 0)
         monkeypatch.setattr(hub_download, "LOCK_SECONDS", 0.05)
         monkeypatch.setenv("QUIRE_CACHE", str(tmp_path / "quire"))

@@ -198,7 +198,7 @@ def start_browser(profile: Path) -> Iterator[Browser]:
         wanted = {"goog:chromeOptions": options, "goog:loggingPrefs": {"browser": "ALL"}}
         url = f"http://127.0.0.1:{port}/session"
         body = {"capabilities": {"alwaysMatch": wanted}}
-        started = httpx2.post(url, json=body, timeout=60).json()["value"]
+        started = httpx2.post(url, json=body, timeout=180).json()["value"]
         url += f"/{started['sessionId']}"
         with httpx2.Client(base_url=url, timeout=60) as session:
             try:

@@ -18,7 +18,7 @@ class Page:
 
     def open(self) -> None:
         self.browser.open(self.url)
-        self.browser.wait("document.querySelector('#model, #notice p')")
+        self.browser.wait("document.querySelector('#model option, #notice p')")
 
     def ask(self, text: str) -> str:
         """Send and wait for the end; return what the answer's article shows."""

@@ -184,8 +184,14 @@ def test_markdown_is_shown_as_elements(scripted, engine):
     code = scripted.run("return document.querySelector('.code pre').textContent")
     assert code == 'print("<b>")  # fine'
     scripted.browser.cdp("Browser.grantPermissions", permissions=["clipboardReadWrite"])
+    scripted.run("""
+        const code = document.querySelector(".code");
+        window.said = "";  // it is said for a moment
+        new MutationObserver(() => { said += code.innerText; })
+            .observe(code, { childList: true, subtree: true, characterData: true });
+    """)
     scripted.click("Copy", ".code")
-    scripted.wait_for("Copied", ".code")
+    scripted.browser.wait("said.includes('Copied')")
 
 
 def test_a_hostile_answer_can_do_nothing(scripted, engine):

@@ -16,6 +16,7 @@ from quire.server.generation.service import Service
 from quire.server.generation.shared import Shared
 from quire.server.options import ServerOptions
 from tests.models.hub_stand_in import HubStandIn, serving
+from tests.robustness.conftest import wait_for
 from tests.server.browser import ENTER, ESCAPE
 from tests.server.chat_page import Page
 from tests.server.conftest import run_in_thread
@@ -208,6 +209,7 @@ def test_a_pull_goes_on_without_the_page_and_is_found_again(page, hub, server):
     page.wait_for("left", "#pull-list")
     page.browser.open("about:blank")
     hub.pause = 0
+    wait_for(lambda: "downloading" not in httpx2.get(f"{server}/models").text)  # nobody looks
     page.open()
     go(page, "models")
     wait_for_state(page, "org/third", "not loaded")
@@ -279,7 +281,7 @@ def test_a_pull_that_this_key_cannot_watch_is_listed_without_an_error(
 
     def pull(self, name, revision, on_progress):
         on_progress(PullProgress("pulling", completed=1, total=4))
-        assert released.wait(60)
+        assert released.wait(240)
 
     monkeypatch.setattr(Store, "pull", pull)
     keys = (ApiKey.create("user", ["read", "infer"]), ApiKey.create("keeper"))

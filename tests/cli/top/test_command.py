@@ -15,6 +15,7 @@ import termios
 import threading
 import time
 from collections.abc import Iterator
+from typing import Any
 
 import httpx2
 import pytest
@@ -26,6 +27,7 @@ from quire.cli.top.figures import figures
 from quire.cli.top.reading import Reading
 from tests.cli.test_serve_loading import Held
 from tests.commands import COMMAND, environment, run_quire
+from tests.ports import free_ports
 from tests.preforked import Preforked
 from tests.servers import start_server
 from tools.serve_process import ServeProcess
@@ -38,7 +40,8 @@ _SEQUENCE = re.compile(rb"\x1b\[[0-9;?]*[A-Za-z]")
 @pytest.fixture
 def own_server(device) -> Iterator[ServeProcess]:
     """One whose log has the lines of this test alone, or that the test kills."""
-    with start_server(["quire-tiny", "--device", device, *SMALL]) as process:
+    port = ["--port", str(free_ports())]  # taken again by one that comes back
+    with start_server(["quire-tiny", "--device", device, *SMALL, *port]) as process:
         process.wait_ready()
         yield process
 
@@ -189,8 +192,10 @@ def test_a_view_is_printed_where_there_is_no_terminal(server, load, second_readi
     assert lines["quire-tiny"].split()[1] == "ready"
 
 
-def _has_ended(sums: dict[str, float], count: int) -> bool:
-    """Return whether a reading has seen the last of that many sequences."""
+def _has_ended(sums: dict[str, Any] | None, count: int) -> bool:
+    """Return whether a reading has seen the last of that many sequences, and their times."""
+    if sums is None or not sums["ttft"] or not sums["itl"]:
+        return False
     return round(sums["finish_rate"] * sums["elapsed"]) == count and not sums["running"]
 
 

@@ -82,7 +82,7 @@ def test_threads_that_lose_their_cores(strangers):
         for _ in range(CALLS):
             assert linear(x).tobytes() == expected
         # A worker that was helped puts its cores right after its last piece of work.
-        for _ in range(500):
+        for _ in range(6000):
             after = allowed_cores()
             if set(after.values()) == {cores}:
                 break
