@@ -29,7 +29,7 @@ def total(address: str, name: str, **labels: str) -> float:
     )
 
 
-def wait_until_used(address: str, engine: str = "1", seconds: float = 60.0) -> None:
+def wait_until_used(address: str, engine: str = "1", seconds: float = 240.0) -> None:
     """Ask until an engine has made further tokens."""
     name, end = "quire:generation_tokens_total", time.monotonic() + seconds
     before = total(address, name, engine=engine)

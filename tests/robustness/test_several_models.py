@@ -67,7 +67,7 @@ def pair(folders, limits):
 
 
 def ask(url, model, **fields):
-    return httpx2.post(f"{url}{PATH}", json={**BODY, "model": model, **fields}, timeout=60)
+    return httpx2.post(f"{url}{PATH}", json={**BODY, "model": model, **fields}, timeout=240)
 
 
 def text(answer):
