@@ -66,4 +66,5 @@ def test_a_full_pipe_of_stderr_freezes_nobody(unread):
     popen.terminate()
     assert popen.wait(60) == 0, "its end waits for the reader a moment only"
     read = popen.stderr.read().decode()
-    assert read.startswith("loading: ") and "ready: " in read
+    # The engine's first lines may come before: each process writes its own.
+    assert re.search("^loading: ", read, re.M) and "ready: " in read
