@@ -97,8 +97,8 @@ async def _load(url: str, seconds: float, concurrency: int, seen: Measured) -> N
     async with httpx2.AsyncClient(base_url=url, timeout=600, limits=limits) as client:
 
         async def client_after_client() -> None:
-            # However slow it is, some leave.
-            while time.perf_counter() < end or not seen.num_left:
+            # However slow it is, a client leaves; not where requests fail, which would never end.
+            while time.perf_counter() < end or not (seen.num_left or seen.errors):
                 question = rnd.choice(questions)
                 try:
                     # A salt now and then, so that the prefix cache is not all there is.

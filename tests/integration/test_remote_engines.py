@@ -185,7 +185,7 @@ def test_who_does_not_belong_says_why_and_does_not_hold_up_others(strange, alone
 def company(address: str) -> Iterator[None]:
     """Have three answers be made in a block, however long that takes."""
     body = {"prompt": "Tell", "max_tokens": 1900, "ignore_eos": True, "stream": True}
-    kept = []  # a stream whose lines nobody can read any more is closed
+    kept = []  # a stream is closed with the generator of its lines
     with ExitStack() as stack:
         for _ in range(3):
             asked = httpx2.stream("POST", f"{address}/v1/completions", json=body, timeout=60)

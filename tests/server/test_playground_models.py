@@ -209,7 +209,7 @@ def test_a_pull_goes_on_without_the_page_and_is_found_again(page, hub, server):
     page.wait_for("left", "#pull-list")
     page.browser.open("about:blank")
     hub.pause = 0
-    wait_for(lambda: "downloading" not in httpx2.get(f"{server}/models").text)  # nobody looks
+    wait_for(lambda: "downloading" not in httpx2.get(f"{server}/models").text)  # no page is open
     page.open()
     go(page, "models")
     wait_for_state(page, "org/third", "not loaded")
