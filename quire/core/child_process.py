@@ -97,7 +97,7 @@ class ChildProcess:
         self._stacks.close()
         if at_once:
             self._process.kill()
-        code = self.wait()
+        code = self.wait(SHUTDOWN_GRACE_SECONDS)
         if code is None:
             self._process.kill()
             code = self._process.wait()
