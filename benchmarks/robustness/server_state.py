@@ -47,15 +47,16 @@ def num_ended(values: dict[str, float]) -> float:
 
 
 def wait_until_idle(client: httpx2.Client, seconds: float = 60.0) -> None:
-    """Wait until the engine runs nothing and nothing waits.
+    """Wait until the engine runs nothing and nothing waits, nor is on its way there.
 
     Raises:
         AssertionError: It has still work after ``seconds``.
     """
     end = time.monotonic() + seconds
     while True:
+        pending = client.get("/health/progress").json()["pending"]
         values = counters(client)
-        if not values["num_requests_running"] and not values["num_requests_waiting"]:
+        if not (pending or values["num_requests_running"] or values["num_requests_waiting"]):
             return
         assert time.monotonic() < end, f"still at work: {values}"
         time.sleep(0.05)

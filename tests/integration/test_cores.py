@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable
+from contextlib import suppress
 from urllib.request import Request, urlopen
 
 import pytest
@@ -36,13 +37,20 @@ def test_a_stream_goes_on_when_the_servers_cores_change() -> None:
     with start_server(["quire-tiny", "--threads", "2"]) as server:
         url, engine = server.wait_ready(), server.engine().pid
 
+        def threads() -> list[int]:
+            return [int(thread) for thread in os.listdir(f"/proc/{engine}/task")]
+
         def set_cores(cores: list[int]) -> None:
-            for thread in os.listdir(f"/proc/{engine}/task"):
-                os.sched_setaffinity(int(thread), cores)
+            for thread in threads():
+                with suppress(ProcessLookupError):  # it has ended
+                    os.sched_setaffinity(thread, cores)
 
         def allowed() -> set[tuple[int, ...]]:
-            threads = os.listdir(f"/proc/{engine}/task")
-            return {tuple(sorted(os.sched_getaffinity(int(thread)))) for thread in threads}
+            found = set()
+            for thread in threads():
+                with suppress(ProcessLookupError):
+                    found.add(tuple(sorted(os.sched_getaffinity(thread))))
+            return found
 
         def change(chunks: int) -> None:
             if chunks % 25 == 0:

@@ -215,7 +215,7 @@ def test_a_prompt_computed_on_another_machine_is_found_on_this_one(tiny_server, 
         assert found == [ask(one, asked).text for asked in bodies]
         return is_sent
 
-    wait_for(is_sent)
+    wait_for(is_sent, 240)
     assert total(address, "quire:prefill_requests_total", place="apart")
     assert [server.end(), node.end()] == [0, 0], server.stderr + node.stderr
 

@@ -23,6 +23,7 @@ from quire.core.errors import EngineDeadError, PromptTooLongError, RequestError
 from quire.core.outputs import RequestOutput
 from quire.core.request import salt_keys
 from quire.llm.engine_client import EngineClient
+from quire.llm.process import proxy
 from quire.llm.process.proxy import EngineProxy
 from tests.llm.asking import ask
 from tests.llm.shared_engines import Growth, SharedEngines
@@ -124,11 +125,14 @@ async def test_gathered_requests_share_steps(engine: EngineClient) -> None:
 
 
 async def test_a_closed_stream_frees_its_blocks(engine: EngineClient) -> None:
-    stream = ask(engine, "abc", LONG, "1")
-    await anext(stream)
-    while engine.stats()["kv_cache_usage_perc"] == 0:
-        await asyncio.sleep(0.001)  # a process tells it twenty times a second
-    await stream.aclose()
+    is_told = False
+    while not is_told:  # a process tells it twenty times a second, and may be over by then
+        stream = ask(engine, "abc", LONG, "1")
+        async for _ in stream:
+            is_told = engine.stats()["kv_cache_usage_perc"] > 0
+            if is_told:
+                break
+        await stream.aclose()
     # The abort runs before the engine's next step; an answer to another request proves it did.
     await last(engine, "x", "2", SamplingParams(max_tokens=1))
     assert engine.stats()["num_requests_running"] == 0
@@ -139,6 +143,8 @@ async def test_a_cancelled_task_frees_its_blocks(engine: EngineClient) -> None:
     task = asyncio.create_task(last(engine, "abc", "1", LONG))
     while engine.stats()["num_requests_running"] == 0:
         await asyncio.sleep(0)
+        if task.done():  # before it was told
+            task = asyncio.create_task(last(engine, "abc", "1", LONG))
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
@@ -147,25 +153,32 @@ async def test_a_cancelled_task_frees_its_blocks(engine: EngineClient) -> None:
 
 
 async def test_cancelled_while_waiting_for_a_place(engine: EngineClient) -> None:
-    tasks = [asyncio.create_task(last(engine, "abc", str(i), LONG)) for i in range(12)]
+    tasks: list[asyncio.Task[RequestOutput]] = []
     while engine.stats()["num_requests_waiting"] < 4:
         await asyncio.sleep(0)
+        if all(task.done() for task in tasks):  # none yet, or before it was told
+            asked = [last(engine, "abc", str(i), LONG) for i in range(12)]
+            tasks = [asyncio.create_task(work) for work in asked]
     for task in tasks:
         task.cancel()
     results = await asyncio.gather(*tasks, return_exceptions=True)
-    assert all(isinstance(result, asyncio.CancelledError) for result in results)
+    kinds = {type(result) for result in results}
+    assert asyncio.CancelledError in kinds <= {asyncio.CancelledError, RequestOutput}
     await last(engine, "x", "after", SamplingParams(max_tokens=1))
     stats = engine.stats()
     assert stats["num_requests_waiting"] == stats["kv_cache_usage_perc"] == 0
 
 
 async def test_abort_ends_the_stream_with_a_reason(engine: EngineClient) -> None:
-    states = []
-    async for output in ask(engine, "abc", LONG, "1"):
-        states.append(output)
-        await engine.abort("1")
-        assert engine.stats()["kv_cache_usage_perc"] == 0
-    assert states[-1].finished
+    for _ in range(20):  # until it comes in the midst, however busy the machine is
+        states = []
+        async for output in ask(engine, "abc", LONG, "1"):
+            states.append(output)
+            await engine.abort("1")
+            assert engine.stats()["kv_cache_usage_perc"] == 0
+        assert states[-1].finished
+        if states[-1].outputs[0].finish_reason == "abort":
+            break
     assert states[-1].outputs[0].finish_reason == "abort"
     await engine.abort("1")
     await engine.abort("never seen")
@@ -254,7 +267,10 @@ async def test_refusals_touch_nobody(engine: EngineClient) -> None:
     assert states[-1].outputs == expected
 
 
-async def test_a_deadline_ends_what_runs_and_drops_what_waits(engine: EngineClient) -> None:
+async def test_a_deadline_ends_what_runs_and_drops_what_waits(
+    engine: EngineClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(proxy, "DEADLINE_GRACE_SECONDS", 60.0)  # the engine ends it, however late
     grown, now = Growth(engine), time.monotonic()
     late = [output async for output in ask(engine, "abc", LONG, "late", deadline=now - 1)]
     assert [len(output.outputs[0].token_ids) for output in late] == [0]
@@ -263,7 +279,6 @@ async def test_a_deadline_ends_what_runs_and_drops_what_waits(engine: EngineClie
     stream = ask(engine, "abc", LONG, "1", deadline=time.monotonic() + 0.05)
     output = [output async for output in stream][-1]
     assert output.outputs[0].finish_reason == "timeout"
-    # It may be told before an engine that is late has ended it; that was before the next answer.
     expected = await last(engine, "abc", "2")
     assert engine.stats()["kv_cache_usage_perc"] == 0
     assert grown("request_success", finished_reason="timeout") == 2
@@ -275,17 +290,22 @@ async def test_a_deadline_ends_what_runs_and_drops_what_waits(engine: EngineClie
 async def test_progress_counts_what_is_pending(engine: EngineClient) -> None:
     assert engine.progress().pending == 0
     assert engine.progress().stalled_seconds == engine.progress().oldest_queue_age == 0
-    stream = ask(engine, "abc", LONG, "1")
-    waiting = [asyncio.create_task(last(engine, "abc", f"w{i}", LONG)) for i in range(9)]
-    await anext(stream)
-    while engine.progress().oldest_queue_age == 0:
-        await asyncio.sleep(0.001)  # the ninth waits for a place
-    assert engine.progress().pending == 10
-    await stream.aclose()
-    for task in waiting:
-        task.cancel()
-    await asyncio.gather(*waiting, return_exceptions=True)
-    assert engine.progress().pending == 0
+    for _ in range(20):  # until none is over when it looks, however busy the machine is
+        stream = ask(engine, "abc", LONG, "1")
+        waiting = [asyncio.create_task(last(engine, "abc", f"w{i}", LONG)) for i in range(9)]
+        await anext(stream)
+        while (seen := engine.progress()).oldest_queue_age == 0:
+            if any(task.done() for task in waiting):
+                break
+            await asyncio.sleep(0.001)  # the ninth waits for a place
+        await stream.aclose()
+        for task in waiting:
+            task.cancel()
+        await asyncio.gather(*waiting, return_exceptions=True)
+        assert engine.progress().pending == 0
+        if seen.pending == 10:
+            break
+    assert seen.pending == 10 and seen.oldest_queue_age > 0
 
 
 async def test_salts_separate_the_prefix_cache(engine: EngineClient) -> None:
@@ -323,11 +343,14 @@ async def test_a_failed_step_ends_streams_and_health_checks_see_it(
 async def test_shutdown_ends_open_requests_and_refuses_new_ones(
     load: Callable[[str], EngineClient], place: str
 ) -> None:
-    engine = load(place)
-    stream = ask(engine, "abc", LONG, "1")
-    await anext(stream)
-    await engine.shutdown()
-    assert [output async for output in stream][-1].outputs[0].finish_reason == "abort"
+    rest: list[RequestOutput] = []
+    while not rest or rest[-1].outputs[0].finish_reason == "length":  # it was over before
+        engine = load(place)
+        stream = ask(engine, "abc", LONG, "1")
+        await anext(stream)
+        await engine.shutdown()
+        rest = [output async for output in stream]
+    assert rest[-1].outputs[0].finish_reason == "abort"
     with pytest.raises(EngineDeadError, match="shut down"):
         await last(engine, "abc", "2")
     await engine.shutdown()

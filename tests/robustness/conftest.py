@@ -123,21 +123,25 @@ class Crowd:
 
     def catch(self, engine: psutil.Process) -> None:
         """Have the engine stand still while all are taken and some compute."""
-        while True:
-            self.wait_until_running()
-            engine.suspend()
-            if not any(map(self._is_answered, self._answers)):
-                return
-            engine.resume()
+        with httpx2.Client(base_url=self.url) as client:
+            while True:
+                self.wait_until_running()
+                engine.suspend()
+                if self._are_pending(client):  # not answered without the client having seen it yet
+                    return
+                engine.resume()
 
     def _is_running(self, client: httpx2.Client) -> bool:
         for number, answer in enumerate(self._answers):
             if self._is_answered(answer):
                 self._answers[number] = self._pool.submit(ask, self.url, self._bodies[number])
-        pending = client.get("/health/progress").json()["pending"]
-        if pending < len(self._answers):
+        if not self._are_pending(client):
             return False
         return server_state.counters(client)["num_requests_running"] > 0
+
+    def _are_pending(self, client: httpx2.Client) -> bool:
+        pending: int = client.get("/health/progress").json()["pending"]
+        return pending >= len(self._answers)
 
     @staticmethod
     def _is_answered(answer: Future[Ending]) -> bool:

@@ -59,6 +59,7 @@ def test_client_half_closes(crowded_server, stream):
     with raw_request(url, LONG | {"stream": stream, "n": 2}) as connection:
         wait_for(lambda: httpx2.get(f"{url}/health/progress").json()["pending"] == 3)
         connection.shutdown(socket.SHUT_WR)
+        wait_for(lambda: httpx2.get(f"{url}/health/progress").json()["pending"] == 2)
         engine.resume()
         wait_for(lambda: ended(url, "abort") == before + 2)
         while connection.recv(1 << 16):

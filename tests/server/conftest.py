@@ -30,6 +30,7 @@ from quire.server.app import create_app
 from quire.server.generation.models import OneModel
 from quire.server.generation.service import Service
 from quire.server.generation.shared import Shared
+from quire.server.http import sse
 from quire.server.lifecycle import Server
 from quire.server.listener import address, bind
 from quire.server.options import ServerOptions
@@ -40,6 +41,15 @@ from tools.random_checkpoint import PRESETS, random_checkpoint
 
 #: Long enough that no test's client is too slow to leave before the answer is complete.
 CONTEXT = 32768
+
+
+@pytest.fixture(autouse=True)
+def headers_with_the_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stream's headers are sent after a while without a token; an error may be later than that.
+
+    On a machine that stands still, that is: tests of refusals ask for the status.
+    """
+    monkeypatch.setattr(sse, "HEADERS_WITHIN_SECONDS", 60.0)
 
 
 @pytest.fixture(scope="session")

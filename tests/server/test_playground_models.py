@@ -177,7 +177,7 @@ def test_two_models_answer_one_prompt_side_by_side(page):
 
 def test_a_model_is_pulled_stopped_and_gone_on_with(page, hub):
     go(page, "models")
-    hub.pause = 0.002
+    hub.pause = 0.01
     page.browser.keys("#pull-name", PULLED + ENTER)
     page.wait_for("left", "#pull-list")
     assert page.run("return document.querySelector('#pull-list progress').value > 0")
@@ -373,11 +373,12 @@ def test_a_phone_shows_answers_below_each_other(page):
         page.set("max_tokens", "4")
         page.browser.keys("#compare-text", "Hi" + ENTER)
         page.browser.wait("document.querySelectorAll('#columns article .foot').length == 2")
+        page.browser.wait("document.querySelector('#compare-stop').hidden")
         boxes = (
-            f"document.querySelector('#{side}-answer').getBoundingClientRect()"
+            f"document.querySelector('#{side}-answer').getBoundingClientRect().toJSON()"
             for side in ("left", "right")
         )
-        left, right = (page.run(f"return {{...{box}.toJSON()}}") for box in boxes)
+        left, right = page.run(f"return [{','.join(boxes)}]")
         assert left["bottom"] <= right["top"] and left["width"] == right["width"]
         assert page.run("return document.documentElement.scrollWidth") == 390
         page.click("Conversations", "header")

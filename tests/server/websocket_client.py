@@ -1,4 +1,4 @@
-"""A WebSocket client over a plain socket; it answers nothing by itself."""
+"""A WebSocket client over a plain socket; it answers pings, and nothing else, by itself."""
 
 from __future__ import annotations
 
@@ -73,7 +73,11 @@ class Client:
         while not self._events:
             data = self.socket.recv(65536)
             self._protocol.receive_data(data or None)
-            self._events += self._protocol.events()
+            for event in self._protocol.events():
+                if isinstance(event, events.Ping):
+                    self.send(event.response())
+                else:
+                    self._events.append(event)
         return self._events.pop(0)
 
     def next_text(self) -> str:

@@ -195,7 +195,7 @@ def test_it():
 
 def test_a_test_that_takes_too_long_says_so_and_others_go_on(run):
     text = """
-@pytest.mark.timeout(1)  # the others have as long as they need
+@pytest.mark.timeout(1, func_only=True)  # the others have as long as they need
 def test_it(): time.sleep(60)
 """
     done, _ = run("-p", "pytest_timeout", a=text, b=MANY)

@@ -179,9 +179,10 @@ def test_what_is_no_answer_is_refused(sent, reason):
 
 
 def test_a_host_that_does_not_exist_or_listen_is_refused():
-    with closing(socket.create_server(("127.0.0.1", 0))) as listener:
-        port = listener.getsockname()[1]
-    with pytest.raises(RequestError, match="cannot be reached"):
-        fetch(f"http://127.0.0.1:{port}/", AllowedHosts([f"127.0.0.1:{port}"]), "x")
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))  # nobody else's, and nobody listens
+        host = f"127.0.0.1:{taken.getsockname()[1]}"
+        with pytest.raises(RequestError, match="cannot be reached"):
+            fetch(f"http://{host}/", AllowedHosts([host]), "x")
     with pytest.raises(RequestError, match="public addresses"):
         fetch("http://nowhere.invalid/", AllowedHosts(["*"]), "x")

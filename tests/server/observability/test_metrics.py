@@ -118,7 +118,8 @@ def test_counts_follow_requests(live):
     }
 
 
-def test_refusals_are_counted(serve, engine):
+def test_refusals_are_counted(serve, engine, monkeypatch):
+    monkeypatch.setattr("quire.server.http.sse.HEADERS_WITHIN_SECONDS", 0.01)  # without a token
     engine.hold_after = 0
     client = serve(max_num_queued_reqs=1)
     with client.stream("POST", "/v1/completions", json={"prompt": "a", "stream": True}):
