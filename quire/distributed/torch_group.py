@@ -7,7 +7,7 @@ formed in the order of ranks, and what fails is a message of one rank, which the
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from datetime import timedelta
 from typing import Any, NoReturn
@@ -51,6 +51,8 @@ class TorchWorld:
         self._torch = _import_torch()
         self.rank, self.size, self.backend = rank, size, backend
         self._dist: Any = self._torch.distributed
+        self._given: list[tuple[int, int, Any]] = []  # rank, bytes and message
+        self._is_lost = False
         if not self._dist.is_available() or not self._dist.is_backend_available(backend):
             raise ConfigError(f"[distributed] torch must have {backend}; it does not.")
         limit = timedelta(seconds=silence)
@@ -78,6 +80,7 @@ class TorchWorld:
 
     def fail(self, rank: int, reason: str) -> None:
         """Tell all ranks which one is lost; they learn it when they wait for others in vain."""
+        self._is_lost = True
         with suppress(RuntimeError):
             if not self._store.check([_LOST_KEY]):
                 self._store.set(_LOST_KEY, f"[group] rank {rank} is lost: {reason}.")
@@ -86,10 +89,15 @@ class TorchWorld:
         """Raise :class:`~quire.core.errors.RankDeadError` where :meth:`fail` was called."""
         with suppress(RuntimeError):
             if self._store.check([_LOST_KEY]):
+                self._is_lost = True
                 raise RankDeadError(self._store.get(_LOST_KEY).decode())
 
     def close(self) -> None:
         """Let all connections go."""
+        if not self._is_lost:
+            with suppress(RankDeadError):
+                self.finish_given()
+        self._given.clear()  # messages keep connections open
         self._commands.close()
         if self._dist.is_initialized():
             self._dist.destroy_process_group()
@@ -124,26 +132,66 @@ class TorchWorld:
         device = "cuda" if self.backend == "nccl" else "cpu"
         return self._torch.tensor([value], dtype=self._torch.uint8, device=device)
 
-    def start(self, sends: dict[int, Any], receives: dict[int, Any], tag: int) -> list[Any]:
+    def exchange_copies(self, sends: dict[int, Any], receives: dict[int, Any]) -> None:
+        """Send tensors that nobody will change, by rank, and take what these ranks send.
+
+        Who waits for a message to a rank that is lost may never be woken: when it is half sent,
+        gloo tells it nothing (``signalException`` in ``tcp/pair.cc`` leaves it out). So only what
+        comes is waited for: a rank that sends has taken what it was sent before.
+        """
+        received, sent = self.start(sends, receives, _COLLECTIVES)
+        self.finish(received)
+        answered = {rank for rank, _ in received}
+        self._given = [one for one in self._given if one[0] not in answered]
+        self._given += [(rank, sends[rank].nbytes, message) for rank, message in sent]
+        if sum(num_bytes for _, num_bytes, _ in self._given) > _MOST_SENT_BYTES:
+            self.finish_given()
+
+    def finish_given(self) -> None:
+        """Wait until all that collectives have sent has left."""
+        given, self._given = self._given, []
+        self.finish([(rank, message) for rank, _, message in given])
+
+    def start(
+        self, sends: dict[int, Any], receives: dict[int, Any], tag: int
+    ) -> tuple[list[Any], list[Any]]:
         """Start messages of tensors, by rank; those without elements are none.
 
         Returns:
-            ``(rank, message)``, to be waited for.
+            ``(rank, message)`` of those that come, and of those that are sent.
         """
-        operations, ranks = [], []
-        for call, tensors in ((self._dist.isend, sends), (self._dist.irecv, receives)):
-            for rank, tensor in tensors.items():
-                if tensor.numel():
-                    operations.append(self._dist.P2POp(call, tensor, rank, tag=tag))
-                    ranks.append(rank)
-        if not operations:
-            return []
+        calls = ((self._dist.isend, sends), (self._dist.irecv, receives))
+        if self.backend == "nccl":
+            return self._start_together(calls), []
+        sent, received = (
+            [
+                (rank, self._start_one(call, tensor, rank, tag))
+                for rank, tensor in tensors.items()
+                if tensor.numel()
+            ]
+            for call, tensors in calls
+        )
+        return received, sent
+
+    def _start_one(self, call: Any, tensor: Any, rank: int, tag: int) -> Any:
         try:
-            works = self._dist.batch_isend_irecv(operations)
+            return call(tensor, rank, tag=tag)
         except RuntimeError as error:
-            self._lose(ranks[0], error)
-        # NCCL makes one work of all.
-        return list(zip(ranks, works, strict=len(works) == len(ranks)))
+            self._lose(rank, error)
+
+    def _start_together(self, calls: Iterable[tuple[Any, dict[int, Any]]]) -> list[Any]:
+        """Start messages that NCCL makes one work of: alone, each would wait for its other end."""
+        operations = [
+            self._dist.P2POp(call, tensor, rank)
+            for call, tensors in calls
+            for rank, tensor in tensors.items()
+            if tensor.numel()
+        ]
+        try:
+            works = self._dist.batch_isend_irecv(operations) if operations else []
+        except RuntimeError as error:
+            self._lose(operations[0].peer, error)
+        return [(operations[0].peer, work) for work in works]
 
     def finish(self, messages: Sequence[Any]) -> None:
         """Wait until messages have come and gone."""
@@ -173,12 +221,11 @@ class TorchGroup:
     def _exchange(self, sends: Sequence[Array], receives: Sequence[Array]) -> None:
         """Send each rank an array and write what it sends; the own ones are left alone."""
         tensor, others = self._world.tensor, [i for i in range(self.size) if i != self.rank]
-        self._world.finish(
-            self._world.start(
-                {self._ranks[i]: tensor(sends[i]) for i in others},
-                {self._ranks[i]: tensor(receives[i]) for i in others},
-                _COLLECTIVES,
-            )
+        copies = {id(sends[i]): sends[i] for i in others}  # most are the same
+        copies = {key: tensor(x).clone() for key, x in copies.items()}
+        self._world.exchange_copies(
+            {self._ranks[i]: copies[id(sends[i])] for i in others},
+            {self._ranks[i]: tensor(receives[i]) for i in others},
         )
 
     def _gather(self, x: Array) -> list[Array]:
@@ -246,17 +293,19 @@ class TorchGroup:
         while self._sent and all(work.is_completed() for _, work in self._sent[0][2]):
             self._finish_oldest()
         copied = self._world.tensor(x).clone()
-        works = self._world.start({self._ranks[rank]: copied}, {}, _MESSAGES)
-        self._sent.append((x.nbytes, copied, works))
+        _, sent = self._world.start({self._ranks[rank]: copied}, {}, _MESSAGES)
+        self._sent.append((x.nbytes, copied, sent))
         self._sent_bytes += x.nbytes
 
     def recv(self, x: Array, rank: int) -> Array:
         target = {self._ranks[rank]: self._world.tensor(x)}
-        self._world.finish(self._world.start({}, target, _MESSAGES))
+        received, _ = self._world.start({}, target, _MESSAGES)
+        self._world.finish(received)
         return x
 
     def barrier(self) -> None:
         self._gather(self._world.number(True))
+        self._world.finish_given()
 
     def close(self) -> None:
         while self._sent:

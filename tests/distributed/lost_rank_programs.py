@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import time
 
 import numpy as np
@@ -36,6 +38,21 @@ def wait_for_the_last(world: World) -> None:
             group.all_reduce(x)
         else:
             group.recv(x, group.size - 1)
+    except RankDeadError as error:
+        print(error)
+
+
+def send_half(world: World) -> None:
+    """Rank 0 reduces with a rank that stands still when it has taken a part of what is sent."""
+    group, x = world.group, np.ones(1 << 24, np.float32)
+    group.barrier()
+    print("sending", flush=True)
+    if group.rank == 1:
+        kept = world.torch.start({}, {0: world.torch.tensor(x)}, 0)
+        os.kill(os.getpid(), signal.SIGSTOP)
+        assert kept
+    try:
+        group.all_reduce(x)
     except RankDeadError as error:
         print(error)
 

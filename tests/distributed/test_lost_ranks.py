@@ -93,6 +93,17 @@ def test_a_killed_rank_of_torch_s_is_named(victim: int) -> None:
             assert ends[rank].startswith(f"[group] rank {victim} is lost"), ends
 
 
+def test_who_has_sent_half_a_message_to_a_lost_rank_of_torch_s_learns_it() -> None:
+    """Gloo wakes nobody who waits for that."""
+    pytest.importorskip("torch")
+    with Ranks(f"{PROGRAMS}:send_half", free_ports(), 2) as ranks:
+        assert ranks.lines() == ["sending"] * 2
+        time.sleep(0.5)  # it has by then
+        ranks.processes[1].kill()
+        told, _ = ranks.processes[0].communicate(timeout=SOON_SECONDS)
+        assert told.startswith("[group] rank 1 is lost")
+
+
 def test_a_rank_that_does_not_come_to_torch_s_world() -> None:
     pytest.importorskip("torch")
     with Ranks(f"{PROGRAMS}:compute", free_ports(), 2, silence=1.0, absent=[1]) as ranks:
