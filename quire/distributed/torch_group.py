@@ -133,7 +133,7 @@ class TorchWorld:
         return self._torch.tensor([value], dtype=self._torch.uint8, device=device)
 
     def exchange_copies(self, sends: dict[int, Any], receives: dict[int, Any]) -> None:
-        """Send tensors that nobody will change, by rank, and take what these ranks send.
+        """Send tensors that stay as they are, by rank, and take what these ranks send.
 
         Who waits for a message to a rank that is lost may never be woken: when it is half sent,
         gloo tells it nothing (``signalException`` in ``tcp/pair.cc`` leaves it out). So only what

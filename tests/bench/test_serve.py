@@ -59,7 +59,7 @@ def test_refusals_are_failures_with_words(server, bench):
 
 def test_no_server_is_one_line(bench):
     with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))  # nobody else's, and nobody listens
+        taken.bind(("127.0.0.1", 0))  # kept, and without a listener
         done = bench("--port", str(taken.getsockname()[1]))
     assert done.returncode == 1 and done.stdout == ""
     assert done.stderr.startswith("quire: [bench] ") and done.stderr.count("\n") == 1

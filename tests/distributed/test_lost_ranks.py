@@ -94,7 +94,7 @@ def test_a_killed_rank_of_torch_s_is_named(victim: int) -> None:
 
 
 def test_who_has_sent_half_a_message_to_a_lost_rank_of_torch_s_learns_it() -> None:
-    """Gloo wakes nobody who waits for that."""
+    """Gloo does not wake a thread that waits for that."""
     pytest.importorskip("torch")
     with Ranks(f"{PROGRAMS}:send_half", free_ports(), 2) as ranks:
         assert ranks.lines() == ["sending"] * 2

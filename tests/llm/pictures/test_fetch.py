@@ -180,7 +180,7 @@ def test_what_is_no_answer_is_refused(sent, reason):
 
 def test_a_host_that_does_not_exist_or_listen_is_refused():
     with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))  # nobody else's, and nobody listens
+        taken.bind(("127.0.0.1", 0))  # kept, and without a listener
         host = f"127.0.0.1:{taken.getsockname()[1]}"
         with pytest.raises(RequestError, match="cannot be reached"):
             fetch(f"http://{host}/", AllowedHosts([host]), "x")
