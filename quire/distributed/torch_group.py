@@ -89,7 +89,6 @@ class TorchWorld:
         """Raise :class:`~quire.core.errors.RankDeadError` where :meth:`fail` was called."""
         with suppress(RuntimeError):
             if self._store.check([_LOST_KEY]):
-                self._is_lost = True
                 raise RankDeadError(self._store.get(_LOST_KEY).decode())
 
     def close(self) -> None:
@@ -203,6 +202,7 @@ class TorchWorld:
 
     def _lose(self, rank: int, error: RuntimeError) -> NoReturn:
         """Name the rank that was lost first: others end because of it."""
+        self._is_lost = True
         self.check()
         self.fail(rank, _first_line(error))
         raise RankDeadError(f"[group] rank {rank} is lost: {_first_line(error)}.") from None

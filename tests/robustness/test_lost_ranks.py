@@ -122,7 +122,7 @@ def seconds_without_core(process: psutil.Process) -> float:
 
 
 def has_ended(process: psutil.Process) -> bool:
-    """Tell whether it is at most an entry that nobody has fetched the end of."""
+    """Tell whether a process has ended, its exit code fetched or not."""
     try:
         return process.status() == psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
