@@ -159,8 +159,9 @@ def send(url: str, bodies: Sequence[dict[str, Any]], engine: psutil.Process) -> 
             stands still while metrics are read.
 
     Returns:
-        Counts of the answers by status, of the engine's work, the greatest of what scrapes saw,
-        which alerts of ``deploy/`` were true then, and in ``wrong`` what must not be.
+        Counts of the answers by status, of the engine's work, the greatest of what scrapes saw, how
+        many looked while requests ran and none had ended, which alerts of ``deploy/`` were true
+        then, and in ``wrong`` what must not be.
     """
     seen = Seen()
     with httpx2.Client(base_url=url, timeout=60) as client:
@@ -180,6 +181,11 @@ def send(url: str, bodies: Sequence[dict[str, Any]], engine: psutil.Process) -> 
     delta = {name: value - before.get(name, 0.0) for name, value in after.items()}
     computed, again = delta["num_computed_tokens"], delta["preemption_recomputed_tokens"]
     moments = [*seen.scrapes, after]
+    num_before = server_state.num_ended(before)
+
+    def is_early(now: dict[str, float]) -> bool:
+        return now["num_requests_running"] > 0 and server_state.num_ended(now) == num_before
+
     rules = {name: alerts.load(name) for name in ALERTS}
     fired = [name for name, rule in rules.items() if any(rule(before, now) for now in moments)]
     rest = [name for name, rule in rules.items() if rule(before, before)]
@@ -195,6 +201,7 @@ def send(url: str, bodies: Sequence[dict[str, Any]], engine: psutil.Process) -> 
         "peak_kv_usage": round(max(now["kv_cache_usage_perc"] for now in moments), 4),
         "peak_running": max(now["num_requests_running"] for now in moments),
         "peak_waiting": max(now["num_requests_waiting"] for now in moments),
+        "early_looks": sum(map(is_early, seen.scrapes)),
         "alerts": fired,
         "alerts_at_rest": rest,
         "seconds": round(seconds, 2),

@@ -54,7 +54,7 @@ def test_from_start_to_end(start, arguments):
     )
     url = process.wait_ready()
     assert url.startswith("http://127.0.0.1:")
-    assert "memory: weights" in process.stderr, "the memory plan"
+    wait_for(lambda: "memory: weights" in process.stderr)  # the memory plan
     with openai.OpenAI(base_url=f"{url}/v1", api_key="k", max_retries=0) as client:
         with pytest.raises(openai.AuthenticationError):
             client.with_options(api_key="wrong").models.list()

@@ -337,7 +337,7 @@ def environment(served, tmp_path):
 
 
 def test_a_pull_that_was_killed_leaves_nothing_half_visible(served, tmp_path):
-    served.pause = 0.005
+    served.pause = 0.02
     process = Preforked(command("pull", MODEL), env=environment(served, tmp_path))
     try:
         deadline = time.monotonic() + 60

@@ -147,7 +147,7 @@ def test_an_engine_that_stands_still_is_not_ready_long_before_it_is_replaced(sta
     crowd = Crowd(url, [SHORT])
     wait_for(lambda: not is_ready(url))
     assert httpx2.get(f"{url}/health/live").status_code == 200
-    assert "--ready-timeout 1" in httpx2.get(f"{url}/health/ready").text
+    wait_for(lambda: "--ready-timeout 1" in httpx2.get(f"{url}/health/ready").text)
     engine.resume()
     wait_for(lambda: is_ready(url))
     assert [ending.reason for ending in crowd.endings()] == ["length"]

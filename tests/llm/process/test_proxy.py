@@ -246,11 +246,12 @@ async def test_no_counter_falls_over_a_restart(create: Callable[..., EngineProxy
     pid = engine.pid
     assert pid is not None
     assert seen[0].keys() == names
-    pid, endings = await hurt(engine, 3, signal.SIGKILL)
-    assert "EngineDeadError" in endings  # all, unless the machine stalled the test
-    while engine.pid in (None, pid):
-        seen.append(engine.stats())
-        await asyncio.sleep(0.005)
+    endings: list[str] = []
+    while "EngineDeadError" not in endings:  # at once, unless the machine stalled the test
+        pid, endings = await hurt(engine, 3, signal.SIGKILL)
+        while engine.pid in (None, pid):
+            seen.append(engine.stats())
+            await asyncio.sleep(0.005)
     assert seen[-1]["num_requests_running"] == seen[-1]["kv_cache_usage_perc"] == 0
     await ending(engine, "2", GREEDY)
     seen.append(engine.stats())
@@ -290,18 +291,19 @@ async def test_no_progress_is_ended_with_stacks_in_the_log(
 ) -> None:
     engine = create(watchdog_timeout=5.0)
     await asyncio.sleep(5.5)  # idle is not stuck
-    pid, endings = 0, ["length"]
-    while "length" in endings:
+    pid, endings, log = 0, ["length"], ""
+    # A dump that pauses for half a second is taken for whole: its last thread may be missing.
+    while "length" in endings or "engine_loop.py" not in log:
         if pid:
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         await wait_until_serving(engine, pid)
         pid, endings = await hurt(engine, 3, signal.SIGSTOP)
+        log = "".join(record.getMessage() for record in quire_log)
     assert endings == ["EngineDeadError"] * 3
     await wait_until_serving(engine, pid)
     assert not psutil.pid_exists(pid)
-    log = "".join(record.getMessage() for record in quire_log)
-    assert "most recent call first" in log and "engine_loop.py" in log
+    assert "most recent call first" in log
     before = engine.stats()["num_sequences_added"]
     assert await ending(engine, "after", GREEDY) == "length"
     assert engine.stats()["num_sequences_added"] == before + 1, "none of the three is run again"
@@ -310,7 +312,7 @@ async def test_no_progress_is_ended_with_stacks_in_the_log(
 def test_a_pause_of_the_whole_machine_is_no_stuck_engine(folder: Path, device: str) -> None:
     """A watchdog that only looked at the clock ended every request after a pause of both."""
     code = (
-        "import asyncio, sys; from quire.core.config import EngineConfig; "
+        "import asyncio, os, signal, sys; from quire.core.config import EngineConfig; "
         "from quire.core.request import EngineRequest; "
         "from quire.core.sampling_params import SamplingParams; "
         "from quire.llm.process.proxy import EngineProxy\n"
@@ -321,7 +323,10 @@ def test_a_pause_of_the_whole_machine_is_no_stuck_engine(folder: Path, device: s
         "    params = SamplingParams(temperature=0.0, max_tokens=2000, ignore_eos=True)\n"
         "    print(engine.pid, flush=True)\n"
         "    async for output in engine.generate(EngineRequest('1', [1, 2, 3], params)):\n"
-        "        print(output.outputs[0].finish_reason, flush=True)\n"
+        "        if len(output.outputs[0].token_ids) == 1:\n"
+        "            for pid in (engine.pid, os.getpid()):\n"
+        "                os.kill(pid, signal.SIGSTOP)\n"
+        "    print(output.outputs[0].finish_reason, flush=True)\n"
         "    print(engine.num_restarts, flush=True)\n"
         "    await engine.shutdown()\n"
         "asyncio.run(main())"
@@ -333,14 +338,13 @@ def test_a_pause_of_the_whole_machine_is_no_stuck_engine(folder: Path, device: s
     with server:
         assert server.stdout is not None
         engine = psutil.Process(int(server.stdout.readline()))
-        assert server.stdout.readline() == "None\n"
-        server.send_signal(signal.SIGSTOP)  # first: it would see the other stand still
-        engine.suspend()
+        while psutil.Process(server.pid).status() != psutil.STATUS_STOPPED:
+            time.sleep(0.01)
         time.sleep(5.5)  # longer than its patience
         server.send_signal(signal.SIGCONT)
         time.sleep(0.5)  # the watchdog looks twice
         engine.resume()
-        *_, reason, num_restarts = server.stdout.read().split()
+        reason, num_restarts = server.stdout.read().split()
     assert (reason, num_restarts, server.returncode) == ("length", "0", 0)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -53,7 +54,8 @@ async def test_answers_are_those_of_one_engine_before_a_kill_and_after(
         engines = server.engines()
         assert len(engines) == 2
         long = asyncio.create_task(ask_all(server, temperature=0, max_tokens=1500))
-        while not total(server.address, "quire:num_requests_running", engine="1"):
+        running = partial(total, server.address, "quire:num_requests_running", engine="1")
+        while not (running() or long.done()):
             await asyncio.sleep(0.05)
         engines[1].kill()
         assert {one for one in await long if isinstance(one, str)} <= {"ServiceUnavailableError"}

@@ -117,11 +117,15 @@ async def test_answers_are_those_of_one_engine(expected: list[Any], site: str) -
         arguments = [*MODEL, *ADAPTERS, *flags]
         server = stack.enter_context(start_server(arguments, PYTHONPATH=PATIENT))
         async with connect(server) as client:
-            streams = [await begin_stream(client) for _ in range(2)]
-            _, num_cached = await ask(client, "sql", f"First. {LONG}")
-            if site.startswith("roles"):
-                assert num_cached or "TCP" in site, "an adapter's prompt is computed apart, too"
-                assert total(server.address, "quire:prefill_requests_total", place="apart") == 1
+            for number in range(20):
+                streams = [await begin_stream(client) for _ in range(2)]
+                _, num_cached = await ask(client, "sql", f"{number}. {LONG}")
+                is_apart = total(server.address, "quire:prefill_requests_total", place="apart") == 1
+                if is_apart or site == "ranks":
+                    break
+                # The streams had ended before the prompt came: it held nobody up.
+            if site != "ranks":
+                assert is_apart and (num_cached or "TCP" in site), "an adapter's prompt, too"
             assert await ask_all(client) == expected
             for stream in streams:
                 await stream.close()

@@ -170,16 +170,19 @@ async def test_aborts_in_the_midst_leave_the_others_their_bits(
 ) -> None:
     folder = checkpoint("tiny-mixtral")
     engine = await create(folder)
-    long = [
-        asyncio.create_task(answer(engine, prompt, LONG, f"long-{number}"))
-        for number, prompt in enumerate(PROMPTS)
-    ]
-    asked = asyncio.create_task(answers(engine))
-    await asyncio.sleep(0.05)
-    for number in range(len(PROMPTS)):
-        await engine.abort(f"long-{number}")
-    assert await asked == expect(folder)
-    assert [one[0][2] for one in await asyncio.gather(*long)] == ["abort"] * len(PROMPTS)
+    endings = ["length"]
+    while "length" in endings:  # at once, unless the machine stalled the test
+        long = [
+            asyncio.create_task(answer(engine, prompt, LONG, f"long-{number}"))
+            for number, prompt in enumerate(PROMPTS)
+        ]
+        asked = asyncio.create_task(answers(engine))
+        await asyncio.sleep(0.05)
+        for number in range(len(PROMPTS)):
+            await engine.abort(f"long-{number}")
+        assert await asked == expect(folder)
+        endings = [one[0][2] for one in await asyncio.gather(*long)]
+    assert endings == ["abort"] * len(PROMPTS)
 
 
 @pytest.mark.parametrize("is_busy", [True, False], ids=["busy", "idle"])
@@ -188,21 +191,28 @@ async def test_a_killed_engine_is_named_and_all_serve_again(
 ) -> None:
     folder = checkpoint("tiny-mixtral")
     engine = await create(folder)
-    each = [Growth(one) for one in engine.engines]
-    works = [
-        asyncio.create_task(answer(engine, PROMPTS[number], LONG, f"r{number}"))
-        for number in range(4 if is_busy else 0)
-    ]
-    while is_busy and not all(grown("generation_tokens") > 4 for grown in each):
-        await asyncio.sleep(0.01)
-    pids = [one.pid for one in engine.engines]
-    assert pids[1] is not None
-    os.kill(pids[1], signal.SIGKILL)
-    told = [str(error) for error in await asyncio.gather(*works)]
-    if is_busy:
-        assert any("[experts] engine 1, which has experts 2 to 3, is gone" in one for one in told)
-    while any(one.pid is None or one.pid in pids for one in engine.engines):
-        await asyncio.sleep(0.05)
+    told: list[str] = []
+    while not told:  # at once, unless the machine stalled the test
+        each = [Growth(one) for one in engine.engines]
+        works = [
+            asyncio.create_task(answer(engine, PROMPTS[number], LONG, f"r{number}"))
+            for number in range(4 if is_busy else 0)
+        ]
+        while not all(grown("generation_tokens") > 4 for grown in each):
+            if all(work.done() for work in works):
+                break
+            await asyncio.sleep(0.01)
+        pids = [one.pid for one in engine.engines]
+        assert pids[1] is not None
+        os.kill(pids[1], signal.SIGKILL)
+        endings = await asyncio.gather(*works)
+        told = [str(one) for one in endings if isinstance(one, Exception)]
+        while any(one.pid is None or one.pid in pids for one in engine.engines):
+            await asyncio.sleep(0.05)
+        if not is_busy:
+            break
+    gone = "[experts] engine 1, which has experts 2 to 3, is gone"
+    assert any(gone in one for one in told) or not is_busy
     # More than once where the other, still about to go, was met again.
     assert all(grown("engine_restarts") >= 1 for grown in each)
     found = await answers(engine)

@@ -14,6 +14,7 @@ from quire.core.errors import CapacityError, ModelLoadError
 from quire.server.generation.shared import Shared
 from quire.server.http.errors import ApiError
 from quire.server.options import ServerOptions
+from quire.server.registry import model_table
 from quire.server.registry.engines import RegisteredEngine
 from quire.server.registry.model_registry import ModelRegistry, RegisteredModel
 from quire.server.registry.model_table import Entry, ModelTable
@@ -216,8 +217,9 @@ async def test_a_client_that_leaves_waits_no_longer(registry):
     await models.end_requests()
 
 
-async def test_a_model_that_cannot_be_loaded_harms_no_other(registry, caplog):
+async def test_a_model_that_cannot_be_loaded_harms_no_other(registry, caplog, monkeypatch):
     """Clients were told in which folder of the server it lies, too."""
+    monkeypatch.setattr(model_table, "RETRY_SECONDS", 60.0)
     models, loads = registry(100, a=50, b=50)
     loads.broken.add("a")
     with pytest.raises(CapacityError, match=r"a cannot be loaded: \[load\] a is broken"):
