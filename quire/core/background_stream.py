@@ -21,7 +21,7 @@ from typing import TextIO
 MAX_WAITING = 1 << 20
 #: Written at once, in bytes, about.
 WRITE_BYTES = 1 << 16
-#: For what waits when the process ends.
+#: For what waits when the process ends and the reader takes nothing.
 FLUSH_SECONDS = 1.0
 
 
@@ -91,11 +91,14 @@ class BackgroundStream(io.TextIOBase):
         """Return at once: the thread writes as fast as the reader reads."""
 
     def wait_written(self, seconds: float) -> None:
-        """Wait until nothing waits, but not for longer than that."""
+        """Wait until nothing waits, but not for longer than that for one who reads nothing."""
         end = time.monotonic() + seconds
         with self._changed:
-            while (self._texts or self._busy) and time.monotonic() < end:
-                self._changed.wait(max(0.0, end - time.monotonic()))
+            while self._texts or self._busy:
+                left = end - time.monotonic()
+                if left <= 0 and not select.select([], [self._descriptor], [], 0)[1]:
+                    return
+                self._changed.wait(max(left, 0.05))
 
     def _run(self) -> None:
         while True:
@@ -136,7 +139,7 @@ class BackgroundStream(io.TextIOBase):
 def use_background_stderr() -> None:
     """Have ``sys.stderr`` never wait, in a process that must not; a second call does nothing.
 
-    What waits when the process ends is written within a second, or lost.
+    What waits when the process ends is written then; lost is what has had no reader for a second.
     """
     stream: TextIO | BackgroundStream = sys.stderr
     if isinstance(stream, BackgroundStream):
@@ -151,9 +154,10 @@ def use_background_stderr() -> None:
 
 
 def wait_until_logged() -> None:
-    """Wait until stderr has what was written to it, :data:`FLUSH_SECONDS` at most.
+    """Wait until stderr has what was written to it.
 
-    For a process that may be killed next.
+    At most :data:`FLUSH_SECONDS` for a reader that reads nothing. For a process that may be killed
+    next.
     """
     stream = sys.stderr
     if isinstance(stream, BackgroundStream):

@@ -58,6 +58,19 @@ def test_a_pipe_that_nobody_reads_stops_nobody():
     assert found[0].endswith("after\n")
 
 
+def test_a_thread_that_comes_late_loses_nothing(monkeypatch):
+    reader, writer = os.pipe()
+    stream = BackgroundStream(writer)
+    write, late = os.write, threading.Event()
+    monkeypatch.setattr(os, "write", lambda *some: write(*some) if late.wait(60) else 0)
+    threading.Timer(0.3, late.set).start()
+    stream.write("the last line\n")
+    stream.wait_written(0.05)
+    os.close(writer)
+    assert read_all(reader) == "the last line\n"
+    os.close(reader)
+
+
 def test_a_reader_that_is_gone_is_no_error():
     reader, writer = os.pipe()
     os.close(reader)
