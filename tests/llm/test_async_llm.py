@@ -324,12 +324,16 @@ async def test_salts_separate_the_prefix_cache(engine: EngineClient) -> None:
 async def test_a_failed_step_ends_streams_and_health_checks_see_it(
     folder: Path, device: str, small: dict[str, Any]
 ) -> None:
-    engine = AsyncLLM(str(folder), device=device, **small)
-    engine.check_health()
-    stream = ask(engine, "abc", LONG, "1")
-    await anext(stream)
-    engine._engine.executor.shutdown()
-    final = [output async for output in stream][-1]
+    while True:
+        engine = AsyncLLM(str(folder), device=device, **small)
+        engine.check_health()
+        stream = ask(engine, "abc", LONG, "1")
+        await anext(stream)
+        engine._engine.executor.shutdown()
+        final = [output async for output in stream][-1]
+        if final.outputs[0].finish_reason != "length":
+            break
+        await engine.shutdown()  # the machine stalled the test: it was over before
     assert final.outputs[0].finish_reason == "error"
     assert "submit after shutdown" in (final.error or "")
     with pytest.raises(EngineDeadError):

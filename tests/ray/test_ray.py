@@ -28,6 +28,8 @@ BODY: dict[str, Any] = {"prompt": "Once", "max_tokens": 300, "ignore_eos": True,
 MODEL = ["quire-tiny", "--threads", "1", "--memory", "200MiB", "--max-num-seqs", "4"]
 #: Within which the service must be healthy again.
 HEALTHY_SECONDS = 20.0
+#: Of the log, each time that an engine is lost.
+LOSS = "It is started again in"
 HERE = re.compile(r"rank 1 on \S+ \(process (\d+)\) is here")
 
 
@@ -80,6 +82,7 @@ def survive(
     expected: str,
 ) -> float:
     """Kill under load; return the seconds until requests are answered again."""
+    num_losses = server.stderr.count(LOSS)
     crowd = Crowd(server.address, [BODY] * 8)
     crowd.wait_until_running()
     kill(server, cluster)
@@ -89,7 +92,7 @@ def survive(
             assert (ending.text, ending.reason) == (expected, "length")
         else:
             assert ending.error["code"] == 503 and "rank 1" in ending.error["message"], ending
-    wait_for(lambda: not is_ready(server.address), 10)
+    wait_for(lambda: server.stderr.count(LOSS) > num_losses, 10)
     wait_for(lambda: is_ready(server.address), HEALTHY_SECONDS)
     assert ask(server.address, BODY).text == expected
     return time.monotonic() - killed

@@ -127,7 +127,7 @@ class Crowd:
             while True:
                 self.wait_until_running()
                 engine.suspend()
-                if self._are_pending(client):  # not answered without the client having seen it yet
+                if self._stay_pending(client):  # not answered without the client having seen it yet
                     return
                 engine.resume()
 
@@ -142,6 +142,14 @@ class Crowd:
     def _are_pending(self, client: httpx2.Client) -> bool:
         pending: int = client.get("/health/progress").json()["pending"]
         return pending >= len(self._answers)
+
+    def _stay_pending(self, client: httpx2.Client) -> bool:
+        """Whether they are when the server has read what the engine had sent before."""
+        for _ in range(4):
+            if not self._are_pending(client):
+                return False
+            time.sleep(0.05)
+        return True
 
     @staticmethod
     def _is_answered(answer: Future[Ending]) -> bool:

@@ -248,7 +248,8 @@ async def test_no_counter_falls_over_a_restart(create: Callable[..., EngineProxy
     assert seen[0].keys() == names
     endings: list[str] = []
     while "EngineDeadError" not in endings:  # at once, unless the machine stalled the test
-        pid, endings = await hurt(engine, 3, signal.SIGKILL)
+        pid, told = await hurt(engine, 3, signal.SIGKILL)
+        endings += told
         while engine.pid in (None, pid):
             seen.append(engine.stats())
             await asyncio.sleep(0.005)
@@ -322,10 +323,10 @@ def test_a_pause_of_the_whole_machine_is_no_stuck_engine(folder: Path, device: s
         "    engine = EngineProxy(config, watchdog_timeout=5.0)\n"
         "    params = SamplingParams(temperature=0.0, max_tokens=2000, ignore_eos=True)\n"
         "    print(engine.pid, flush=True)\n"
+        "    both = [engine.pid, os.getpid()]\n"
         "    async for output in engine.generate(EngineRequest('1', [1, 2, 3], params)):\n"
-        "        if len(output.outputs[0].token_ids) == 1:\n"
-        "            for pid in (engine.pid, os.getpid()):\n"
-        "                os.kill(pid, signal.SIGSTOP)\n"
+        "        while both:\n"
+        "            os.kill(both.pop(0), signal.SIGSTOP)\n"
         "    print(output.outputs[0].finish_reason, flush=True)\n"
         "    print(engine.num_restarts, flush=True)\n"
         "    await engine.shutdown()\n"

@@ -192,7 +192,8 @@ async def test_a_killed_engine_is_named_and_all_serve_again(
     folder = checkpoint("tiny-mixtral")
     engine = await create(folder)
     told: list[str] = []
-    while not told:  # at once, unless the machine stalled the test
+    gone = "[experts] engine 1, which has experts 2 to 3, is gone"
+    while not any(gone in one for one in told):  # at once, unless the machine stalled the test
         each = [Growth(one) for one in engine.engines]
         works = [
             asyncio.create_task(answer(engine, PROMPTS[number], LONG, f"r{number}"))
@@ -211,8 +212,6 @@ async def test_a_killed_engine_is_named_and_all_serve_again(
             await asyncio.sleep(0.05)
         if not is_busy:
             break
-    gone = "[experts] engine 1, which has experts 2 to 3, is gone"
-    assert any(gone in one for one in told) or not is_busy
     # More than once where the other, still about to go, was met again.
     assert all(grown("engine_restarts") >= 1 for grown in each)
     found = await answers(engine)
