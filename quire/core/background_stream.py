@@ -91,7 +91,7 @@ class BackgroundStream(io.TextIOBase):
         """Return at once: the thread writes as fast as the reader reads."""
 
     def wait_written(self, seconds: float) -> None:
-        """Wait until nothing waits, but not for longer than that for one who reads nothing."""
+        """Wait until nothing waits, but no longer than that where the reader takes nothing."""
         end = time.monotonic() + seconds
         with self._changed:
             while self._texts or self._busy:

@@ -38,7 +38,7 @@ def written(llm: LLM) -> None:
 
 
 def contents(paths: Iterable[Path]) -> Iterator[tuple[Path, bytes]]:
-    """Yield the files that are there: whoever reads a damaged one ahead may remove it meanwhile."""
+    """Yield the files that are there: one read ahead and damaged is removed meanwhile."""
     for path in paths:
         with suppress(FileNotFoundError):
             yield path, path.read_bytes()

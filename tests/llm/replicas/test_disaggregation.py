@@ -6,7 +6,6 @@ import asyncio
 import os
 import random
 import signal
-import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -168,10 +167,9 @@ async def test_tokens_are_those_of_one_engine(
     loaded = partial(grown, "prompt_tokens_by_source", source="external_kv_transfer")
     if "transport" not in settings:
         assert loaded() == 16 * (4 * 31 - 18), "all but a prefix that was there"
-    end, seed = time.monotonic() + 120, 10
+    seed = 10
     while not (grown("kv_offload_store_bytes", tier="transfer") and loaded()):
         # An engine that once was slow to answer is left alone for up to 30 s.
-        assert time.monotonic() < end, "no block comes"
         await answer(engine, f"more {seed}", prompt(seed))
         seed += 1
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -110,9 +109,7 @@ async def test_a_killed_engine_costs_no_request_that_had_no_output(
         num_lost = ended.count("EngineDeadError")
         whole = [output for output in ended if output != "EngineDeadError"]
         assert all(len(output.outputs[0].token_ids) == LONG_TOKENS for output in whole)
-        start = time.monotonic()
         while victim.pid is None:
-            assert time.monotonic() - start < 60
             await asyncio.sleep(0.05)
         if num_lost:  # else all had ended before the kill
             break

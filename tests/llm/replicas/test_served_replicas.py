@@ -123,7 +123,7 @@ async def test_answers_are_those_of_one_engine(expected: list[Any], site: str) -
                 is_apart = total(server.address, "quire:prefill_requests_total", place="apart") == 1
                 if is_apart or site == "ranks":
                     break
-                # The streams had ended before the prompt came: it held nobody up.
+                # The streams had ended before the prompt came: nothing was held up.
             if site != "ranks":
                 assert is_apart and (num_cached or "TCP" in site), "an adapter's prompt, too"
             assert await ask_all(client) == expected
