@@ -104,20 +104,16 @@ class KVCacheManager:
     @property
     def num_references(self) -> int:
         """Entries of the block tables; a block that n tables share counts n times."""
-        return sum(len(t.block_ids) - t.num_unseen for t in self._copy_of_tables())
+        return sum(len(t.block_ids) - t.num_unseen for t in self._tables.values())
 
     @property
     def fragmentation(self) -> float:
         """Part of the tables' slots that holds no token, 0 to 1; shared blocks count each time."""
-        tables = self._copy_of_tables()
+        tables = self._tables.values()
         given_back = sum(table.num_unseen for table in tables) * self.block_size
         reserved = sum(len(table.block_ids) for table in tables) * self.block_size - given_back
         used = sum(table.num_slots_used for table in tables) - given_back
         return SlotUse(reserved, used).fragmentation
-
-    def _copy_of_tables(self) -> list[BlockTable]:
-        # Made at once: counters are read from other threads while steps go on.
-        return list(self._tables.values())
 
     def block_ids(self, request: Request) -> list[int]:
         """Return the request's block table (a copy); empty when it holds nothing."""

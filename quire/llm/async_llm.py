@@ -26,6 +26,7 @@ from quire.core.model_config import ModelConfig
 from quire.core.outputs import RequestOutput
 from quire.core.request import EngineRequest
 from quire.core.sampling_params import SamplingParams
+from quire.llm.counter_pace import CounterPace
 from quire.llm.engine_args import EngineArgs
 from quire.llm.engine_client import EngineProgress, Prompt
 from quire.llm.output_streams import OutputStreams
@@ -77,6 +78,8 @@ class AsyncLLM:
         self.default_sampling_params: dict[str, Any] = self._engine.default_sampling_params
         self._streams = OutputStreams()
         self._step_time = time.monotonic()
+        self._pace = CounterPace(self._engine.stats)
+        self._stats = self._engine.stats()  # as told last
         self._coming: dict[str, EngineRequest] = {}  # not in the engine yet
         self._commands: SimpleQueue[tuple[Command, Future[Any]]] = SimpleQueue()
         self._closed = False  # no command is taken any more
@@ -154,8 +157,8 @@ class AsyncLLM:
         return EngineProgress.measure(self._streams, self._step_time)
 
     def stats(self) -> Samples:
-        """Return counters and gauges by metric stem."""
-        return self._engine.stats()
+        """Return counters and gauges by metric stem, as they were after one of the last steps."""
+        return self._stats
 
     async def describe_cache(self) -> str:
         """Return the KV pool and every block table as text, as they are between two steps."""
@@ -227,14 +230,22 @@ class AsyncLLM:
             if self._engine.has_unfinished_requests():
                 outputs = self._engine.step(self._someone_came)
                 self._step_time = time.monotonic()
+                self._tell_stats()
                 self._streams.deliver(outputs)
 
     def _run_command(self, command: Command, done: Future[Any]) -> None:
         if done.set_running_or_notify_cancel():
             try:
-                done.set_result(command())
+                result = command()
+                self._tell_stats()
+                done.set_result(result)
             except Exception as error:
                 done.set_exception(error)
+
+    def _tell_stats(self) -> None:
+        stats = self._pace.read(idle=not self._engine.has_unfinished_requests())
+        if stats is not None:
+            self._stats = stats
 
     def _stop(self) -> None:
         for request_id in self._streams.ids():

@@ -6,6 +6,7 @@ import asyncio
 import os
 import re
 import signal
+import sys
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -150,6 +151,23 @@ async def test_a_cancelled_task_frees_its_blocks(engine: EngineClient) -> None:
         await task
     await last(engine, "x", "2", SamplingParams(max_tokens=1))
     assert engine.stats()["kv_cache_usage_perc"] == 0
+
+
+async def test_counters_are_read_while_requests_end(shared: SharedEngines[EngineClient]) -> None:
+    """Reading them from another thread failed, and changed what the engine had begun to read."""
+    before = sys.getswitchinterval()
+    async with shared.lease() as get:
+        engine = await get(place="thread")
+        sys.setswitchinterval(1e-6)  # threads change places between most lines
+        try:
+            for i in range(20):
+                tasks = [asyncio.create_task(last(engine, "abc", f"{i} {j}")) for j in range(8)]
+                while not all(task.done() for task in tasks):
+                    assert 0 <= engine.stats()["num_requests_running"] <= 8
+                    await asyncio.sleep(0)
+                await asyncio.gather(*tasks)
+        finally:
+            sys.setswitchinterval(before)
 
 
 async def test_cancelled_while_waiting_for_a_place(engine: EngineClient) -> None:

@@ -28,6 +28,7 @@ from quire.core.model_config import ModelConfig
 from quire.core.process_usage import process_samples
 from quire.core.request import EngineRequest
 from quire.engine.engine import Engine
+from quire.llm.counter_pace import CounterPace
 from quire.llm.draft_vocabulary import pair_draft_vocabularies
 from quire.llm.grammars.compile_thread import Compiler, GrammarThread
 from quire.llm.grammars.late_compiler import LateCompiler
@@ -52,9 +53,6 @@ from quire.runner.in_process_executor import load_executor
 
 log = get_logger(__name__)
 
-#: Counters travel at most this often, and whenever the engine runs out of work. They are read in a
-#: time that grows with the requests: that is to be a small part of all.
-STATS_SECONDS, STATS_PART = 0.05, 0.01
 #: How far loading is travels at most this often.
 PROGRESS_SECONDS = 0.1
 
@@ -176,7 +174,7 @@ class EngineLoop:
         self._link = link
         self._grammars: GrammarThread[EngineRequest] = GrammarThread(grammars)
         self._heap = HeapTrimmer("engine")
-        self._stats_time = 0.0  # when they are due
+        self._pace = CounterPace(self.stats)
         self._received: list[Any] = []  # in the midst of a step
 
     def run(self) -> None:
@@ -233,14 +231,7 @@ class EngineLoop:
         return is_compiled and self._engine.starts_at_once(request)
 
     def _send_step(self, outputs: list[Any]) -> None:
-        now = time.monotonic()
-        stats = None
-        idle = not self._engine.has_unfinished_requests()
-        if idle or now >= self._stats_time:
-            begun = time.thread_time()  # while others have the core it costs nothing
-            stats = self.stats()
-            seconds = time.thread_time() - begun
-            self._stats_time = now + max(STATS_SECONDS, seconds / STATS_PART)
+        stats = self._pace.read(idle=not self._engine.has_unfinished_requests())
         self._link.send(Step(outputs, stats))
 
     def _handle(self, message: Any) -> None:
