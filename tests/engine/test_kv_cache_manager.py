@@ -58,26 +58,6 @@ def test_tables_as_text():
     )
 
 
-def test_counters_are_read_while_requests_come_and_go():
-    """An engine in a thread of its own is asked from another one."""
-    kv = manager(num_blocks=12)
-    for name in "abc":
-        compute(kv, request(name, list(range(20))))
-
-    class Ending:
-        """A table that is looked at in the moment in which another request ends."""
-
-        block_ids, num_unseen = (1, 2), 0
-
-        @property
-        def num_slots_used(self):
-            kv._tables.pop("c", None)
-            return 20
-
-    kv._tables["a"] = Ending()
-    assert kv.fragmentation == pytest.approx(1 - 60 / 96)
-
-
 def test_appending_fills_the_current_block_before_taking_another():
     kv, one = manager(), request("a", [0] * 15)
     assert compute(kv, one) == Allocation([1])
