@@ -150,6 +150,8 @@ class BlockTiers:
     def reset(self) -> None:
         """Forget all blocks, but for those that others use, too."""
         self._ram.clear()
+        for writer in self._writers.values():
+            writer.reset()
         for tier in self._slow:
             tier.clear()
 

@@ -35,6 +35,7 @@ class BlockWriter:
         self._queue: OrderedDict[bytes, Bytes] = OrderedDict()
         self._changed = threading.Condition()
         self._is_closed = False
+        self._num_resets = 0
         self.num_dropped = 0
         self.num_failed = 0
         self._thread = threading.Thread(
@@ -60,6 +61,12 @@ class BlockWriter:
             self._queue[block_hash] = data.copy()
             self._changed.notify()
 
+    def reset(self) -> None:
+        """Write nothing of what is queued; what is being written is forgotten when it is there."""
+        with self._changed:
+            self._queue.clear()
+            self._num_resets += 1
+
     def close(self) -> None:
         """Write what is queued, for a while; then end the thread, unless its device is stuck."""
         with self._changed:
@@ -79,6 +86,7 @@ class BlockWriter:
                         return
                     self._changed.wait()
                 block_hash, data = next(iter(self._queue.items()))
+                num_resets = self._num_resets
             start = time.perf_counter()
             try:
                 is_kept = self._tier.write(block_hash, data)
@@ -89,4 +97,8 @@ class BlockWriter:
             if is_kept:
                 self._traffic.stored(len(data), time.perf_counter() - start)
             with self._changed:
-                self._queue.pop(block_hash, None)
+                is_wanted = num_resets == self._num_resets
+                if is_wanted:  # else one of the same name may have come since
+                    self._queue.pop(block_hash, None)
+            if not is_wanted:
+                self._tier.forget(block_hash)

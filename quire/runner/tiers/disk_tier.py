@@ -158,8 +158,14 @@ class DiskTier:
 
     def clear(self) -> None:
         """Remove this model's files, unless they are only read."""
-        for path in [path for path in self._sizes if path.startswith(f"{self._own}/")]:
+        with self._lock:
+            own = [path for path in self._sizes if path.startswith(f"{self._own}/")]
+        for path in own:
             self._remove(path)
+
+    def forget(self, block_hash: bytes) -> None:
+        """Remove a block's file, unless files are only read."""
+        self._remove(self._path(block_hash))
 
     def samples(self) -> Samples:
         """Return what it holds, by metric stem."""
@@ -228,9 +234,11 @@ class DiskTier:
                             os.unlink(entry.path)
 
     def _make_room(self, size: int) -> None:
-        while self._num_bytes + size > self._max_bytes and self._sizes:
+        while self._num_bytes + size > self._max_bytes:
             with self._lock:
-                oldest = next(iter(self._sizes))
+                oldest = next(iter(self._sizes), None)
+            if oldest is None:
+                return
             self._remove(oldest)
 
     def _add(self, path: str, size: int) -> None:

@@ -134,6 +134,9 @@ class SharedTier:
     def clear(self) -> None:
         """Leave the store as it is: others use it."""
 
+    def forget(self, block_hash: bytes) -> None:
+        """Leave the store as it is: others use it."""
+
     def samples(self) -> Samples:
         """Return what went wrong, by metric stem."""
         return {'kv_offload_damaged_blocks{tier="shared"}': self.num_damaged}

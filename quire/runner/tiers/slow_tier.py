@@ -51,6 +51,10 @@ class SlowTier(Protocol):
         """Forget the blocks that it may."""
         ...
 
+    def forget(self, block_hash: bytes) -> None:
+        """Forget a block if it may."""
+        ...
+
     def samples(self) -> Samples:
         """Return what it holds, by metric stem."""
         ...

@@ -6,7 +6,9 @@ import os
 import random
 import subprocess
 import sys
+import threading
 import time
+from collections import OrderedDict
 from pathlib import Path
 
 import numpy as np
@@ -74,6 +76,51 @@ def test_the_least_recently_used_files_go_first_also_those_of_other_models(tmp_p
     smaller = open_tier(tmp_path, max_bytes=room // 2)
     wait_for(lambda: len(files(tmp_path)) <= 2)
     assert len(files(tmp_path)) == 2 and not smaller.write(key(6), np.zeros(2 * room, np.uint8))
+
+
+def test_a_folder_is_cleared_while_another_thread_writes(tmp_path):
+    """It failed, and the engine ended with it."""
+    tier = open_tier(tmp_path)
+    for number in range(2):
+        tier.write(key(number), block(number))
+    writer = threading.Thread(target=tier.write, args=(key(2), block(2)))
+
+    class Watched(str):
+        """A path that is looked at in the moment in which another is added, if it can be."""
+
+        def startswith(self, *args):
+            if writer.ident is None:
+                writer.start()
+            writer.join(0.2)
+            return super().startswith(*args)
+
+    tier._sizes = OrderedDict((Watched(path), size) for path, size in tier._sizes.items())
+    tier.clear()
+    writer.join()
+    assert not tier.look_up([key(0)]) and not tier.look_up([key(1)]) and tier.look_up([key(2)])
+
+
+def test_a_folder_that_is_cleared_as_a_block_makes_room_takes_the_block(tmp_path):
+    tier = open_tier(tmp_path, max_bytes=2 * (SIZE + HEAD_BYTES))
+    for number in range(2):
+        tier.write(key(number), block(number))
+
+    class Clearing:
+        """A lock that another thread has had just before: it has cleared the folder."""
+
+        def __init__(self, lock):
+            self.lock = lock
+
+        def __enter__(self):
+            tier._lock = self.lock
+            tier.clear()
+            return self.lock.__enter__()
+
+        def __exit__(self, *error):
+            return self.lock.__exit__(*error)
+
+    tier._lock = Clearing(tier._lock)
+    assert tier.write(key(2), block(2)) and tier.look_up([key(2)]) == 1
 
 
 def damage(path: Path, how: str) -> None:
