@@ -123,7 +123,11 @@ class AsyncLLM:
     async def _submit(self, request: EngineRequest) -> None:
         def submit() -> None:
             self._coming.pop(request.request_id, None)
-            self._engine.submit(request)
+            try:
+                self._engine.submit(request)
+            except EngineDeadError:
+                self._streams.deliver(self._engine.end_all())
+                raise
 
         self._coming[request.request_id] = request
         try:

@@ -124,10 +124,14 @@ class TextEngine:
 
         Raises:
             RequestError: It can never run as asked; nothing of it was kept.
-            EngineDeadError: The engine has stopped.
+            EngineDeadError: The engine has stopped; :meth:`end_all` ends what it had.
         """
         self.check_alive()
-        self.engine.add_request(request)
+        try:
+            self.engine.add_request(request)
+        except EngineDeadError as error:
+            self._dead = str(error)
+            raise
         self._outputs.add(request)
 
     def add_request(
@@ -156,6 +160,10 @@ class TextEngine:
         except Exception as error:
             log.exception("a step failed")
             self._dead = f"[engine] a step failed: {type(error).__name__}: {error}. Start it again."
+        return self.end_all()
+
+    def end_all(self) -> list[RequestOutput]:
+        """End all requests of an engine that has stopped, with finish reason ``error``."""
         return self._outputs.end_all("error", self._dead)
 
     def abort_request(self, request_id: str) -> list[RequestOutput]:

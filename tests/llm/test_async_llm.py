@@ -20,7 +20,7 @@ import pytest_asyncio
 
 from quire import LLM, AsyncLLM, RequestOutputKind, SamplingParams, StructuredOutputs
 from quire.core.config import EngineConfig
-from quire.core.errors import EngineDeadError, PromptTooLongError, RequestError
+from quire.core.errors import EngineDeadError, PromptTooLongError, RankDeadError, RequestError
 from quire.core.outputs import RequestOutput
 from quire.core.request import salt_keys
 from quire.llm.engine_client import EngineClient
@@ -358,6 +358,36 @@ async def test_a_failed_step_ends_streams_and_health_checks_see_it(
         engine.check_health()
     with pytest.raises(EngineDeadError):
         await last(engine, "abc", "2")
+    await engine.shutdown()
+
+
+async def test_a_rank_that_a_new_request_finds_lost_ends_those_under_way(
+    folder: Path, device: str, small: dict[str, Any]
+) -> None:
+    """They waited for ever: only a step told them."""
+
+    def check() -> None:
+        raise RankDeadError("rank 1 is gone.")
+
+    while True:
+        engine = AsyncLLM(str(folder), device=device, **small)
+        stream = ask(engine, "abc", LONG, "1")
+        await anext(stream)
+        with held(engine):
+            later = asyncio.create_task(last(engine, "abc", "2"))
+            while not engine._coming or engine._commands.qsize() > 1:  # it is held, and has it next
+                await asyncio.sleep(0)
+            engine._engine.executor.check = check  # type: ignore[method-assign]
+        with pytest.raises(EngineDeadError, match="rank 1 is gone"):
+            await later
+        final = [output async for output in stream][-1]
+        if final.outputs[0].finish_reason != "length":
+            break
+        await engine.shutdown()  # it was over before
+    assert final.outputs[0].finish_reason == "error"
+    assert "rank 1 is gone" in (final.error or "")
+    with pytest.raises(EngineDeadError):
+        engine.check_health()
     await engine.shutdown()
 
 

@@ -102,7 +102,7 @@ class Supervisor:
         self._watchdog_timeout = watchdog_timeout
         self._loading = Loading() if loading is None else loading
         self.num_restarts = 0
-        self.step_time = self.busy_time = time.monotonic()
+        self.step_time = self.busy_time = self._work_time = time.monotonic()
         self._serving: MessageSocket | None = None
         self._pid: int | None = None
         self._cpu_seconds = 0.0
@@ -166,7 +166,8 @@ class Supervisor:
         if link is None:
             return
         if not self._owner.has_work():  # the watchdog's time begins
-            self.step_time = time.monotonic()
+            # The supervisor's thread may be moving the first one on from where it was.
+            self.step_time = self._work_time = time.monotonic()
         with suppress(OSError):  # that the process is gone shows where it is read
             link.send(message)
         if link.has_unsent:
@@ -324,12 +325,15 @@ class Supervisor:
     def _keep_counters(self) -> None:
         """Keep what a process that is gone has counted; its gauges, but for sizes, are zero."""
         names = [name for name in self._stats if METRICS[stem_of(name)].kind == "gauge"]
-        self._ended_stats = add_counters(self._ended_stats, self._stats)
-        self._stats = dict.fromkeys(names, 0.0)
+        gauges: Samples = dict.fromkeys(names, 0.0)
+        kept = add_counters(self._ended_stats, self._stats)
+        self._ended_stats, self._stats = kept, gauges  # at once: another thread adds the two
 
     def _is_stuck(self) -> bool:
-        age = time.monotonic() - self.step_time
-        return age > self._watchdog_timeout and self._owner.has_work()
+        if not self._owner.has_work():  # asked first: what begins work sets the time before
+            return False
+        since = max(self.step_time, self._work_time)
+        return time.monotonic() - since > self._watchdog_timeout
 
     def _end_stuck(self, child: EngineProcess) -> EngineDeadError:
         error = EngineDeadError(
