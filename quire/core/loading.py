@@ -55,9 +55,9 @@ class Loading:
 
     def retry_after(self) -> int:
         """Return in how many seconds it is likely to be done, at its rate so far."""
-        first = self._first
-        if first is None or self.done_bytes <= first[1]:
+        first, done_bytes = self._first, self.done_bytes  # another thread loads
+        if first is None or done_bytes <= first[1]:
             return FIRST_RETRY_SECONDS
-        seconds_per_byte = (self.clock() - first[0]) / (self.done_bytes - first[1])
-        rest = seconds_per_byte * (self.total_bytes - self.done_bytes)
+        seconds_per_byte = (self.clock() - first[0]) / (done_bytes - first[1])
+        rest = seconds_per_byte * (self.total_bytes - done_bytes)
         return min(MAX_RETRY_SECONDS, max(1, math.ceil(rest)))

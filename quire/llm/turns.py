@@ -4,8 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter, OrderedDict, deque
+from collections.abc import Callable
+from concurrent.futures import Executor
+from functools import partial
+from typing import Any, TypeVar
 
-from quire.core.errors import CapacityError
+from quire.core.errors import CapacityError, EngineDeadError
+
+Result = TypeVar("Result")
 
 
 class Turns:
@@ -47,6 +53,34 @@ class Turns:
             if turn.done() and not turn.cancelled():
                 self.give_back(client_id)
             raise
+
+    async def run(self, client_id: str, threads: Executor, work: Callable[[], Result]) -> Result:
+        """Wait for a place and return what ``work`` returns, which runs in one of ``threads``.
+
+        The place is free when the thread is, also where the caller has left before.
+
+        Raises:
+            CapacityError: As of :meth:`take`.
+            EngineDeadError: The threads take no more work.
+        """
+        await self.take(client_id)
+        try:
+            running = asyncio.get_running_loop().run_in_executor(threads, work)
+        except RuntimeError as error:
+            self.give_back(client_id)
+            raise EngineDeadError("[engine] it was shut down.") from error
+        running.add_done_callback(partial(self._ended, client_id))
+        try:
+            return await asyncio.shield(running)
+        finally:
+            # A refusal's traceback holds this frame, and all of the request through it: were the
+            # refusal in it, they would stay until the collector of cycles comes.
+            del running
+
+    def _ended(self, client_id: str, running: asyncio.Future[Any]) -> None:
+        if not running.cancelled():
+            running.exception()  # for what waits still
+        self.give_back(client_id)
 
     def give_back(self, client_id: str) -> None:
         """Let the next one have a place."""

@@ -350,7 +350,8 @@ def _files_of(model: StoredModel) -> set[Path]:
     """Return a model's files, no links; of an uploaded folder also those that loading skips."""
     files = [file.path for file in model.files]
     if model.path is not None and model.path.parent == upload_folder():
-        files += model.path.iterdir()
+        with contextlib.suppress(FileNotFoundError):  # removed meanwhile
+            files += model.path.iterdir()
     return {path.resolve() for path in files}
 
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from quire.core.errors import CapacityError
+from quire.core.errors import CapacityError, EngineDeadError
 from quire.llm.turns import Turns
 
 pytestmark = pytest.mark.asyncio
@@ -93,3 +95,18 @@ async def test_who_leaves_takes_no_place_along() -> None:
     late.cancel()  # in the moment in which it has its turn
     await settle()
     await asyncio.wait_for(turns.take("d"), 60)
+
+
+async def test_places_are_free_again_where_threads_take_no_more_work() -> None:
+    """The first one failed by a name of Python's, and the others waited for ever."""
+    turns = Turns(1, 1, 100, "[x] too many wait.")
+    threads, goes_on = ThreadPoolExecutor(1), threading.Event()
+    ids = [str(number) for number in range(4)]
+    running = [asyncio.create_task(turns.run(id, threads, goes_on.wait)) for id in ids]
+    await settle()
+    threads.shutdown(wait=False, cancel_futures=True)
+    goes_on.set()
+    async with asyncio.timeout(240):
+        first, *others = await asyncio.gather(*running, return_exceptions=True)
+    assert first is True
+    assert [type(other) for other in others] == [EngineDeadError] * 3

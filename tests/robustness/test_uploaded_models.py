@@ -20,6 +20,7 @@ from quire.models import blobs
 from quire.models.hub import ASSETS, LISTED
 from quire.models.manifests import Preset
 from quire.models.store import Store
+from tools.random_checkpoint import PRESETS, random_checkpoint
 
 ANSWER = "The capital of France is Paris."
 PACKAGED = {f"{name}:latest" for name in LISTED}
@@ -216,3 +217,28 @@ def test_uploads_that_no_model_uses_go_after_a_day(cache, gguf):
         os.utime(path, (time.time() - 2 * 86400,) * 2)
     Store().remove_unused_blobs()
     assert not old[1].exists() and young[1].exists() and used[1].exists()
+
+
+def test_a_model_that_is_removed_meanwhile_holds_up_no_other_s_removal(
+    cache, tmp_path, monkeypatch
+):
+    """Its folder was looked into after it had been listed, and the files of both stayed."""
+
+    store = Store()
+    for seed, name in enumerate(("mine", "other")):
+        files = {}
+        random_checkpoint(tmp_path / name, PRESETS["tiny-llama"], seed=seed)
+        for path in (tmp_path / name).iterdir():
+            data = path.read_bytes() + b"\n" * seed * (path.suffix != ".safetensors")
+            digest = hashlib.sha256(data).hexdigest()
+            with blobs.BlobWriter(digest, len(data)) as writer:
+                writer.write(data)
+                writer.finish()
+            files[path.name] = f"sha256:{digest}"
+        store.create_from_files(name, files, Preset())
+    listed = [model for model in store.list() if model.name != "mine"]
+    store.remove("other")
+    with monkeypatch.context() as patched:
+        patched.setattr(Store, "list", lambda self: listed)
+        assert store.remove("mine").freed_bytes > 0
+    assert not {model.name for model in store.list()} & {"mine", "other"}

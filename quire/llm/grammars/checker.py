@@ -136,26 +136,18 @@ class GrammarChecker:
         Raises:
             RequestError: See :meth:`compile`.
             CapacityError: See there; or too many of this client wait already.
+            EngineDeadError: It was closed.
         """
         if self.knows(constraint):
             self.compile(constraint)
             return True
-        loop = asyncio.get_running_loop()
         patience = None if deadline is None else max(0.0, deadline - time.monotonic())
         try:
             async with asyncio.timeout(patience):
-                await self._turns.take(client_id)
-                compiled = loop.run_in_executor(self.threads, self.compile, constraint)
-                compiled.add_done_callback(partial(self._checked, client_id))
-                await asyncio.shield(compiled)  # a place is free when its process is
+                await self._turns.run(client_id, self.threads, partial(self.compile, constraint))
         except TimeoutError:
             return False
         return True
-
-    def _checked(self, client_id: str, compiled: asyncio.Future[None]) -> None:
-        if not compiled.cancelled():
-            compiled.exception()  # for whoever waits still
-        self._turns.give_back(client_id)
 
     def stats(self) -> Samples:
         """Return what was compiled, by metric stem."""

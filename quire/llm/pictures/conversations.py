@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -30,6 +31,7 @@ class ConversationPictures:
     ) -> None:
         self._vision, self._options, self._tokenizer = vision, options, tokenizer
         self._reader: PictureReader | None = None
+        self._lock = threading.Lock()
 
     def add_to(self, prompt: Prompt, messages: Sequence[Mapping[str, Any]]) -> Prompt:
         """Return a conversation's prompt with the pictures that are in it.
@@ -50,8 +52,9 @@ class ConversationPictures:
         if not sources:
             return prompt
         assert isinstance(prompt, dict)
-        if self._reader is None:
-            self._reader = PictureReader(self._vision, self._options, self._tokenizer)
+        with self._lock:
+            if self._reader is None:
+                self._reader = PictureReader(self._vision, self._options, self._tokenizer)
         self._reader.check_count(sources)
         read = [self._reader.read_now(source, len(sources)) for source in sources]
         token_ids, pictures = self._reader.place(prompt["prompt_token_ids"], read)

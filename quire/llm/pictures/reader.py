@@ -188,6 +188,7 @@ class PictureReader:
             RequestError: One cannot be read; the first of them.
             CapacityError: Too many of this client wait, requests have too many, or no process
                 decodes.
+            EngineDeadError: It was closed.
         """
         left = None if deadline is None else max(0.0, deadline - time.monotonic())
         try:
@@ -202,21 +203,8 @@ class PictureReader:
     async def _in_turn(
         self, source: PictureSource, num_pictures: int, client_id: str
     ) -> ReadPicture:
-        await self._turns.take(client_id)
-        loop = asyncio.get_running_loop()
-        reading = loop.run_in_executor(self._readers, self.read_now, source, num_pictures)
-        reading.add_done_callback(partial(self._has_read, client_id))
-        try:
-            return await asyncio.shield(reading)  # a place is free when its thread is
-        finally:
-            # A refusal's traceback holds this frame, and all of the request through it: were the
-            # refusal in it, they would stay until the collector of cycles comes.
-            del reading
-
-    def _has_read(self, client_id: str, reading: asyncio.Future[ReadPicture]) -> None:
-        if not reading.cancelled():
-            reading.exception()  # for whoever waits still
-        self._turns.give_back(client_id)
+        work = partial(self.read_now, source, num_pictures)
+        return await self._turns.run(client_id, self._readers, work)
 
     def read_now(self, source: PictureSource, num_pictures: int = 1) -> ReadPicture:
         """Return a picture; blocks.

@@ -245,7 +245,8 @@ class ExpertSiblings:
             with self._lock:
                 own = [self._listener, self._wake, *self._watched]
                 own += [one for one, results in self._served.items() if results is not None]
-            found = {one.fileno(): one for one in own}
+            # One that is served may close its own in this moment.
+            found = {number: one for one in own if (number := one.fileno()) >= 0}
             for descriptor in found:
                 poll.register(descriptor, select.POLLIN)
             for descriptor, _ in poll.poll():
