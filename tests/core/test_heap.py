@@ -29,14 +29,18 @@ def freed_below_a_piece_in_use():
 
 
 def test_trimming_gives_back_what_was_freed_in_the_midst():
-    release, before = freed_below_a_piece_in_use()
-    after = heap.heap_bytes()
-    freed = PIECE * (COUNT - 1)
-    assert before[0] - after[0] >= freed and after[1] - before[1] >= 0.9 * freed
-    resident = resident_bytes()
-    heap.trim()
-    assert resident - resident_bytes() > 0.9 * freed
-    release()
+    freed, given_back = PIECE * (COUNT - 1), 0
+    for _ in range(20):  # until the trimmer of no other test's server comes in between
+        release, before = freed_below_a_piece_in_use()
+        after = heap.heap_bytes()
+        assert before[0] - after[0] >= freed and after[1] - before[1] >= 0.9 * freed
+        resident = resident_bytes()
+        heap.trim()
+        given_back = resident - resident_bytes()
+        release()
+        if given_back > 0.9 * freed:
+            break
+    assert given_back > 0.9 * freed
 
 
 def test_a_trimmer_trims_and_reports():

@@ -8,6 +8,7 @@ import { findModel, knownModels, readModels, stateText, watchModels } from "./mo
 import { saveSettings, settings } from "./settings.js";
 
 let retry = 0;
+let loads = 0;
 let shown = ""; // A name that may be none of this server's.
 
 /** Show a model as chosen: a conversation's, or the one that was chosen last. */
@@ -44,12 +45,14 @@ function showState() {
 
 /** Read the models; where that fails, say why, and try again when the server names a time. */
 export async function loadModels() {
+  const load = ++loads;
   clearTimeout(retry);
   try {
     await readModels();
     if ($("notice").classList.contains("bad")) $("notice").hidden = true;
     readAgain();
   } catch (error) {
+    if (load !== loads) return; // A later one says how it is: a field being filled stays.
     const words = wording(error);
     const card = errorCard(words, loadModels);
     $("notice").className = card.className;

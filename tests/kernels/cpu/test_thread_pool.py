@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import time
+from contextlib import suppress
 
 import numpy as np
 import pytest
@@ -30,10 +31,11 @@ def strangers():
 
 
 def allowed_cores() -> dict[str, frozenset[int]]:
-    return {
-        thread: frozenset(os.sched_getaffinity(int(thread)))
-        for thread in os.listdir("/proc/self/task")
-    }
+    found = {}
+    for thread in os.listdir("/proc/self/task"):
+        with suppress(ProcessLookupError):  # it has ended
+            found[thread] = frozenset(os.sched_getaffinity(int(thread)))
+    return found
 
 
 @pytest.fixture
@@ -48,7 +50,8 @@ def pool():
 def set_cores(cores):
     """As ``taskset -ap`` and a container's new cpuset do."""
     for thread in os.listdir("/proc/self/task"):
-        os.sched_setaffinity(int(thread), cores)
+        with suppress(ProcessLookupError):  # it has ended
+            os.sched_setaffinity(int(thread), cores)
 
 
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two cores")
