@@ -65,7 +65,7 @@ def list_parts(seed: int) -> list[Part]:
     return [
         Part("programs", ("scripts/install_test_programs",), tests=()),
         Part("tests", ("scripts/test", *shown, "--all", *faults, f"--hypothesis-seed={seed}")),
-        Part("Ray", ("scripts/test_ray", *faults), tests=RAY, waits=True),
+        Part("Ray", ("scripts/test_ray", "--all", *faults), tests=RAY, waits=True),
         Part("sanitizers and fuzz", ("scripts/check_native", "--long"), tests=KERNELS),
         Part("clients", ("scripts/test_clients",), tests=("tests/clients",)),
         Part("ARM", ("scripts/check_arm", "--all"), tests=KERNELS),

@@ -13,7 +13,7 @@ from contextlib import suppress
 import psutil
 import pytest
 
-from tests.robustness.conftest import wait_for
+from tests.robustness.conftest import PATIENCE_SECONDS, wait_for
 from tools.serve_process import ROOT
 
 needs_ray = pytest.mark.skipif(
@@ -52,7 +52,7 @@ class RayCluster:
 
     def end(self) -> None:
         self._process.send_signal(signal.SIGTERM)
-        self._process.wait(60)
+        self._process.wait(PATIENCE_SECONDS)
         for stream in (self._process.stdin, self._process.stdout):
             assert stream is not None
             stream.close()
@@ -65,7 +65,7 @@ def cluster(request: pytest.FixtureRequest) -> Iterator[RayCluster]:
     assert cluster.address
     yield cluster
     cluster.end()
-    wait_for(lambda: not ours(before), 20)
+    wait_for(lambda: not ours(before), PATIENCE_SECONDS)
 
 
 def ours(before: set[int]) -> list[psutil.Process]:

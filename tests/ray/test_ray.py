@@ -16,18 +16,21 @@ from quire.core.errors import ConfigError
 from tests.ray.conftest import RayCluster, kill_node_of, needs_ray
 from tests.robustness.conftest import (
     KILLS_OF_A_SERVER,
+    PATIENCE_SECONDS,
     Crowd,
     ask,
     assert_nothing_left,
     is_ready,
     wait_for,
 )
+from tests.sizes import sized
 from tools.serve_process import ServeProcess
 
 BODY: dict[str, Any] = {"prompt": "Once", "max_tokens": 300, "ignore_eos": True, "temperature": 0}
 MODEL = ["quire-tiny", "--threads", "1", "--memory", "200MiB", "--max-num-seqs", "4"]
-#: Within which the service must be healthy again.
-HEALTHY_SECONDS = 20.0
+#: Within which the service must be healthy again. With ``--all`` parts that take every core run
+#: next to these tests.
+HEALTHY_SECONDS = sized(20.0, PATIENCE_SECONDS)
 #: Of the log, each time that an engine is lost.
 LOSS = "It is started again in"
 HERE = re.compile(r"rank 1 on \S+ \(process (\d+)\) is here")
@@ -92,7 +95,7 @@ def survive(
             assert (ending.text, ending.reason) == (expected, "length")
         else:
             assert ending.error["code"] == 503 and "rank 1" in ending.error["message"], ending
-    wait_for(lambda: server.stderr.count(LOSS) > num_losses, 10)
+    wait_for(lambda: server.stderr.count(LOSS) > num_losses, PATIENCE_SECONDS)
     wait_for(lambda: is_ready(server.address), HEALTHY_SECONDS)
     assert ask(server.address, BODY).text == expected
     return time.monotonic() - killed
@@ -104,10 +107,10 @@ def test_logs_of_a_rank_begin_with_its_number(cluster):
     with serve_on(cluster) as server:
         server.wait_ready()
         line = re.compile(r"\(rank 1 pid=\d+.*\[rank 1\] of this machine")
-        wait_for(lambda: line.search(server.stderr) is not None, 30)
+        wait_for(lambda: line.search(server.stderr) is not None, PATIENCE_SECONDS)
     flags = ["-tp", "2", "--distributed-executor-backend", "ray", "--threads", "3"]
     with ServeProcess([*MODEL[:1], *flags], RAY_ADDRESS=cluster.address) as server:
-        wait_for(lambda: "no node has 6 processors" in server.stderr, 30)
+        wait_for(lambda: "no node has 6 processors" in server.stderr, PATIENCE_SECONDS)
 
 
 @needs_ray
@@ -115,7 +118,7 @@ def test_no_cluster_is_said():
     with ServeProcess(
         [*MODEL, "-tp", "2", "--distributed-executor-backend", "ray"], RAY_ADDRESS="127.0.0.1:9"
     ) as server:
-        assert server.popen.wait(60) == 1
+        assert server.popen.wait(PATIENCE_SECONDS) == 1
         server.end()
         assert "needs a cluster; got none" in server.stderr and "Traceback" not in server.stderr
 

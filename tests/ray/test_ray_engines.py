@@ -16,6 +16,7 @@ from quire.runner.parallel import ray_cluster
 from tests.ray.conftest import RayCluster, kill_node_of, needs_ray
 from tests.robustness.conftest import (
     KILLS_OF_A_SERVER,
+    PATIENCE_SECONDS,
     SHORT,
     Crowd,
     ask,
@@ -24,12 +25,13 @@ from tests.robustness.conftest import (
     wait_for,
 )
 from tests.served_engines import answers, total, wait_until_used
+from tests.sizes import sized
 from tools.serve_process import ServeProcess
 
 pytestmark = needs_ray
 RAY = ["--distributed-executor-backend", "ray", "--threads", "1", "--max-num-seqs", "8"]
 #: Until what belonged to a lost engine is gone.
-GONE_SECONDS = 20.0
+GONE_SECONDS = sized(20.0, PATIENCE_SECONDS)
 HERE = re.compile(r"engine 1 on \S+ \(process (\d+)\) is here")
 
 
@@ -130,7 +132,7 @@ def test_lines_of_an_engine_begin_with_its_number_and_so_do_its_metrics(cluster)
     with serve_on(cluster, "-dp", "2") as server:
         url = server.wait_ready()
         wait_until_used(url)
-        wait_for(lambda: "(engine 1 " in server.stderr, 20)
+        wait_for(lambda: "(engine 1 " in server.stderr, PATIENCE_SECONDS)
         assert total(url, "quire:num_kv_blocks", engine="1")
         assert server.end() == 0
 
@@ -169,7 +171,7 @@ def test_a_cluster_without_room_is_said(cluster, monkeypatch):
 
 def test_no_cluster_is_said():
     with ServeProcess(["quire-tiny", *RAY, "-dp", "2"], RAY_ADDRESS="127.0.0.1:9") as server:
-        assert server.popen.wait(60) == 1
+        assert server.popen.wait(PATIENCE_SECONDS) == 1
         server.end()
         assert "needs a cluster; got none" in server.stderr and "Traceback" not in server.stderr
 

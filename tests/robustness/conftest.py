@@ -27,6 +27,8 @@ MEDIUM = {**LONG, "max_tokens": 800}
 SHORT = {**LONG, "max_tokens": 8}
 #: A server whose engine is lost again and again waits twice as long each time before it starts it.
 KILLS_OF_A_SERVER = 4
+#: A bound that says nothing of the service: only that no test waits for ever.
+PATIENCE_SECONDS = 240.0
 
 
 @pytest.fixture(scope="session")

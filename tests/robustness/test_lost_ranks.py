@@ -16,6 +16,7 @@ from tests.ports import free_ports
 from tests.preforked import children
 from tests.robustness.conftest import (
     KILLS_OF_A_SERVER,
+    PATIENCE_SECONDS,
     SHORT,
     Crowd,
     Ending,
@@ -32,10 +33,9 @@ from tools.serve_process import ServeProcess
 BODY: dict[str, Any] = {**SHORT, "max_tokens": 100}
 #: Of those whose rank is killed: longer than any stall of the machine that they are looked at on.
 CAUGHT = {**BODY, "max_tokens": 1900}
-#: For the service to be healthy again.
-PATIENCE_SECONDS = 240.0
-#: Of these, less the time in which its processes could run and had no core: where torch joins
-#: ranks, each start of one takes two seconds of a core. Judged where other tests do not run.
+#: For the service to be healthy again, less the time in which its processes could run and had no
+#: core: where torch joins ranks, each start of one takes two seconds of a core. Judged where other
+#: tests do not run.
 HEALTHY_SECONDS = sized(PATIENCE_SECONDS, 20.0)
 
 
