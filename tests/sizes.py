@@ -15,11 +15,6 @@ def pytest_configure(config: pytest.Config) -> None:
     _full[:] = [bool(config.getoption("--all", default=False))]
 
 
-def shorten() -> None:
-    """Have sizes be the short ones from now on, whatever was asked for."""
-    _full.clear()
-
-
 def sized(short: T, full: T) -> T:
     """Return the size of this run: of requests, examples, seconds, or a list of cases."""
     return full if any(_full) else short

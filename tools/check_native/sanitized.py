@@ -1,8 +1,7 @@
 """A plugin of pytest: tests run on the native module that was built with sanitizers.
 
 ``SANITIZED_MODULE`` is the folder it is in. Of each test one case per instruction set is kept, of
-another shape on each; ``SANITIZED_CASES=all`` keeps them all, but of the longest ones. Sizes are
-short: more rounds of the same instructions show nothing more.
+another shape on each; ``SANITIZED_CASES=all`` keeps them all, but of the longest ones.
 """
 
 from __future__ import annotations
@@ -31,14 +30,6 @@ def _load(folder: Path) -> None:
     module = importlib.util.module_from_spec(spec)
     sys.modules["quire._native"] = quire._native = module  # type: ignore[attr-defined]
     spec.loader.exec_module(module)
-
-
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection() -> None:
-    """Have the modules of tests that are about to be imported see short sizes."""
-    from tests import sizes  # a plugin of conftest's, which pytest wants to import itself
-
-    sizes.shorten()
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
