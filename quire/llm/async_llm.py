@@ -26,10 +26,10 @@ from quire.core.model_config import ModelConfig
 from quire.core.outputs import RequestOutput
 from quire.core.request import EngineRequest
 from quire.core.sampling_params import SamplingParams
-from quire.llm.counter_pace import CounterPace
 from quire.llm.engine_args import EngineArgs
 from quire.llm.engine_client import EngineProgress, Prompt
 from quire.llm.output_streams import OutputStreams
+from quire.llm.process.counter_pace import CounterPace
 from quire.llm.progress import loading_bar
 from quire.llm.text_engine import TextEngine
 from quire.text.off_loop import INLINE_CHARACTERS, run_by_size

@@ -362,7 +362,7 @@ async def test_a_failed_step_ends_streams_and_health_checks_see_it(
 
 
 async def test_a_rank_that_a_new_request_finds_lost_ends_those_under_way(
-    folder: Path, device: str, small: dict[str, Any]
+    folder: Path, device: str, small: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """They waited for ever: only a step told them."""
 
@@ -377,7 +377,7 @@ async def test_a_rank_that_a_new_request_finds_lost_ends_those_under_way(
             later = asyncio.create_task(last(engine, "abc", "2"))
             while not engine._coming or engine._commands.qsize() > 1:  # it is held, and has it next
                 await asyncio.sleep(0)
-            engine._engine.executor.check = check  # type: ignore[method-assign]
+            monkeypatch.setattr(engine._engine.executor, "check", check)
         with pytest.raises(EngineDeadError, match="rank 1 is gone"):
             await later
         final = [output async for output in stream][-1]

@@ -223,7 +223,6 @@ def test_a_model_that_is_removed_meanwhile_holds_up_no_other_s_removal(
     cache, tmp_path, monkeypatch
 ):
     """Its folder was looked into after it had been listed, and the files of both stayed."""
-
     store = Store()
     for seed, name in enumerate(("mine", "other")):
         files = {}

@@ -28,10 +28,10 @@ from quire.core.model_config import ModelConfig
 from quire.core.process_usage import process_samples
 from quire.core.request import EngineRequest
 from quire.engine.engine import Engine
-from quire.llm.counter_pace import CounterPace
 from quire.llm.draft_vocabulary import pair_draft_vocabularies
 from quire.llm.grammars.compile_thread import Compiler, GrammarThread
 from quire.llm.grammars.late_compiler import LateCompiler
+from quire.llm.process.counter_pace import CounterPace
 from quire.llm.process.message_socket import MessageSocket
 from quire.llm.process.messages import (
     Abort,
