@@ -6,6 +6,7 @@ import json
 import random
 import socket
 import string
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -34,13 +35,13 @@ class Disturbed:
     wrong: list[str] = field(default_factory=list)
 
 
-def disturb(url: str, seconds: float, *, seed: int = 0) -> Disturbed:
-    """Send hostile requests for a time; each kind is as likely as the others."""
+def disturb(url: str, seconds: float, stopped: threading.Event, *, seed: int = 0) -> Disturbed:
+    """Send hostile requests for a time, or until stopped; each kind is as likely as the others."""
     rnd = random.Random(seed)
     seen = Disturbed()
     end = time.perf_counter() + seconds
     with httpx2.Client(base_url=url, timeout=60) as client:
-        while time.perf_counter() < end:
+        while time.perf_counter() < end and not stopped.wait(PAUSE_SECONDS):
             kind = rnd.choice(KINDS)
             seen.counts[kind.__name__.strip("_")] += 1
             try:
@@ -49,7 +50,6 @@ def disturb(url: str, seconds: float, *, seed: int = 0) -> Disturbed:
                 problem = repr(error)
             if problem is not None:
                 seen.wrong.append(f"{kind.__name__}: {problem}"[:300])
-            time.sleep(PAUSE_SECONDS)
     return seen
 
 

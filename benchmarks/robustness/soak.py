@@ -3,7 +3,8 @@
 Clients ask for chats, completions and structured output, streamed and whole; some leave in the
 midst. Others are hostile: malformed requests, halves of requests, texts far too long, grammars that
 nobody asked for before. Memory is the resident set of both processes; its slope is a least-squares
-line after the warm-up. Latency is the gap between two tokens as clients see it.
+line after the warm-up, for about ten minutes of which caches fill and the C library's heap takes
+its shape. Latency is the gap between two tokens as clients see it.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import math
 import random
 import statistics
 import sys
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -121,12 +123,14 @@ async def _watch(server: ServeProcess, seen: Measured) -> None:
 
 async def _run(server: ServeProcess, seconds: float, concurrency: int, seen: Measured) -> None:
     watching = asyncio.create_task(_watch(server, seen))
+    stopped = threading.Event()
     try:
-        disturbing = asyncio.to_thread(hostile.disturb, server.address, seconds)
+        disturbing = asyncio.to_thread(hostile.disturb, server.address, seconds, stopped)
         _, disturbed = await asyncio.gather(
             _load(server.address, seconds, concurrency, seen), disturbing
         )
     finally:
+        stopped.set()  # a thread that goes on would hold up the end after Ctrl-C
         watching.cancel()
     seen.hostile = disturbed.counts
     seen.errors += disturbed.wrong
@@ -226,8 +230,8 @@ def _p99(gaps: list[float]) -> float:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--seconds", type=float, default=900.0)
-    parser.add_argument("--warmup", type=float, default=180.0)
+    parser.add_argument("--seconds", type=float, default=1500.0)
+    parser.add_argument("--warmup", type=float, default=600.0)
     parser.add_argument("--concurrency", type=int, default=16)
     parser.add_argument("--no-result", action="store_true", help="write no result file")
     arguments = parser.parse_args()
