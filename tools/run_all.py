@@ -70,7 +70,7 @@ def list_parts(seed: int) -> list[Part]:
         Part("clients", ("scripts/test_clients",), tests=("tests/clients",)),
         Part("ARM", ("scripts/check_arm", "--all"), tests=KERNELS),
         Part("mutants", ("scripts/mutants", "--all")),
-        Part("soak", ("scripts/soak", "--no-result"), tests=(), measures=True),
+        Part("soak", ("scripts/soak",), tests=(), measures=True),
     ]
 
 

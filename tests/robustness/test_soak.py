@@ -1,4 +1,4 @@
-"""A short soak; ``scripts/soak`` takes 25 minutes, judging slopes and latency too.
+"""A short soak; ``scripts/soak`` takes an hour, judging slopes and latency too.
 
 What of these rules can be judged in a minute: ``benchmarks/robustness/growth.py``.
 """
