@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import gc
 import time
 
 import pytest
@@ -41,6 +42,25 @@ def test_trimming_gives_back_what_was_freed_in_the_midst():
         if given_back > 0.9 * freed:
             break
     assert given_back > 0.9 * freed
+
+
+def test_looking_and_trimming_leaves_nothing_to_collect():
+    """A serving process collects cycles too seldom for two every half a minute."""
+
+    def libraries() -> int:
+        return sum(isinstance(thing, ctypes.CDLL) for thing in gc.get_objects())
+
+    heap.heap_bytes()
+    heap.trim()
+    gc.disable()
+    try:
+        before = libraries()
+        for _ in range(10):
+            heap.heap_bytes()
+            heap.trim()
+        assert libraries() == before
+    finally:
+        gc.enable()
 
 
 def test_a_trimmer_trims_and_reports():
