@@ -7,7 +7,7 @@ from quire.core.model_config import ModelConfig
 from quire.core.moe_config import ExpertRouting, MoEConfig
 from quire.kernels.forward_batch import ForwardBatch
 from quire.kernels.registry import create_backend
-from quire.layers.workspace import Workspace, workspace_bytes
+from quire.layers.workspace import MAX_KEPT_ROWS, Workspace, workspace_bytes
 
 SIZES = {
     "architecture": "test",
@@ -77,6 +77,17 @@ def test_views_are_made_once_and_keep_to_their_rows(config):
     assert step.rows.batch is wanted.rows.batch is batch
     assert step.rows.indices is None
     assert wanted.rows.indices is batch.logits_indices
+
+
+def test_views_of_long_steps_are_not_kept():
+    """Prompts have thousands of lengths; a server would keep views of one more for hours."""
+    workspace = Workspace(CountingBackend(), CONFIGS["gated"], MAX_KEPT_ROWS + 1)
+    for num_rows, is_kept in ((MAX_KEPT_ROWS, True), (MAX_KEPT_ROWS + 1, False)):
+        batch = step_of(num_rows, num_rows)
+        for cut in (lambda b: workspace.all_rows(b, []), workspace.wanted_rows):
+            step = cut(batch)
+            assert (cut(batch).normed is step.normed) == is_kept
+            assert cut(batch).normed.shape == step.normed.shape == (num_rows, 12)
 
 
 def test_activations_have_the_type_of_the_backend(config):
