@@ -53,8 +53,8 @@ def trim() -> None:
 def _function(name: str, answer: type) -> Any:
     """Return a function of the C library, looked up once, or None where it has none of the name.
 
-    Each ``CDLL`` makes a class of its own, a cycle of 3.5 KB that a serving process's collector
-    hardly ever comes to: looked up at each trim, they grew for days.
+    Each ``CDLL`` makes a class of its own, a cycle of 3.5 KB: looked up at each trim, four come a
+    minute, and a serving process's collector hardly ever comes to old cycles.
     """
     try:
         function = getattr(ctypes.CDLL(None), name)
