@@ -1,4 +1,4 @@
-"""``scripts/faults``: run the fault matrix of docs/faults.md and write what each cell showed.
+"""``scripts/faults``: run the fault matrix of docs/robustness.md and write what each cell showed.
 
 ``--page cluster`` is that of docs/cluster.md, of which a part needs Ray: see ``scripts/test_ray``.
 """

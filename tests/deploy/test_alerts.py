@@ -146,7 +146,7 @@ def unit_test(name: str, rules: Path) -> dict[str, Any]:
     summary = rule["annotations"]["summary"]
     for key, value in labels.items():
         summary = summary.replace(f"{{{{ $labels.{key} }}}}", value)
-    fires = [{"exp_labels": labels, "exp_annotations": {"summary": summary}}]
+    fires = [{"exp_labels": labels, "exp_annotations": rule["annotations"] | {"summary": summary}}]
     looks = [(case.minute - 1, []), (case.minute, fires)]
     looks += [] if case.ends is None else [(case.ends, [])]
     tests = [{"eval_time": f"{m}m", "alertname": name, "exp_alerts": found} for m, found in looks]

@@ -46,6 +46,15 @@ def test_every_name_is_that_of_a_living_metric(series, expression):
     assert names.grouped <= labels | LABELS_OF_PROMETHEUS
 
 
+@pytest.mark.parametrize("alert", ALERTS, ids=lambda alert: alert["alert"])
+def test_alerts_say_what_to_do(alert):
+    """The person who is woken had a summary and no next step."""
+    assert alert["annotations"]["description"].endswith(".")
+    page, anchor = alert["annotations"]["runbook_url"].split("#")
+    headings = re.findall("^#+ (.*)$", (DEPLOY.parent / page).read_text(), re.MULTILINE)
+    assert anchor == alert["alert"].lower() in [heading.lower() for heading in headings]
+
+
 @pytest.mark.parametrize(
     ("expression", "metrics", "grouped"),
     [

@@ -1,4 +1,4 @@
-"""What goes wrong in the processes; docs/faults.md states each outcome."""
+"""What goes wrong in the processes; docs/robustness.md states each outcome."""
 
 from __future__ import annotations
 

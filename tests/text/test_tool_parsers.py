@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from quire.text.tool_layouts import LAYOUTS
 from quire.text.tool_parsers import ALIASES, PARSERS, detect_parser
 from quire.text.tool_parsers.json_scanner import JsonScanner
 from quire.text.tool_parsers.python_literal import read_literal
@@ -275,6 +276,11 @@ def _valid(text):
 )
 def test_detection_is_careful(source, name):
     assert detect_parser([source]) == name
+
+
+def test_every_parser_has_a_layout():
+    """A parser without one was a KeyError, an HTTP 500, at the first call that was forced."""
+    assert set(PARSERS) == set(LAYOUTS)
 
 
 def test_aliases_are_of_known_formats():
