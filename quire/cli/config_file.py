@@ -8,6 +8,8 @@ from typing import Any
 
 import click
 
+from quire.core.suggestions import did_you_mean
+
 
 def read_config_file(ctx: click.Context, param: click.Parameter, path: str | None) -> None:
     """Make the file's entries the command's defaults; an option's eager callback.
@@ -45,7 +47,10 @@ def read_config_file(ctx: click.Context, param: click.Parameter, path: str | Non
     known = {option.name for option in options}
     unknown = sorted(set(given) - (known - {param.name}))
     if unknown:
-        raise click.BadParameter(f"{path} names unknown flags: {', '.join(unknown)}.", ctx, param)
+        meant = did_you_mean(unknown[0], [name for name in known if name])
+        raise click.BadParameter(
+            f"{path} names unknown flags: {', '.join(unknown)}.{meant}", ctx, param
+        )
     ctx.default_map = {**(ctx.default_map or {}), **given}
 
 

@@ -13,7 +13,8 @@ from __future__ import annotations
 import functools
 import re
 import types
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import Field, fields
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
@@ -28,6 +29,7 @@ from quire.core.counts import parse_count
 from quire.core.engine_keywords import read_keywords
 from quire.core.errors import ConfigError
 from quire.core.known_settings import ENGINE, KnownSetting
+from quire.core.other_programs import INSTEAD, SAME
 
 HELP_ALL = "quire.help_all"
 _LONG_NO = re.compile(r"--([a-z-]+) / --no-\1")
@@ -68,11 +70,32 @@ class ConfigOption(click.Option):
 
     Args:
         common: Whether the short help shows it.
+        same: Names that the flag has in other programs; taken, not shown.
     """
 
-    def __init__(self, *args: Any, common: bool, **keywords: Any) -> None:
+    def __init__(self, *args: Any, common: bool, same: Sequence[str] = (), **keywords: Any) -> None:
         super().__init__(*args, **keywords)
         self.common = common
+        self._shown = self.opts
+        self.opts = [*self.opts, *same]
+
+    def get_help_record(self, ctx: click.Context) -> tuple[str, str] | None:
+        """Return the line in the help, with our own names alone."""
+        with self._own_names():
+            return super().get_help_record(ctx)
+
+    def get_error_hint(self, ctx: click.Context | None) -> str:
+        """Return how errors call the flag, with our own names alone."""
+        with self._own_names():
+            return super().get_error_hint(ctx)
+
+    @contextmanager
+    def _own_names(self) -> Iterator[None]:
+        taken, self.opts = self.opts, self._shown
+        try:
+            yield
+        finally:
+            self.opts = taken
 
 
 class EngineOption(ConfigOption):
@@ -107,6 +130,11 @@ class EngineCommand(click.Command):
         )
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        ours = {name for param in self.params for name in (*param.opts, *param.secondary_opts)}
+        for argument in args:
+            flag = argument.partition("=")[0]
+            if flag in INSTEAD and flag not in ours:
+                raise click.NoSuchOption(flag, f"No such option {flag!r}. {INSTEAD[flag]}", ctx=ctx)
         return super().parse_args(ctx, repeat_flags(self.params, args))
 
     def _show_all(self, ctx: click.Context, param: click.Parameter, value: bool) -> None:
@@ -164,7 +192,8 @@ def config_option(
     elif get_origin(hint) is Literal:
         names = f"--{flag}"
         text += f" ({', '.join(get_args(hint))})"
-        choices = (*get_args(hint), *field.metadata.get("spellings", ()))
+        told = field.metadata
+        choices = (*get_args(hint), *told.get("spellings", ()), *told.get("unavailable", ()))
         extra = {"type": click.Choice(choices), "metavar": "NAME"}
     else:
         names = f"--{flag}"
@@ -172,6 +201,7 @@ def config_option(
         extra["metavar"] = "TEXT" if hint is str else "N"
     if issubclass(kind, ConfigOption):
         extra["common"] = field.metadata.get("common", False)
+        extra["same"] = SAME.get(field.name, ())
     if field.default not in (None, ()):
         shown = ("on" if field.default else "off") if hint is bool else field.default
         text += f" [{shown}]"

@@ -5,22 +5,24 @@ Resolution of ``auto`` and ``None`` lives in :mod:`quire.core.resolve`; nothing 
 
 from __future__ import annotations
 
-import functools
 import json
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field, fields, replace
 from os import PathLike, fspath
-from typing import Any, Literal, TypeAlias, get_args, get_origin, get_type_hints
+from typing import Any, Literal, TypeAlias
 
 from quire.core.adapter_options import AdapterOptions
 from quire.core.counts import parse_count
 from quire.core.errors import ConfigError
 from quire.core.expert_sharing import ExpertSharing
 from quire.core.known_settings import QUANTIZATIONS as KNOWN_QUANTIZATIONS
+from quire.core.known_settings import flag_name
 from quire.core.kv_transfer import KVTransfer
 from quire.core.offload_options import OffloadOptions
 from quire.core.option import option as option
+from quire.core.option_types import check_types
+from quire.core.other_programs import meant_setting
 from quire.core.parallel_options import ParallelOptions
 from quire.core.picture_settings import parse_pictures_per_prompt
 from quire.core.quantization_names import QUANTIZATIONS, QuantizationName
@@ -316,9 +318,8 @@ class EngineConfig:
             parts["seed"] = keywords.pop("seed")
         if keywords:
             names = ", ".join(sorted(keywords))
-            raise ConfigError(
-                f"[config] settings must be known; got {names}. See quire serve --help."
-            )
+            meant = meant_setting(min(keywords), SETTINGS) or " See quire serve --help-all."
+            raise ConfigError(f"[config] settings must be known; got {names}.{meant}")
         return cls(**parts)
 
     def of_rank(self, rank: int) -> EngineConfig:
@@ -329,7 +330,7 @@ class EngineConfig:
 
     def __post_init__(self) -> None:
         for part in (*(getattr(self, name) for name in PARTS), self):
-            _check_types(part)
+            check_types(part)
         at_least_one = {
             "--block-size": self.cache.block_size,
             "--max-num-seqs": self.scheduler.max_num_seqs,
@@ -419,6 +420,8 @@ def _plain(name: str, value: Any) -> Any:
     if setting is None:
         return value
     told = setting.metadata
+    if isinstance(value, str) and value in told.get("unavailable", {}):
+        raise ConfigError(f"[config] {flag_name(name)} {told['unavailable'][value]}; got {value}.")
     if type(value).__module__ == "torch":  # torch.float16
         value = str(value).removeprefix("torch.")
     spellings = told.get("spellings", {})
@@ -432,52 +435,11 @@ def _plain(name: str, value: Any) -> Any:
         try:
             return parse_count(value)
         except ValueError:
-            return value
+            raise ConfigError(
+                f"[config] {flag_name(name)} must be a whole number such as 4096, 4k or 8GiB; got "
+                f"{value!r:.80}."
+            ) from None
     return value
-
-
-def _check_types(part: Any) -> None:
-    """Refuse values of another type, which Python callers can give and flags cannot."""
-    allowed_of = _allowed(part.__class__)
-    for setting in fields(part):
-        value = getattr(part, setting.name)
-        allowed = allowed_of[setting.name]
-        if isinstance(value, bool):
-            fits = bool in allowed
-        elif isinstance(setting.default, tuple):
-            fits = isinstance(value, tuple) and all(isinstance(item, str) for item in value)
-        else:
-            fits = any(
-                value == kind if isinstance(kind, str) else isinstance(value, kind)
-                for kind in [*allowed, *((int,) if float in allowed else ())]
-            )
-        if not fits:
-            names = [kind if isinstance(kind, str) else kind.__name__ for kind in allowed]
-            if isinstance(setting.default, tuple):
-                names = ["text", "a list of texts"]
-            names = ["None" if name == "NoneType" else name for name in names]
-            flag = setting.name.replace("_", "-")
-            raise ConfigError(f"[config] --{flag} must be {' or '.join(names)}; got {value!r:.80}.")
-
-
-@functools.cache  # to look at type hints takes longer than all else about a configuration
-def _allowed(part: Any) -> dict[str, list[Any]]:
-    """Return the types, and the words, that each setting of a class of settings may have."""
-    return {
-        name: [kind for kind in _alternatives(hint) if kind is not ...]
-        for name, hint in get_type_hints(part).items()
-    }
-
-
-def _alternatives(hint: Any) -> Iterator[Any]:
-    """Yield the types, and the words, that a type hint allows."""
-    if get_origin(hint) is None:
-        yield hint
-    for argument in get_args(hint):
-        if get_origin(argument) is not None or isinstance(argument, type):
-            yield from _alternatives(argument)
-        else:
-            yield argument
 
 
 PARTS: dict[str, type] = {

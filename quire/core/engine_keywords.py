@@ -11,7 +11,7 @@ from dataclasses import dataclass, fields
 from os import PathLike
 from typing import Any, Literal, TypeAlias, TypedDict
 
-from quire.core.config import EngineConfig, KVCacheDtype, KVCanaryMode
+from quire.core.config import SETTINGS, EngineConfig, KVCacheDtype, KVCanaryMode
 from quire.core.errors import ConfigError
 from quire.core.known_settings import ENGINE, QUANTIZATIONS, flag_name
 
@@ -149,6 +149,9 @@ class EngineKeywords(TypedDict, total=False):
     kv_cache_config: KvCacheConfig | dict[str, Any] | None
     enable_block_reuse: bool
     # Taken with a notice, see quire.core.known_settings.
+    n_gpu_layers: Any
+    flash_attn: Any
+    jinja: bool
     enforce_eager: bool
     compilation_config: Any
     optimization_level: Any
@@ -203,6 +206,16 @@ class EngineKeywords(TypedDict, total=False):
     collect_detailed_traces: Any
     enable_log_requests: bool
     disable_log_requests: bool
+
+
+def settings_help() -> str:
+    """Return a line for each setting but the model: its name, and what it is."""
+    lines = [
+        f"        {name}: {setting.metadata['help']}"
+        for name, setting in SETTINGS.items()
+        if name != "model"
+    ]
+    return "\n".join(["    Settings, also flags of quire serve:", *lines])
 
 
 def read_keywords(

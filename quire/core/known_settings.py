@@ -106,6 +106,9 @@ QUANTIZATIONS: dict[str, tuple[str | None, str]] = {
 
 #: Of an engine: flags of every command that loads one, keywords of ``LLM`` and ``EngineArgs``.
 ENGINE: dict[str, KnownSetting] = {
+    "n_gpu_layers": _value("changes nothing: all layers are on the processor", short=("-ngl",)),
+    "flash_attn": _value(_ONE_METHOD, "auto", "on", short=("-fa",)),
+    "jinja": _switch(_ALWAYS),
     "enforce_eager": _switch(_NO_GRAPHS),
     "compilation_config": _value(_NO_GRAPHS, short=("-cc",)),
     "optimization_level": _value(_NO_GRAPHS, short=("-O",)),

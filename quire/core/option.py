@@ -15,6 +15,7 @@ def option(default: Any, help: str, **extra: Any) -> Any:
         **extra: ``common``: the short help of a command shows it. ``aliases``: further names of its
             flag. ``spellings``: further values, with what they stand for. ``sized``: text with a
             unit, such as ``8GiB``, is taken from Python, too. ``is_json``: text of JSON, or what
-            it stands for.
+            it stands for. ``unavailable``: values that other engines have, each with the rule that
+            it breaks here.
     """
     return field(default=default, metadata={"help": help, **extra})

@@ -19,7 +19,11 @@ Device = Literal["auto", "cpu", "reference"]
 class ParallelOptions:
     """Which hardware, and how much of it."""
 
-    device: Device = option("auto", "backend: cpu (native kernels) or reference (torch)")
+    device: Device = option(
+        "auto",
+        "backend: cpu (native kernels) or reference (torch)",
+        unavailable=dict.fromkeys(("cuda", "gpu"), "must be cpu: there is no GPU backend yet"),
+    )
     threads: int | None = option(
         None,
         "compute threads of each rank; default: the cores this process may use, divided",

@@ -6,7 +6,6 @@ import ast
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
-from difflib import get_close_matches
 from typing import Any
 
 from quire.core.counts import parse_count
@@ -20,6 +19,7 @@ from quire.core.speculative_config import (
     SpeculativeMethod,
     refuse,
 )
+from quire.core.suggestions import did_you_mean
 
 CONFIG = "--speculative-config"
 #: Settings of their own, and the keys of the JSON object that they stand for.
@@ -168,9 +168,8 @@ def _method(
     """Read one object; what does nothing is told in ``notices``."""
     for key in entry:
         if key not in KEYS:
-            near = get_close_matches(key, KEYS, 1)
-            hint = f"Did you mean {near[0]}?" if near else f"Keys are {', '.join(KEYS)}."
-            raise ConfigError(f"[config] {CONFIG} must have known keys; got {key!r:.80}. {hint}")
+            hint = did_you_mean(key, KEYS) or f" Keys are {', '.join(KEYS)}."
+            raise ConfigError(f"[config] {CONFIG} must have known keys; got {key!r:.80}.{hint}")
     values = {key: value for key, value in entry.items() if value is not None}
     _refuse_what_cannot_be(values)
     for key in [key for key in values if key in OTHER_KEYS]:

@@ -83,3 +83,8 @@ def test_wrong_files_are_misuse(tmp_path, text, words):
     code, output = run(tmp_path, text)
     assert code == 2
     assert words in " ".join(output.split())
+
+
+def test_an_unknown_key_names_the_nearest(tmp_path):
+    code, output = run(tmp_path, "maxx-model-len: 4k\n")
+    assert code == 2 and "unknown flags: maxx_model_len. Did you mean max_model_len?" in output

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import re
 from dataclasses import fields
+from pathlib import Path
 from typing import Any
 
 import click
 import pytest
+from click.testing import CliRunner
 
 from quire.cli.serve import serve
 from quire.core.known_settings import ENGINE, SERVER, KnownSetting, flag_name
+from quire.core.other_programs import INSTEAD, SAME
 from quire.server.options import ServerOptions
 from tools.serve_process import ServeProcess
 
@@ -211,3 +214,48 @@ def test_the_form_of_older_scripts_starts(device):
         if process.popen.returncode is None:
             process.popen.kill()
             process.end()
+
+
+OTHERS = """
+-c 512 -np 4 -t 1 -m quire-tiny
+-ngl 99 -fa on --jinja -m quire-tiny
+-hf quire-tiny --ctx-size 512
+--model-id quire-tiny --max-total-tokens 512 --num-shard 1
+--model-path quire-tiny --context-length 512 --tp 1
+""".strip().splitlines()
+
+
+@pytest.mark.parametrize("line", OTHERS)
+def test_flags_of_other_servers_mean_the_same(line: str) -> None:
+    """All of llama-server's flags were unknown, and TGI's; the hints named other flags."""
+    result = CliRunner().invoke(serve, [*line.split(), "--dry-run"])
+    assert result.exit_code == 0, result.output
+    assert ("with 512 tokens" in result.output) == ("512" in line)
+
+
+@pytest.mark.parametrize("flag", INSTEAD)
+def test_flags_that_are_called_otherwise_say_how(flag: str) -> None:
+    result = CliRunner().invoke(serve, [flag, "1"])
+    assert result.exit_code == 2 and INSTEAD[flag] in result.output
+
+
+def test_names_of_other_programs_stay_out_of_the_help() -> None:
+    shown = CliRunner().invoke(serve, ["--help-all"]).output
+    wrong = CliRunner().invoke(serve, ["--max-model-len", "tk"]).output
+    for flag in (flag for same in SAME.values() for flag in same if flag.startswith("--")):
+        assert not re.search(rf"{flag}\b(?!-)", shown) and flag not in wrong
+
+
+def test_the_page_for_switchers_is_the_code_s() -> None:
+    page = (Path(__file__).parents[2] / "docs/coming_from.md").read_text()
+    for name, same in SAME.items():
+        (row,) = re.findall(rf"^\| `{flag_name(name)}`.*", page, re.MULTILINE)
+        assert set(re.findall("`(-[^`]*)`", row)) == {flag_name(name), *same}
+    rows = page.partition("## Flags that are called otherwise")[2].partition("## HTTP")[0]
+    elsewhere = [row.split("|")[1] for row in re.findall(r"^\| `.*", rows, re.MULTILINE)]
+    assert set(re.findall("`(-[^`]*)`", " ".join(elsewhere))) == set(INSTEAD)
+
+
+def test_a_wrong_device_says_that_gpus_are_missing() -> None:
+    result = CliRunner().invoke(serve, ["--device", "cuda"])
+    assert result.exit_code == 2 and "there is no GPU backend yet" in result.output

@@ -23,7 +23,7 @@ from quire.core.errors import ConfigError
         ),
         ("scheduling_policy", "lifo", "fcfs or priority"),
         ("device", None, "auto or cpu or reference"),
-        ("memory", "8Gx", "int or None"),
+        ("memory", "8Gx", "a whole number such as 4096, 4k or 8GiB"),
         ("served_model_name", ("a", 5), "text or a list of texts"),
         ("memory", 1e9, "int or None"),
         ("max_num_seqs", "8", "int"),

@@ -1,0 +1,73 @@
+"""Names that settings have in llama-server, Ollama, TGI and SGLang, next to ours, which are vLLM's.
+
+``docs/coming_from.md`` is the same for readers; a test holds both to each other.
+"""
+
+from __future__ import annotations
+
+from quire.core.suggestions import did_you_mean
+
+#: Flags that mean the same as a setting of ours; taken, and not shown in the help.
+SAME: dict[str, tuple[str, ...]] = {
+    "model": ("-m", "-hf", "--hf-repo", "--model-id", "--model-path"),
+    "served_model_name": ("-a", "--alias"),
+    "max_model_len": ("-c", "--ctx-size", "--max-total-tokens", "--context-length"),
+    "max_num_seqs": ("-np", "--parallel", "--max-running-requests"),
+    "max_num_batched_tokens": ("-b", "--batch-size", "--max-batch-prefill-tokens"),
+    "threads": ("-t",),
+    "tensor_parallel_size": ("--num-shard", "--tp-size", "--tp"),
+    "data_parallel_size": ("--dp-size", "--dp"),
+}
+#: Flags that we do not take, and what to write instead.
+INSTEAD: dict[str, str] = {
+    "-ctk": "Take --kv-cache-dtype int8 or int4, for keys and values.",
+    "-ctv": "Take --kv-cache-dtype int8 or int4, for keys and values.",
+    "--cache-type-k": "Take --kv-cache-dtype int8 or int4, for keys and values.",
+    "--cache-type-v": "Take --kv-cache-dtype int8 or int4, for keys and values.",
+    "-md": 'Take --speculative-config \'{"method": "draft_model", "model": ...}\'.',
+    "--model-draft": 'Take --speculative-config \'{"method": "draft_model", "model": ...}\'.',
+    "--draft-max": "Take num_speculative_tokens of --speculative-config.",
+    "--lora": "Take --enable-lora --lora-modules NAME=FOLDER.",
+    "--mmproj": "Name the folder of the checkpoint, which holds the encoder of pictures.",
+    "--sleep-idle-seconds": "Take --keep-alive with --load-on-demand.",
+    "--models-dir": "Take --load-on-demand; quire list shows the models.",
+    "--reasoning-format": "Take --reasoning-parser.",
+    "--timeout": "Take the request's timeout; --write-timeout is for clients that do not read.",
+    "--n-predict": "A request says max_tokens.",
+    "--temp": "A request says temperature; --override-generation-config sets the default.",
+    "--max-concurrent-requests": "Take --max-num-queued-reqs; --max-num-seqs is how many run.",
+    "--max-input-tokens": "Take --max-model-len, which is prompt and output together.",
+    "--max-input-length": "Take --max-model-len, which is prompt and output together.",
+    "--max-batch-total-tokens": "Take --max-tokens-in-paged-kv-cache.",
+    "--quantize": "Take --quantization.",
+    "--sharded": "Take --tensor-parallel-size.",
+    "--cuda-memory-fraction": "Take --gpu-memory-utilization.",
+    "--mem-fraction-static": "Take --gpu-memory-utilization.",
+    "--grammar-backend": "Leave it out: grammars are compiled by llguidance.",
+    "--disable-radix-cache": "Take --no-enable-prefix-caching.",
+    "--chunked-prefill-size": "Take --max-num-batched-tokens.",
+}
+_KEYWORDS = {
+    "n_ctx": "max_model_len",
+    "num_ctx": "max_model_len",
+    "max_seq_len": "max_model_len",
+    "max_seq_length": "max_model_len",
+    "n_threads": "threads",
+    "num_thread": "threads",
+    "model_name": "model",
+    "load_in_8bit": "quantization='int8'",
+    "load_in_4bit": "quantization='nf4'",
+    "torch_dtype": "dtype",
+}
+
+
+def meant_setting(name: str, known: dict[str, object]) -> str:
+    """Return `` Did you mean X?`` for a keyword that is no setting, empty where nothing is near.
+
+    Args:
+        name: As the user wrote it, with underscores.
+        known: All settings.
+    """
+    flags = {flag.lstrip("-").replace("-", "_"): ours for ours in SAME for flag in SAME[ours]}
+    found = {**flags, **_KEYWORDS}.get(name)
+    return f" Did you mean {found}?" if found else did_you_mean(name, known)

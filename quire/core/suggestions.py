@@ -1,0 +1,18 @@
+"""What a user may have meant by a name that is not known."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+
+
+def did_you_mean(name: str, known: Iterable[str], most: int = 1) -> str:
+    """Return `` Did you mean X?`` for the nearest known names, empty where none is near.
+
+    Args:
+        name: As the user wrote it.
+        known: Names that would be right.
+        most: Names that are shown.
+    """
+    near = get_close_matches(name, list(known), most)
+    return f" Did you mean {' or '.join(near)}?" if near else ""
