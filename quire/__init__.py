@@ -2,24 +2,33 @@
 
 from __future__ import annotations
 
+import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
+
+from quire.vllm_modules import VllmModules
 
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from quire.core.beam_search_params import BeamSearchParams
     from quire.core.engine_keywords import KvCacheConfig
+    from quire.core.outputs import CompletionOutput, RequestOutput
     from quire.core.sampling_params import RequestOutputKind, SamplingParams
     from quire.core.speculative_params import SpeculativeParams
     from quire.core.structured_outputs import StructuredOutputs
+    from quire.core.structured_outputs import StructuredOutputs as GuidedDecodingParams
     from quire.core.structured_outputs import StructuredOutputs as StructuredOutputsParams
     from quire.llm.adapter_reader import LoRARequest
     from quire.llm.async_llm import AsyncLLM
     from quire.llm.async_llm import AsyncLLM as AsyncLLMEngine
     from quire.llm.engine_args import EngineArgs
     from quire.llm.engine_args import EngineArgs as AsyncEngineArgs
+    from quire.llm.engine_client import Prompt as PromptType
+    from quire.llm.engine_client import TextPrompt, TokensPrompt
     from quire.llm.llm import LLM
+    from quire.llm.text_engine import TextEngine as LLMEngine
+    from quire.vllm_modules import random_uuid
 
 __all__ = [
     "LLM",
@@ -27,15 +36,23 @@ __all__ = [
     "AsyncLLM",
     "AsyncLLMEngine",
     "BeamSearchParams",
+    "CompletionOutput",
     "EngineArgs",
+    "GuidedDecodingParams",
     "KvCacheConfig",
+    "LLMEngine",
     "LoRARequest",
+    "PromptType",
+    "RequestOutput",
     "RequestOutputKind",
     "SamplingParams",
     "SpeculativeParams",
     "StructuredOutputs",
     "StructuredOutputsParams",
+    "TextPrompt",
+    "TokensPrompt",
     "__version__",
+    "random_uuid",
 ]
 
 #: Where each name lives; several are vLLM's names of a thing.
@@ -45,15 +62,24 @@ _HOMES = {
     "AsyncLLM": "quire.llm.async_llm:AsyncLLM",
     "AsyncLLMEngine": "quire.llm.async_llm:AsyncLLM",
     "BeamSearchParams": "quire.core.beam_search_params:BeamSearchParams",
+    "CompletionOutput": "quire.core.outputs:CompletionOutput",
     "EngineArgs": "quire.llm.engine_args:EngineArgs",
+    "GuidedDecodingParams": "quire.core.structured_outputs:StructuredOutputs",
+    "LLMEngine": "quire.llm.text_engine:TextEngine",
     "LoRARequest": "quire.llm.adapter_reader:LoRARequest",
     "KvCacheConfig": "quire.core.engine_keywords:KvCacheConfig",
+    "PromptType": "quire.llm.engine_client:Prompt",
+    "RequestOutput": "quire.core.outputs:RequestOutput",
     "RequestOutputKind": "quire.core.sampling_params:RequestOutputKind",
     "SamplingParams": "quire.core.sampling_params:SamplingParams",
     "SpeculativeParams": "quire.core.speculative_params:SpeculativeParams",
     "StructuredOutputs": "quire.core.structured_outputs:StructuredOutputs",
     "StructuredOutputsParams": "quire.core.structured_outputs:StructuredOutputs",
+    "TextPrompt": "quire.llm.engine_client:TextPrompt",
+    "TokensPrompt": "quire.llm.engine_client:TokensPrompt",
+    "random_uuid": "quire.vllm_modules:random_uuid",
 }
+sys.meta_path.append(VllmModules())
 
 
 def __getattr__(name: str) -> Any:

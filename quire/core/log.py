@@ -6,6 +6,8 @@ import json
 import logging
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, Literal, TypeAlias
 
 from quire.core import env
@@ -76,6 +78,23 @@ def get_logger(name: str) -> logging.Logger:
     if root.level == logging.NOTSET:
         root.setLevel(env.log_level().upper())
     return logging.getLogger(name)
+
+
+@contextmanager
+def few_lines(wanted: bool) -> Iterator[None]:
+    """Log warnings alone meanwhile, unless ``QUIRE_LOG_LEVEL`` says what to log.
+
+    Args:
+        wanted: False for all lines as ever.
+    """
+    root = logging.getLogger("quire")
+    level = root.level
+    if wanted and level == logging.INFO and env.get("QUIRE_LOG_LEVEL") is None:
+        root.setLevel(logging.WARNING)
+    try:
+        yield
+    finally:
+        root.setLevel(level)
 
 
 def set_format(log_format: LogFormat) -> None:

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass, field
 from enum import Enum
 from math import inf
 from numbers import Integral, Real
-from typing import Any, NoReturn
+from typing import Any, NoReturn, Self
 
 from quire.core.errors import InvalidSamplingParamsError
 from quire.core.speculative_params import SpeculativeField, read_speculative
-from quire.core.structured_outputs import StructuredOutputs
+from quire.core.structured_outputs import StructuredOutputs, read_structured_outputs
+from quire.core.suggestions import did_you_mean
 
 MAX_N = 128
 #: Stop strings, and words that are never generated: each is looked for at every token.
@@ -54,6 +56,20 @@ _KINDS: tuple[tuple[type[Any], str, tuple[str, ...]], ...] = (
     ),
 )
 _OPTIONAL = ("seed", "max_tokens", "logprobs", "prompt_logprobs")
+
+
+#: Names of other libraries, and what to say of them.
+_ELSEWHERE = {
+    "max_new_tokens": " Did you mean max_tokens?",
+    "max_length": " Did you mean max_tokens?",
+    "num_return_sequences": " Did you mean n?",
+    "num_beams": " Take LLM.beam_search.",
+    "do_sample": " Take temperature=0 for greedy.",
+    "guided_decoding": " Did you mean structured_outputs?",
+    "best_of": " Take n.",
+    "logits_processors": " The engine runs no code of callers.",
+    "extra_args": " Nothing here would read them.",
+}
 
 
 class RequestOutputKind(Enum):
@@ -103,7 +119,8 @@ class SamplingParams:
         include_stop_str_in_output: Keep the matched stop string in the text.
         skip_special_tokens: Leave special tokens out of the text.
         detokenize: Produce text; False leaves only token ids.
-        structured_outputs: What the text must look like. It then ends where the grammar does.
+        structured_outputs: What the text must look like. It then ends where the grammar does. A
+            dict of its fields, or a class of pydantic, is read as one.
         pooling: No text; the hidden states of the prompt as one vector: ``mean`` of all, ``last``
             token's, first token's (``cls``), or what an encoder's ``pooler`` makes of that. Or
             ``classify``: the logits of the model's classes.
@@ -148,6 +165,24 @@ class SamplingParams:
     speculative: SpeculativeField = None
     token_origins: bool = False
     output_kind: RequestOutputKind = RequestOutputKind.CUMULATIVE
+
+    def __new__(cls, *args: Any, **keywords: Any) -> Self:
+        """Refuse names of other libraries with the one that is meant."""
+        fields: Iterable[str] = cls.__dataclass_fields__
+        for name in keywords:
+            if name not in fields:
+                meant = _ELSEWHERE.get(name) or did_you_mean(name, fields)
+                raise TypeError(f"SamplingParams has no field {name!r}.{meant}")
+        return object.__new__(cls)
+
+    @classmethod
+    def from_optional(cls, **keywords: Any) -> Self:
+        """Return settings of which those that are None are left at their defaults."""
+        return cls(**{name: value for name, value in keywords.items() if value is not None})
+
+    def clone(self) -> Self:
+        """Return a copy that may be changed."""
+        return deepcopy(self)
 
     def __post_init__(self) -> None:
         self._read_kinds()
@@ -221,8 +256,7 @@ class SamplingParams:
         if self.pooling is not None:
             self._check_pooling()
         if self.structured_outputs is not None:
-            if not isinstance(self.structured_outputs, StructuredOutputs):
-                _refuse("structured_outputs", "must be StructuredOutputs", self.structured_outputs)
+            self.structured_outputs = read_structured_outputs(self.structured_outputs)
             # Both would go on where the grammar leaves nothing to go on with.
             for name in ("ignore_eos", "min_tokens"):
                 if getattr(self, name):

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import json as json_library
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, Protocol
+from dataclasses import dataclass, fields
+from typing import Any, NoReturn, Protocol
 
 from quire.core.errors import InvalidSamplingParamsError
 
@@ -155,5 +155,24 @@ class GrammarSource(Protocol):
         ...
 
 
-def _refuse(rule: str) -> None:
+def read_structured_outputs(value: Any) -> StructuredOutputs:
+    """Return a constraint that a caller gives as such, as a dict of its fields or as a class.
+
+    Raises:
+        InvalidSamplingParamsError: It is none of these.
+    """
+    if isinstance(value, StructuredOutputs):
+        return value
+    schema = getattr(value, "model_json_schema", None)  # a class of pydantic
+    if isinstance(value, type) and schema is not None:
+        return StructuredOutputs(json=schema())
+    if isinstance(value, dict) and value.keys() <= {one.name for one in fields(StructuredOutputs)}:
+        return StructuredOutputs(**value)
+    _refuse(
+        f"must be StructuredOutputs, a dict of its fields or a class of pydantic; got "
+        f'{value!r:.80}. Write StructuredOutputs(json=schema) or {{"json": schema}}.'
+    )
+
+
+def _refuse(rule: str) -> NoReturn:
     raise InvalidSamplingParamsError(f"[structured_outputs] {rule}", "structured_outputs")

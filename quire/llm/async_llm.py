@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Mapping
 from concurrent.futures import Future
 from contextlib import suppress
 from functools import partial
@@ -199,7 +199,7 @@ class AsyncLLM:
             size, params = 0, prompt.params
             work = partial(self._engine.complete, prompt)
         else:
-            text = prompt.get("prompt") if isinstance(prompt, dict) else prompt
+            text = prompt.get("prompt") if isinstance(prompt, Mapping) else prompt
             size = len(text) if isinstance(text, str) else 0
             params = params or SamplingParams(**self.default_sampling_params)
             work = partial(self._engine.prepare, request_id, prompt, params, **attributes)

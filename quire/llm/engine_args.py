@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+from dataclasses import fields, make_dataclass
 from os import PathLike
 from typing import Any, Unpack
 
 from quire.core.config import PARTS, SETTINGS, EngineConfig
 from quire.core.engine_keywords import EngineKeywords, read_keywords
 from quire.core.log import get_logger
+from quire.core.other_programs import meant_setting
 
 log = get_logger(__name__)
 
 
+_SETTINGS = make_dataclass("Settings", SETTINGS)
+
+
 class EngineArgs:
     """Settings of an engine, checked at once; each one is an attribute.
+
+    ``dataclasses.asdict`` and ``vars`` return them by name, as keywords of ``LLM``.
 
     Args:
         model: Folder, GGUF file, hub id, or ``quire-tiny`` (embedded).
@@ -27,6 +34,10 @@ class EngineArgs:
         ConfigError: A keyword is unknown, or a value cannot be.
     """
 
+    __slots__ = ("__dict__", "config")
+    # What asdict() looks for.
+    __dataclass_fields__ = {setting.name: setting for setting in fields(_SETTINGS)}
+
     config: EngineConfig
 
     def __init__(
@@ -35,12 +46,13 @@ class EngineArgs:
         self.config, notices = read_keywords({"model": model, **keywords})
         for notice in notices:
             log.warning("%s", notice)
+        # The part of the model has the name that its own setting has: parts win.
+        for part in (self.config, *(getattr(self.config, name) for name in PARTS)):
+            own = [setting.name for setting in fields(part) if setting.name in SETTINGS]
+            self.__dict__.update((name, getattr(part, name)) for name in own)
 
     def __getattr__(self, name: str) -> Any:
-        if name not in SETTINGS:
-            raise AttributeError(f"an engine has no setting {name!r}")
-        owners = (*(getattr(self.config, part) for part in PARTS), self.config)
-        return next(getattr(owner, name) for owner in owners if hasattr(owner, name))
+        raise AttributeError(f"an engine has no setting {name!r}.{meant_setting(name, SETTINGS)}")
 
     def __repr__(self) -> str:
         return f"EngineArgs({self.config!r})"

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeAlias
+from typing import Any, NotRequired, Protocol, TypeAlias, TypedDict
 
 from quire.core.adapters import AdapterReference
 from quire.core.metrics import Samples
@@ -14,8 +14,36 @@ from quire.core.outputs import RequestOutput
 from quire.core.request import EngineRequest
 from quire.llm.output_streams import OutputStreams
 
-#: A prompt: text, token ids, or ``{"prompt_token_ids": [...]}`` / ``{"prompt": "..."}``.
-Prompt: TypeAlias = str | Sequence[int] | dict[str, Any]
+
+class TextPrompt(TypedDict):
+    """A prompt as text.
+
+    Attributes:
+        prompt: The text.
+        multi_modal_data: ``{"image": picture}`` or a list of pictures (of Pillow, or files' bytes),
+            one for each mark of a picture in the text; read by ``LLM.generate``.
+    """
+
+    prompt: str
+    multi_modal_data: NotRequired[Mapping[str, Any]]
+
+
+class TokensPrompt(TypedDict):
+    """A prompt as token ids.
+
+    Attributes:
+        prompt_token_ids: The ids.
+        prompt: Their text, which is only reported back.
+        multi_modal_data: As of :class:`TextPrompt`.
+    """
+
+    prompt_token_ids: Sequence[int]
+    prompt: NotRequired[str]
+    multi_modal_data: NotRequired[Mapping[str, Any]]
+
+
+#: A prompt: text, token ids, or a dict of these.
+Prompt: TypeAlias = str | Sequence[int] | Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)

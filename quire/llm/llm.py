@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import count
 from os import PathLike
@@ -13,8 +13,10 @@ from typing import Any, Literal, TypeAlias, Unpack
 import numpy as np
 
 from quire.core.beam_search_params import BeamSearchParams
-from quire.core.engine_keywords import EngineKeywords
+from quire.core.engine_keywords import EngineKeywords, settings_help
 from quire.core.errors import RequestError
+from quire.core.log import few_lines, get_logger
+from quire.core.metric_readings import Metric, readings
 from quire.core.outputs import RequestOutput
 from quire.core.request import EngineRequest
 from quire.core.sampling_params import RequestOutputKind, SamplingParams
@@ -23,6 +25,15 @@ from quire.llm.beam_search import BeamSearch, BeamSearchOutput, width_errors
 from quire.llm.engine_args import EngineArgs
 from quire.llm.engine_client import Prompt
 from quire.llm.interrupts import collect_interrupts
+from quire.llm.offline.arguments import (
+    ChatOptions,
+    Params,
+    as_adapters,
+    as_list,
+    as_params,
+    is_conversation,
+    read_chat_options,
+)
 from quire.llm.pictures.conversations import ConversationPictures
 from quire.llm.pooling_outputs import (
     ClassificationOutput,
@@ -44,9 +55,23 @@ from quire.llm.prompts import chat_prompt, read_pair
 from quire.llm.text_engine import TextEngine
 from quire.text.tokenizer import Tokenizer
 
+log = get_logger(__name__)
 Message = dict[str, Any]
 Vector: TypeAlias = Literal["last", "mean", "cls", "pooler"]
-Params = SamplingParams | Sequence[SamplingParams] | None
+
+
+#: Methods of vLLM's class that there are not, and why.
+_CALLERS_CODE = ": the engine runs no code of callers. See quire.evaluation for hidden states."
+_IN_MEMORY = ": weights are in the machine's memory. Call shutdown() and load the model again."
+_NO_PROFILER = ": see get_metrics() and quire bench."
+_NOT_HERE = {
+    "apply_model": _CALLERS_CODE,
+    "collective_rpc": _CALLERS_CODE,
+    "sleep": _IN_MEMORY,
+    "wake_up": _IN_MEMORY,
+    "start_profile": _NO_PROFILER,
+    "stop_profile": _NO_PROFILER,
+}
 
 
 class LLM:
@@ -56,7 +81,10 @@ class LLM:
     in one call, or use :class:`quire.llm.AsyncLLM`.
 
     Args:
-        model, **keywords: As of :class:`quire.llm.engine_args.EngineArgs`.
+        model: Folder, GGUF file, hub id, name of ``quire list``, or ``quire-tiny`` (embedded).
+        verbose: Log how each setting was chosen; otherwise one line says what was loaded.
+        **keywords: The settings below. Settings of other engines that have nothing to do here are
+            taken with a line in the log.
 
     Attributes:
         engine: Requests one step at a time: ``add_request``, ``step``, ``abort_request``.
@@ -66,11 +94,16 @@ class LLM:
     """
 
     def __init__(
-        self, model: str | PathLike[str] = "quire-tiny", **keywords: Unpack[EngineKeywords]
+        self,
+        model: str | PathLike[str] = "quire-tiny",
+        *,
+        verbose: bool = False,
+        **keywords: Unpack[EngineKeywords],
     ) -> None:
         config = EngineArgs(model, **keywords).config
-        with loading_bar() as on_progress:
+        with loading_bar() as on_progress, few_lines(not verbose):
             self.engine = TextEngine(config, on_progress=on_progress, takes_more=False)
+        log.info("%s", self.engine.summary())
         self._request_ids = map(str, count())
         self._turn = threading.RLock()
         self._pictures = ConversationPictures(
@@ -89,7 +122,8 @@ class LLM:
         """Complete prompts; return one finished output for each, in their order.
 
         Args:
-            prompts: One or many; each is text, token ids, or a dict of one of the two.
+            prompts: One or many; each is text, token ids, or a dict of one of the two, with
+                ``multi_modal_data`` where the model reads pictures.
             sampling_params: For all or one per prompt; None means the model's own defaults, their
                 ``max_tokens`` lowered to what fits.
             use_tqdm: Show progress when there are several prompts and stderr is a terminal.
@@ -102,15 +136,15 @@ class LLM:
             EngineDeadError: A step failed; the engine cannot be used again.
             KeyboardInterrupt: Ctrl-C, after the step that was running; the engine can go on.
         """
-        items = _as_list(prompts)
-        params = self._as_params(sampling_params, len(items))
+        items = [self._pictures.read(prompt) for prompt in as_list(prompts)]
+        params = as_params(sampling_params, len(items), self.get_default_sampling_params)
         priorities = [0] * len(items) if priority is None else list(priority)
         if len(priorities) != len(items):
             raise RequestError(
                 f"[priority] must be one per prompt ({len(items)}); got {len(priorities)}.",
                 "priority",
             )
-        adapters = _as_adapters(lora_request, len(items))
+        adapters = as_adapters(lora_request, len(items))
         attributes = [
             {"priority": level, "lora_request": adapter}
             for level, adapter in zip(priorities, adapters, strict=True)
@@ -193,8 +227,8 @@ class LLM:
             engine.check_alive()
             self._check_idle()
             with width_errors(params.beam_width, "beam_width"):
-                items = _as_list(prompts)
-                pairs = zip(items, _as_adapters(lora_request, len(items)), strict=True)
+                items = as_list(prompts)
+                pairs = zip(items, as_adapters(lora_request, len(items)), strict=True)
                 sources = [
                     engine.prepare(next(self._request_ids), prompt, limit, lora_request=adapter)
                     for prompt, adapter in pairs
@@ -221,11 +255,7 @@ class LLM:
         sampling_params: Params = None,
         use_tqdm: bool = True,
         lora_request: LoRARequest | Sequence[LoRARequest | None] | None = None,
-        *,
-        add_generation_prompt: bool = True,
-        continue_final_message: bool = False,
-        tools: Sequence[dict[str, Any]] | None = None,
-        chat_template_kwargs: dict[str, Any] | None = None,
+        **options: Unpack[ChatOptions],
     ) -> list[RequestOutput]:
         """Answer one conversation or several; return one finished output for each.
 
@@ -233,29 +263,20 @@ class LLM:
             messages: ``[{"role": ..., "content": ...}, ...]``, or a list of such lists; a content
                 may be a list of parts, with ``image_url`` parts where the model reads pictures.
             sampling_params, use_tqdm, lora_request: As of :meth:`generate`.
-            add_generation_prompt: Ask for a new message of the assistant.
-            continue_final_message: Go on with the last message instead.
-            tools: JSON schemas of functions, in OpenAI's form.
-            chat_template_kwargs: More variables of the template.
+            **options: As of :class:`~quire.llm.offline.arguments.ChatOptions`.
 
         Raises:
             RequestError: The model has no chat template, or it refuses the conversation.
             EngineDeadError: A step failed; the engine cannot be used again.
         """
-        conversations: Any = [messages] if _is_conversation(messages) else messages
+        conversations: Any = [messages] if is_conversation(messages) else messages
+        template, variables = read_chat_options(options)
+        tokenizer = self.get_tokenizer()
+        if template is not None:
+            tokenizer = tokenizer.with_chat_template(template)
         prompts = [
-            self._pictures.add_to(
-                chat_prompt(
-                    conversation,
-                    self.get_tokenizer(),
-                    add_generation_prompt=add_generation_prompt,
-                    continue_final_message=continue_final_message,
-                    tools=tools,
-                    **(chat_template_kwargs or {}),
-                ),
-                conversation,
-            )
-            for conversation in conversations
+            self._pictures.add_to(chat_prompt(one, tokenizer, **variables), one)
+            for one in conversations
         ]
         return self.generate(prompts, sampling_params, use_tqdm, lora_request)
 
@@ -289,7 +310,7 @@ class LLM:
         def as_array(probs: list[float]) -> PoolingOutput:
             return PoolingOutput(np.array(probs, np.float32))
 
-        items = _as_list(prompts)
+        items = as_list(prompts)
         return self._classified(items, [{} for _ in items], as_array, use_tqdm)
 
     def embed(
@@ -310,7 +331,7 @@ class LLM:
         Raises:
             RequestError: It has none, or a prompt is wrong.
         """
-        items = _as_list(prompts)
+        items = as_list(prompts)
         return self._classified(items, [{} for _ in items], ClassificationOutput, use_tqdm)
 
     def score(
@@ -334,7 +355,7 @@ class LLM:
             RequestError: The numbers do not fit, a prompt is wrong, or the model has several
                 classes; nothing was computed.
         """
-        first, second = _as_list(data_1), _as_list(data_2)
+        first, second = as_list(data_1), as_list(data_2)
         check_pairs(len(first), len(second))
         classifier = self.engine.model_config.classifier
         if classifier is None:
@@ -379,6 +400,25 @@ class LLM:
         """Return the model's tokenizer."""
         return self.engine.tokenizer
 
+    @property
+    def llm_engine(self) -> TextEngine:
+        """The engine, by vLLM's name."""
+        return self.engine
+
+    def get_metrics(self) -> list[Metric]:
+        """Return what the engine has counted."""
+        return list(readings(self.engine.stats()))
+
+    def reset_prefix_cache(self) -> bool:
+        """Have no later prompt find what was computed so far; return True."""
+        with self._turn:
+            self.engine.reset_prefix_cache()
+        return True
+
+    def __getattr__(self, name: str) -> Any:
+        why = _NOT_HERE.get(name, "")
+        raise AttributeError(f"LLM has no {name!r}{why}")
+
     def get_default_sampling_params(self) -> SamplingParams:
         """Return the model's own sampling settings (``generation_config.json``)."""
         return SamplingParams(**self.engine.default_sampling_params)
@@ -400,40 +440,5 @@ class LLM:
     ) -> None:
         self.shutdown()
 
-    def _as_params(self, given: Params, num_prompts: int) -> list[SamplingParams]:
-        if given is None:
-            given = self.get_default_sampling_params()
-        if isinstance(given, SamplingParams):
-            return [given] * num_prompts
-        if len(given) != num_prompts:
-            raise RequestError(
-                f"[sampling_params] must be one, or one per prompt ({num_prompts}); got "
-                f"{len(given)}.",
-                "sampling_params",
-            )
-        return list(given)
 
-
-def _as_list(prompts: Any) -> list[Prompt]:
-    """Return the prompts; a list of integers is one."""
-    if isinstance(prompts, str | bytes | dict) or not isinstance(prompts, Iterable):
-        return [prompts]
-    items = list(prompts)
-    return [items] if items and all(isinstance(item, int) for item in items) else items
-
-
-def _as_adapters(
-    given: LoRARequest | Sequence[LoRARequest | None] | None, num_prompts: int
-) -> list[LoRARequest | None]:
-    if given is None or isinstance(given, LoRARequest):
-        return [given] * num_prompts
-    if len(given) != num_prompts:
-        raise RequestError(
-            f"[lora_request] must be one, or one per prompt ({num_prompts}); got {len(given)}.",
-            "lora_request",
-        )
-    return list(given)
-
-
-def _is_conversation(messages: Sequence[Any]) -> bool:
-    return not messages or isinstance(messages[0], dict)
+LLM.__doc__ = f"{LLM.__doc__}\n{settings_help()}"

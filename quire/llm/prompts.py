@@ -22,7 +22,7 @@ def tokenize_prompt(prompt: Prompt, tokenizer: Tokenizer) -> tuple[str | None, l
     Raises:
         RequestError: It is none of these, or it is empty.
     """
-    text, ids = _read_dict(prompt) if isinstance(prompt, dict) else (None, prompt)
+    text, ids = _read_dict(prompt) if isinstance(prompt, Mapping) else (None, prompt)
     if ids is None or isinstance(ids, str):
         text = text if ids is None else ids
         if not isinstance(text, str):
@@ -70,7 +70,7 @@ def chat_prompt(
     return {"prompt": "".join(parts), "prompt_token_ids": tokenizer.encode_parts(parts, False)}
 
 
-def _read_dict(prompt: dict[str, Any]) -> tuple[Any, Any]:
+def _read_dict(prompt: Mapping[str, Any]) -> tuple[Any, Any]:
     text, ids = prompt.get("prompt"), prompt.get("prompt_token_ids")
     surplus = set(prompt) - {"prompt_token_ids", "prompt", "pictures"}
     if surplus or (text is None and ids is None):

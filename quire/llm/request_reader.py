@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from copy import copy
 from dataclasses import replace
 from functools import cached_property
@@ -176,7 +176,7 @@ class RequestReader:
             ModelLoadError: The adapter cannot be used.
         """
         text, token_ids = tokenize_prompt(prompt, self.tokenizer)
-        if isinstance(prompt, dict) and "pictures" in prompt:  # of quire.llm.pictures
+        if isinstance(prompt, Mapping) and "pictures" in prompt:  # of quire.llm.pictures
             attributes["pictures"] = tuple(prompt["pictures"])
         keys = salt_keys(cache_salt)
         request = EngineRequest(

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import Any, Self
 
 from quire.core.adapters import AdapterReference
 from quire.core.config import EngineConfig
@@ -21,6 +21,7 @@ from quire.core.sampling_params import SamplingParams
 from quire.engine.engine import Engine
 from quire.engine.engine_output import EngineOutput
 from quire.llm.draft_vocabulary import pair_draft_vocabularies
+from quire.llm.engine_args import EngineArgs
 from quire.llm.engine_client import Prompt
 from quire.llm.inferred_methods import infer_methods
 from quire.llm.output_processor import OutputProcessor
@@ -81,6 +82,11 @@ class TextEngine:
         self.engine = Engine(self.executor, self.config, self.model_config, takes_more=takes_more)
         self._dead: str | None = None
         self._outputs = OutputProcessor(self.tokenizer)
+
+    @classmethod
+    def from_engine_args(cls, engine_args: EngineArgs) -> Self:
+        """Load a model with settings in vLLM's shape."""
+        return cls(engine_args.config)
 
     def prepare(
         self, request_id: str, prompt: Prompt, params: SamplingParams, **attributes: Any
@@ -199,6 +205,15 @@ class TextEngine:
         """Return the engine's counters and gauges by metric stem."""
         assert self._reader.grammars is not None
         return self.engine.stats() | self._reader.grammars.stats() | self._outputs.stats()
+
+    def summary(self) -> str:
+        """Return what was loaded, in a line."""
+        num_tokens = (self.executor.memory.budget.num_blocks - 1) * self.config.cache.block_size
+        return (
+            f"loaded {self.config.model.model}: {self.model_config.architecture}, contexts of up "
+            f"to {self.max_model_len:,} tokens, {num_tokens:,} in the KV cache (verbose=True says "
+            "how that was chosen)"
+        )
 
     def describe_cache(self) -> str:
         """Return the KV pool and the block table of each live request as text, for people."""

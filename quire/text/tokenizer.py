@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from copy import copy
 from pathlib import Path
 from typing import Any
 
@@ -72,6 +73,15 @@ class Tokenizer:
                 (found,) = backend([text], add_special_tokens=add_special_tokens)
         ids: list[int] = found.ids
         return ids
+
+    def with_chat_template(self, source: str) -> Tokenizer:
+        """Return the same with another chat template, as Jinja source."""
+        other = copy(self)
+        other.chat_template = ChatTemplate({"default": source}, self.special_tokens)
+        if self.chat_template is not None:
+            other.chat_template.picture_text = self.chat_template.picture_text
+            other.chat_template.picture_margins = self.chat_template.picture_margins
+        return other
 
     def encode_pair(self, first: str, second: str) -> tuple[list[int], int | None]:
         """Return the token ids of two texts that a model reads together.

@@ -52,7 +52,7 @@ from quire.core.sampling_params import SamplingParams
         ("logit_bias", {"a": 1.0}),
         ("logit_bias", {1: float("nan")}),
         ("logit_bias", [1]),
-        ("structured_outputs", {"regex": "a"}),
+        ("structured_outputs", {"type": "object"}),
     ],
 )
 def test_values_out_of_range_are_refused_by_name(name: str, value: Any) -> None:

@@ -3,22 +3,36 @@
 from __future__ import annotations
 
 import asyncio
+import base64
+import importlib
+import io
 import logging
+import pickle
+from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
+from PIL import Image
+from pydantic import BaseModel
 
+import quire
 from quire import (
     LLM,
     AsyncEngineArgs,
     AsyncLLMEngine,
     EngineArgs,
     KvCacheConfig,
+    LLMEngine,
     SamplingParams,
     StructuredOutputsParams,
+    TextPrompt,
 )
-from quire.core.errors import ConfigError
+from quire.core.config import SETTINGS
+from quire.core.errors import ConfigError, RequestError
+from quire.core.metric_readings import Counter, Gauge, Histogram
+from quire.vllm_modules import MODULES
 
 CONSTRUCTORS: list[dict[str, Any]] = [
     {"tensor_parallel_size": 1, "gpu_memory_utilization": 0.5, "max_model_len": 256},
@@ -98,6 +112,45 @@ def test_engine_args_are_attributes_and_checked() -> None:
         EngineArgs("m", **unknown)
 
 
+def test_settings_as_a_dictionary_are_settings_again() -> None:
+    """``LLM(**asdict(EngineArgs(...)))`` had no fields, and ``vars`` held what no keyword is."""
+    method = {"method": "ngram", "num_speculative_tokens": 3}
+    args = EngineArgs("m", max_model_len="4k", memory="1GiB", speculative_config=method)
+    assert EngineArgs(**asdict(args)).config == EngineArgs(**vars(args)).config == args.config
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_modules_have_vllms_paths(module: str) -> None:
+    """``from vllm.lora.request import LoRARequest`` had no module after changing the word."""
+    found = importlib.import_module(f"quire.{module}")
+    assert found.__all__ == list(MODULES[module])
+    for name in MODULES[module]:
+        assert getattr(found, name) is getattr(quire, name)
+
+
+def test_modules_of_ours_win_over_vllms_paths() -> None:
+    for name in MODULES:
+        path = Path(quire.__file__).parent / name.replace(".", "/")
+        assert not path.exists() and not path.with_suffix(".py").exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [("max_modle_len", "max_model_len"), ("n_ctx", "max_model_len"), ("ctx_size", "max_model_len")],
+)
+def test_an_unknown_setting_names_the_nearest(name: str, meant: str) -> None:
+    unknown: Any = {name: 5}
+    with pytest.raises(ConfigError, match=f"got {name}. Did you mean {meant}?"):
+        EngineArgs("m", **unknown)
+
+
+def test_a_gpu_is_named_as_missing() -> None:
+    for device in ("cuda", "gpu"):
+        asked: Any = {"device": device}
+        with pytest.raises(ConfigError, match="there is no GPU backend yet"):
+            EngineArgs("m", **asked)
+
+
 def test_vllms_name_of_structured_outputs(llm: LLM) -> None:
     params = SamplingParams(structured_outputs=StructuredOutputsParams(choice=["aa", "ab"]))
     assert llm.generate("abc", params)[0].outputs[0].text in ("aa", "ab")
@@ -130,3 +183,127 @@ def test_variables_of_every_conversation(
         assert llm.chat(message, params)[0].prompt == "calm:hi"
         own = {"mood": "wild"}
         assert llm.chat(message, params, chat_template_kwargs=own)[0].prompt == "wild:hi"
+
+
+def test_wrong_kinds_of_arguments_are_request_errors(llm: LLM) -> None:
+    """A dict of settings and a name of an adapter were AttributeErrors deep inside."""
+    wrong: list[tuple[Callable[[], object], str]] = [
+        (lambda: llm.generate("a", {"temperature": 0}), "Write SamplingParams"),  # type: ignore[arg-type]
+        (lambda: llm.generate("a", [{"temperature": 0}]), "Write SamplingParams"),  # type: ignore[list-item]
+        (lambda: llm.generate("a", lora_request="x"), "Write LoRARequest"),  # type: ignore[arg-type]
+        (lambda: llm.chat("hello"), r"Write \[{\"role\": \"user\""),
+    ]
+    for call, hint in wrong:
+        with pytest.raises(RequestError, match=hint):
+            call()
+
+
+def test_settings_of_other_libraries_name_ours() -> None:
+    for name, hint in {
+        "max_new_tokens": "Did you mean max_tokens",
+        "guided_decoding": "Did you mean structured_outputs",
+        "temprature": "Did you mean temperature",
+        "best_of": "Take n",
+    }.items():
+        given: Any = {name: 1}
+        with pytest.raises(TypeError, match=f"no field '{name}'.* {hint}"):
+            SamplingParams(**given)
+
+
+def test_settings_are_cloned_and_made_of_options() -> None:
+    params = SamplingParams.from_optional(temperature=0.5, top_p=None, stop=["a"])
+    assert (params.temperature, params.top_p) == (0.5, 1.0)
+    copy = params.clone()
+    copy.temperature = 1.0
+    assert params.temperature == 0.5 and copy.stop == params.stop
+    assert pickle.loads(pickle.dumps(params)) == params
+
+
+def test_constraints_may_be_classes_of_pydantic_and_dicts(llm: LLM) -> None:
+    """Both were refused without a word on what to give."""
+
+    class Answer(BaseModel):
+        ok: Literal["y", "n"]
+
+    schema = Answer.model_json_schema()
+    expected = StructuredOutputsParams(json=schema)
+    for given in (Answer, {"json": schema}):
+        params = SamplingParams(temperature=0, max_tokens=2, structured_outputs=given)  # type: ignore[arg-type]
+        assert params.structured_outputs == expected
+        assert llm.generate("a", params)[0].outputs[0].text.startswith("{")
+    with pytest.raises(RequestError, match='{"json": schema}'):
+        SamplingParams(structured_outputs=schema)
+
+
+def test_the_engine_of_scripts(folder: Path, device: str, small: dict[str, Any]) -> None:
+    args = EngineArgs(str(folder), device=device, **small)
+    engine = LLMEngine.from_engine_args(args)
+    try:
+        engine.add_request("1", "abc", SamplingParams(max_tokens=3, ignore_eos=True))
+        finished = []
+        while engine.has_unfinished_requests():
+            finished += [output for output in engine.step() if output.finished]
+        assert [len(output.outputs[0].token_ids) for output in finished] == [3]
+    finally:
+        engine.shutdown()
+
+
+def test_what_an_llm_of_scripts_has(llm: LLM) -> None:
+    prompt, params = TextPrompt(prompt="abc" * 20), SamplingParams(max_tokens=1, temperature=0)
+    llm.generate(prompt, params)
+    assert llm.generate(prompt, params)[0].num_cached_tokens
+    assert llm.reset_prefix_cache()
+    assert not llm.generate(prompt, params)[0].num_cached_tokens
+    found = {type(one): one for one in llm.get_metrics()}
+    assert found.keys() == {Counter, Gauge, Histogram}
+    (steps,) = [one for one in llm.get_metrics() if one.name == "quire:iteration_tokens_total"]
+    assert isinstance(steps, Histogram) and steps.buckets["+Inf"] == steps.count > 0
+    assert llm.llm_engine is llm.engine
+    for name in ("sleep", "collective_rpc", "apply_model", "start_profile"):
+        with pytest.raises(AttributeError, match=f"no '{name}': "):
+            getattr(llm, name)
+
+
+def test_a_conversation_may_have_a_template_of_its_own(llm: LLM) -> None:
+    messages = [{"role": "user", "content": "Hi"}]
+    (output,) = llm.chat(
+        messages, SamplingParams(max_tokens=1), chat_template="{{ messages[0].content }}!"
+    )
+    assert output.prompt == "Hi!"
+    wrong: Any = {"add_generation_promt": True}
+    with pytest.raises(TypeError, match="Did you mean add_generation_prompt"):
+        llm.chat(messages, **wrong)
+
+
+def test_loading_logs_one_line(
+    folder: Path, device: str, small: dict[str, Any], quire_log: list[logging.LogRecord]
+) -> None:
+    """There were 15 lines for each model, a screen of a notebook."""
+    with LLM(str(folder), device=device, **small):
+        assert len(quire_log) == 1 and "verbose=True" in quire_log[0].getMessage()
+    with LLM(str(folder), device=device, verbose=True, **small):
+        assert len(quire_log) > 10
+
+
+def test_the_help_lists_the_settings() -> None:
+    for name in SETTINGS.keys() - {"model"}:
+        assert f"\n        {name}: " in str(LLM.__doc__)
+
+
+def test_pictures_of_a_prompt_are_those_of_a_conversation(device: str) -> None:
+    """``multi_modal_data`` was refused as a key that a prompt must not hold."""
+    picture, written = Image.new("RGB", (64, 48), (200, 30, 30)), io.BytesIO()
+    picture.save(written, "PNG")
+    url = f"data:image/png;base64,{base64.b64encode(written.getvalue()).decode()}"
+    shown = [{"type": "image_url", "image_url": {"url": url}}, {"type": "text", "text": "What?"}]
+    params = SamplingParams(temperature=0, max_tokens=4)
+    with LLM("quire-tiny-vision", device=device, memory="64MiB", threads=1) as llm:
+        asked = llm.chat([{"role": "user", "content": shown}], params)[0]
+        for given in (picture, written.getvalue(), [picture]):
+            data = {"prompt": asked.prompt, "multi_modal_data": {"image": given}}
+            (output,) = llm.generate(data, params)
+            assert output.prompt_token_ids == asked.prompt_token_ids
+            assert output.outputs[0].token_ids == asked.outputs[0].token_ids
+        for wrong in ({"image": "a.png"}, {"video": picture}):
+            with pytest.raises(RequestError, match=r"\[multi_modal_data\]"):
+                llm.generate({"prompt": "a", "multi_modal_data": wrong}, params)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import io
 import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -13,7 +14,8 @@ from quire.core.errors import RequestError
 from quire.core.vision_config import VisionConfig
 from quire.llm.engine_client import Prompt
 from quire.llm.pictures.reader import PictureReader
-from quire.llm.pictures.sources import picture_sources
+from quire.llm.pictures.sources import PictureSource, picture_sources
+from quire.llm.prompts import tokenize_prompt
 from quire.text.tokenizer import Tokenizer
 
 
@@ -51,7 +53,33 @@ class ConversationPictures:
         )
         if not sources:
             return prompt
-        assert isinstance(prompt, dict)
+        assert isinstance(prompt, Mapping)
+        return self._with_pictures(prompt, sources)
+
+    def read(self, prompt: Prompt) -> Prompt:
+        """Return a prompt whose ``multi_modal_data``, if it has any, is read into it.
+
+        Raises:
+            RequestError: The model reads no pictures, it holds anything else, or as of
+                :meth:`add_to`.
+        """
+        if not isinstance(prompt, Mapping) or "multi_modal_data" not in prompt:
+            return prompt
+        rest = {name: value for name, value in prompt.items() if name != "multi_modal_data"}
+        pictures = read_picture_data(prompt["multi_modal_data"])
+        if not pictures:
+            return rest
+        if self._vision is None:
+            raise RequestError(
+                "[multi_modal_data] the model must read pictures; this one reads text alone.",
+                "multi_modal_data",
+            )
+        _, rest["prompt_token_ids"] = tokenize_prompt(rest, self._tokenizer)
+        sources = [PictureSource("multi_modal_data", _data_url(one)) for one in pictures]
+        return self._with_pictures(rest, sources)
+
+    def _with_pictures(self, prompt: Mapping[str, Any], sources: Sequence[PictureSource]) -> Prompt:
+        assert self._vision is not None
         with self._lock:
             if self._reader is None:
                 self._reader = PictureReader(self._vision, self._options, self._tokenizer)
@@ -76,6 +104,40 @@ def picture_part(path: Path) -> dict[str, Any]:
         data = path.read_bytes()
     except OSError as error:
         raise RequestError(f"[image] {path} must be a readable file: {error.strerror}.") from None
+    return {"type": "image_url", "image_url": {"url": _data_url(data)}}
+
+
+def read_picture_data(data: Any) -> list[bytes]:
+    """Return the files of vLLM's ``multi_modal_data``: ``{"image": picture}`` or a list of them.
+
+    Args:
+        data: Pictures are objects of Pillow, or what a file holds.
+
+    Raises:
+        RequestError: It holds anything else.
+    """
+    if not isinstance(data, Mapping) or not data.keys() <= {"image"}:
+        raise RequestError(
+            f'[multi_modal_data] must be {{"image": ...}}; got {data!r:.80}.', "multi_modal_data"
+        )
+    given = data.get("image", [])
+    return [_file(one) for one in (given if isinstance(given, list | tuple) else [given])]
+
+
+def _file(picture: Any) -> bytes:
+    if isinstance(picture, bytes):
+        return picture
+    if not hasattr(picture, "save"):
+        raise RequestError(
+            "[multi_modal_data] pictures must be objects of Pillow or bytes of a file; got "
+            f"{type(picture).__name__}.",
+            "multi_modal_data",
+        )
+    written = io.BytesIO()
+    picture.save(written, "PNG")  # loses nothing
+    return written.getvalue()
+
+
+def _data_url(data: bytes) -> str:
     # What the file holds says what it is, not its name.
-    url = f"data:image/*;base64,{base64.b64encode(data).decode('ascii')}"
-    return {"type": "image_url", "image_url": {"url": url}}
+    return f"data:image/*;base64,{base64.b64encode(data).decode('ascii')}"

@@ -1,0 +1,1 @@
+"""What only ``LLM`` needs: calls that return when all is done."""

@@ -1,0 +1,133 @@
+"""What callers of ``LLM`` give: one of a kind for all prompts, or one for each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import NoneType
+from typing import Any, Literal, TypeAlias, TypedDict
+
+from quire.core.errors import RequestError
+from quire.core.sampling_params import SamplingParams
+from quire.core.suggestions import did_you_mean
+from quire.llm.adapter_reader import LoRARequest
+from quire.llm.engine_client import Prompt
+
+Params: TypeAlias = SamplingParams | Sequence[SamplingParams] | None
+
+
+class ChatOptions(TypedDict, total=False):
+    """How a conversation is written out, in vLLM's names.
+
+    Attributes:
+        chat_template: Jinja source in place of the model's own.
+        chat_template_content_format: ``auto``, ``string`` or ``openai``; the template decides.
+        add_generation_prompt: Ask for a new message of the assistant; the default.
+        continue_final_message: Extend the last message instead; ``add_generation_prompt`` must be
+            False.
+        tools: JSON schemas of functions, in OpenAI's form.
+        chat_template_kwargs: More variables of the template.
+    """
+
+    chat_template: str | None
+    chat_template_content_format: Literal["auto", "string", "openai"]
+    add_generation_prompt: bool
+    continue_final_message: bool
+    tools: Sequence[dict[str, Any]] | None
+    chat_template_kwargs: dict[str, Any] | None
+
+
+def read_chat_options(options: ChatOptions) -> tuple[str | None, dict[str, Any]]:
+    """Return the template that a call brings, and the arguments of its rendering.
+
+    Raises:
+        TypeError: An option is unknown.
+    """
+    given: dict[str, Any] = {**options}
+    for name in given.keys() - ChatOptions.__annotations__.keys():
+        meant = did_you_mean(name, ChatOptions.__annotations__)
+        raise TypeError(f"LLM.chat() has no option {name!r}.{meant}")
+    given.pop("chat_template_content_format", None)
+    template = given.pop("chat_template", None)
+    return template, given | (given.pop("chat_template_kwargs", None) or {})
+
+
+def as_list(prompts: Any) -> list[Prompt]:
+    """Return the prompts; a list of integers is one."""
+    if isinstance(prompts, str | bytes | Mapping) or not isinstance(prompts, Iterable):
+        return [prompts]
+    items = list(prompts)
+    return [items] if items and all(isinstance(item, int) for item in items) else items
+
+
+def as_params(
+    given: Params, num_prompts: int, defaults: Callable[[], SamplingParams]
+) -> list[SamplingParams]:
+    """Return the settings of each prompt.
+
+    Args:
+        given: One for all, or one per prompt; None for the model's own.
+        num_prompts: Number of prompts.
+        defaults: Makes the model's own.
+
+    Raises:
+        RequestError: They are none, or of another number.
+    """
+    if given is None:
+        given = defaults()
+    if isinstance(given, SamplingParams):
+        return [given] * num_prompts
+    if not _is_list_of(SamplingParams, given):
+        raise RequestError(
+            f"[sampling_params] must be SamplingParams, or a list of them; got {given!r:.80}. "
+            "Write SamplingParams(temperature=0).",
+            "sampling_params",
+        )
+    if len(given) != num_prompts:
+        raise RequestError(
+            f"[sampling_params] must be one, or one per prompt ({num_prompts}); got {len(given)}.",
+            "sampling_params",
+        )
+    return list(given)
+
+
+def as_adapters(
+    given: LoRARequest | Sequence[LoRARequest | None] | None, num_prompts: int
+) -> list[LoRARequest | None]:
+    """Return the adapter of each prompt, None for none.
+
+    Raises:
+        RequestError: They are none, or of another number.
+    """
+    if given is None or isinstance(given, LoRARequest):
+        return [given] * num_prompts
+    if not _is_list_of((LoRARequest, NoneType), given):
+        raise RequestError(
+            f"[lora_request] must be a LoRARequest, or a list of them; got {given!r:.80}. Write "
+            "LoRARequest(name, 1, folder).",
+            "lora_request",
+        )
+    if len(given) != num_prompts:
+        raise RequestError(
+            f"[lora_request] must be one, or one per prompt ({num_prompts}); got {len(given)}.",
+            "lora_request",
+        )
+    return list(given)
+
+
+def _is_list_of(kind: type | tuple[type, ...], given: Any) -> bool:
+    return isinstance(given, list | tuple) and all(isinstance(one, kind) for one in given)
+
+
+def is_conversation(messages: Sequence[Any]) -> bool:
+    """Return whether messages are of one conversation rather than several conversations.
+
+    Raises:
+        RequestError: They are text.
+    """
+    if isinstance(messages, str):
+        raise RequestError(
+            f"[messages] must be a list of messages; got text. Write "
+            f'[{{"role": "user", "content": {messages!r:.40}}}].',
+            "messages",
+        )
+    return not messages or isinstance(messages[0], dict)
