@@ -199,6 +199,25 @@ def check_any_cut(name, text):
             "Hm.",
             [("f", "{}")],
         ),
+        # Without the fence, and with a mark cut by the answer's end.
+        (
+            "deepseek_v3",
+            "<｜tool▁call▁begin｜>function<｜tool▁sep｜>f\n```json\n{}<｜tool▁call▁end｜>",
+            "",
+            [("f", "{}")],
+        ),
+        (
+            "deepseek_v3",
+            "<｜tool▁call▁begin｜>function<｜tool▁sep｜>f\n```json\n{}<｜tool▁call▁en",
+            "",
+            [("f", "{}")],
+        ),
+        (
+            "deepseek_v31",
+            "<｜tool▁call▁begin｜>f<｜tool▁sep｜>{}<｜tool▁call▁end｜><｜tool▁calls▁e",
+            "",
+            [("f", "{}")],
+        ),
         ("deepseek_v31", "<｜tool▁call▁begin｜>f<｜tool▁sep｜>none", None, []),
         (
             "openai",

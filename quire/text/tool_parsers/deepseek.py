@@ -29,6 +29,17 @@ class DeepseekV31Parser(StateParser):
     head = re.compile(rf"\s*([^\s{{<]+)\s*{SEPARATOR}\s*")
     tail = ""
 
+    def flush(self) -> Parsed:
+        """Return what was held back; a mark that was cut after a call is none of the answer."""
+        _, text = self.split_space()
+        if self.state == "calls" and self.num_calls and self._may_be_mark(text):
+            self.buffer = ""
+        return super().flush()
+
+    @staticmethod
+    def _may_be_mark(text: str) -> bool:
+        return CALL.startswith(text) or CALLS_END.startswith(text)
+
     def in_content(self, parsed: Parsed) -> bool:
         """Look for a call, or for the mark of several."""
         if not self.find_mark(parsed, CALLS, CALL):
@@ -46,8 +57,8 @@ class DeepseekV31Parser(StateParser):
                 self.pending += space + mark if shown else ""
                 self.buffer, self.state = text[len(mark) :], state
                 return True
-            if mark.startswith(text):
-                return False
+        if self._may_be_mark(text):
+            return False
         self.state = "content"
         return True
 
@@ -77,7 +88,8 @@ class DeepseekV31Parser(StateParser):
 
     def ends_call(self, rest: str) -> bool:
         """Say whether ``rest`` is what follows arguments, or its beginning."""
-        return (self.tail + CALL_END).startswith("".join(rest.split()))
+        bare = "".join(rest.split())
+        return any(end.startswith(bare) for end in (self.tail + CALL_END, CALL_END))
 
 
 class DeepseekV3Parser(DeepseekV31Parser):
