@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from quire.text.json_scanner import JsonScanner
 from quire.text.marks import SPACE, held_back
 
 START, CHANNEL, MESSAGE, CONSTRAIN = "<|start|>", "<|channel|>", "<|message|>", "<|constrain|>"
@@ -85,6 +86,7 @@ class HarmonyReader:
     def __init__(self, header: Header | None = None) -> None:
         self._header = header
         self._buffer = ""
+        self._arguments = JsonScanner()
 
     @property
     def header(self) -> Header | None:
@@ -118,6 +120,7 @@ class HarmonyReader:
             end = at + len(MESSAGE)
             header, self._buffer = self._buffer[:end], self._buffer[end:]
             self._header = read_header(header)
+            self._arguments = JsonScanner()
             pieces.append(Piece(self._header, header, "header"))
             return True
         waits = bool(begun) or any(mark.startswith(text) for mark in _BEGINS)
@@ -134,15 +137,24 @@ class HarmonyReader:
         keep = 0 if found else max(held_back(self._buffer, mark) for mark in (*_ENDS, *_NEW))
         at = found.start() if found else len(self._buffer) - keep
         if at:
-            pieces.append(Piece(header, self._buffer[:at]))
-        self._buffer = self._buffer[at:]
+            self._take(pieces, header, at)
         if found is None:
             return False
+        if header.is_call and self._arguments.in_string:  # a mark in an argument is text
+            self._take(pieces, header, len(found[0]))
+            return True
         self._header = None
         if found[0] not in _NEW:
             pieces.append(Piece(header, found[0], "end"))
             self._buffer = self._buffer[len(found[0]) :]
         return True
+
+    def _take(self, pieces: list[Piece], header: Header, size: int) -> None:
+        """Move characters of a message's text from the buffer to a piece."""
+        text, self._buffer = self._buffer[:size], self._buffer[size:]
+        pieces.append(Piece(header, text))
+        if header.is_call and not (self._arguments.done or self._arguments.error):
+            self._arguments.feed(text)
 
 
 def read_header(text: str) -> Header:

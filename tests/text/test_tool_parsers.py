@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from quire.text.json_scanner import JsonScanner
 from quire.text.tool_layouts import LAYOUTS
 from quire.text.tool_parsers import ALIASES, PARSERS, detect_parser
-from quire.text.tool_parsers.json_scanner import JsonScanner
 from quire.text.tool_parsers.python_literal import read_literal
 from tests.sizes import sized
 from tests.text.tool_calls import NAMED, every_cut, schemas_of, written
@@ -242,7 +242,6 @@ def test_cases(name, text, content, calls):
         ("llama3_json", '{"name": "f", "parameters": {"a": 01}}', '{"a": 01}}'),
         ("mistral", "[TOOL_CALLS]f[ARGS]{'a': 1}", "{'a': 1}"),
         ("pythonic", "[f(a=1, b=open)]", '{"a": 1open)]'),
-        ("qwen3_coder", "<tool_call><function=f>a=1</function></tool_call>", "{a=1</function>"),
         ("glm45", "<tool_call>f<arg_key>n</arg_key><arg_value>1", '{"n": '),
         ("deepseek_v31", "<｜tool▁call▁begin｜>f<｜tool▁sep｜>{a}<｜tool▁call▁end｜>", "{a}"),
         ("openai", " to=functions.f<|message|>print(1)<|call|>", "print(1)"),
@@ -253,6 +252,47 @@ def test_broken_arguments_are_passed_on_and_named(name, text, arguments):
     content, calls, errors = every_cut(name, text, SCHEMAS)
     assert (content, calls) == ("", [("f", arguments)])
     assert [index for index, _ in errors] == [0]
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "content", "arguments"),
+    [
+        # Qwen3-Coder leaves its first mark out at times.
+        ("qwen3_coder", "<function=f>\n<parameter=a>\nx\n</parameter>\n</function>", "",
+         '{"a": "x"}'),
+        ("qwen3_coder", "Hm.\n<function=f></function>\n</tool_call>", "Hm.", "{}"),
+        ("qwen3_coder", "write <function=f> and </function>", None, None),
+        ("qwen3_coder", "<tool_call><function=f>a=1</function></tool_call>", None, None),
+        # A closing tag in a value is text, and a missing one no reason to lose the value.
+        ("qwen3_coder", "<tool_call><function=f><parameter=a>\nx</parameter>y\n</parameter>\n"
+         "<parameter=n>\n3\n</parameter></function></tool_call>", "",
+         '{"a": "x</parameter>y", "n": 3}'),
+        ("qwen3_coder", "<tool_call><function=f><parameter=a></function></tool_call>.</parameter>"
+         "</function></tool_call>", "", '{"a": "</function></tool_call>."}'),
+        ("qwen3_coder", "<tool_call><function=f><parameter=a>\nx\n</function>\n</tool_call>\n", "",
+         '{"a": "x"}'),
+        ("qwen3_coder", "<tool_call><function=f><parameter=a>\nx\n</parameter>\n</tool_call>", "",
+         '{"a": "x"}'),
+        ("qwen3_coder", "<function=f><parameter=a>\nx\n</parameter>\n", "", '{"a": "x"}'),
+        ("glm45", "<tool_call>f<arg_key>a</arg_key><arg_value></arg_value></b></arg_value>"
+         "</tool_call>", "", '{"a": "</arg_value></b>"}'),
+        ("glm45", "<tool_call>f<arg_key>a</arg_key><arg_value>x</tool_call>", "", '{"a": "x"}'),
+        ("openai", '<|channel|>commentary to=functions.f<|message|>{"a": "<|call|>"}<|call|>', "",
+         '{"a": "<|call|>"}'),
+    ],
+)  # fmt: skip
+def test_marks_that_are_missing_or_stand_in_a_value(name, text, content, arguments):
+    """Calls were shown as text, or had arguments that were no JSON."""
+    calls = [] if arguments is None else [("f", arguments)]
+    found = every_cut(name, text, SCHEMAS)
+    assert found == (text if content is None else content, calls, [])
+
+
+def test_an_argument_without_a_tag_leaves_the_others_json():
+    """What stood in its place was passed on as arguments."""
+    text = f"<tool_call><function=f><parameter={'a' * 300}>1</parameter></function></tool_call>"
+    content, calls, errors = every_cut("qwen3_coder", text, SCHEMAS)
+    assert content and calls == [("f", "{}")] and [index for index, _ in errors] == [0]
 
 
 @settings(max_examples=150, deadline=None)

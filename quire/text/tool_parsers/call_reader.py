@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 
+from quire.text.json_scanner import JsonScanner
 from quire.text.tool_parsers.interface import CallDelta
-from quire.text.tool_parsers.json_scanner import JsonScanner
 
 _SPACE = " \t\n\r"
 _ARGUMENTS = ("arguments", "parameters")

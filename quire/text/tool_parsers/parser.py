@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from quire.text.json_scanner import JsonScanner
 from quire.text.marks import SPACE, held_back
 from quire.text.tool_parsers.call_reader import CallReader
 from quire.text.tool_parsers.interface import CallDelta, Parsed
-from quire.text.tool_parsers.json_scanner import JsonScanner
 
 #: JSON Schemas of the functions' parameters, by name.
 Schemas = Mapping[str, Mapping[str, Any]]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from quire.text.tool_parsers.json_scanner import MAX_DEPTH
+from quire.text.json_scanner import MAX_DEPTH
 
 #: Longest whole number, in digits; longer ones take a time that grows with their square.
 MAX_DIGITS = 1000

@@ -43,6 +43,11 @@ class JsonScanner:
         self.done = False
         self.error = ""
 
+    @property
+    def in_string(self) -> bool:
+        """Whether the next character is one of a text or a key."""
+        return self._expect == "string" and not self.error
+
     def feed(self, text: str, start: int = 0) -> int:
         """Read ``text`` from ``start``; return the position after what belongs to the value."""
         for position in range(start, len(text)):
