@@ -16,11 +16,11 @@ from hashlib import sha256
 from typing import Any
 
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer
-from llguidance.gbnf_to_lark import gbnf_to_lark
 
 from quire.core.errors import GRAMMAR_LIMIT, RequestError
 from quire.core.metrics import COMPILATION_BUCKETS, Histogram, Samples
 from quire.core.structured_outputs import StructuredOutputs
+from quire.text.gbnf import to_lark
 from quire.text.grammar_marks import escaped
 from quire.text.grammar_vocabulary import Vocabulary
 from quire.text.json_schema import check_schema
@@ -317,7 +317,8 @@ def _of_kind(constraint: StructuredOutputs) -> str:
         return LLMatcher.grammar_from_regex(constraint.regex)
     if constraint.choice is not None:
         return LLMatcher.grammar_from_regex("|".join(map(escaped, constraint.choice)))
-    return LLMatcher.grammar_from_lark(_lark(constraint.grammar or ""))
+    grammar = constraint.grammar or ""
+    return LLMatcher.grammar_from_lark(to_lark(grammar) if "::=" in grammar else grammar)
 
 
 #: How JSON is written wherever a schema is enforced.
@@ -343,16 +344,6 @@ COMPACT_JSON_STYLE: dict[str, Any] = {
 def _json_grammar(schema: dict[str, Any], compact: bool) -> str:
     style = COMPACT_JSON_STYLE if compact else JSON_STYLE
     return LLMatcher.grammar_from_json_schema(json.dumps({**schema, "x-guidance": style}))
-
-
-def _lark(grammar: str) -> str:
-    if "::=" not in grammar:
-        return grammar
-    try:
-        lark: str = gbnf_to_lark(grammar)
-    except Exception as error:  # the converter raises plain ones
-        raise _refusal(f"grammar must be valid GBNF ({_one_line(str(error))})") from error
-    return lark
 
 
 def _one_line(text: str) -> str:
