@@ -23,7 +23,8 @@ from quire.core.structured_outputs import StructuredOutputs
 from quire.text.gbnf import to_lark
 from quire.text.grammar_marks import escaped
 from quire.text.grammar_vocabulary import Vocabulary
-from quire.text.json_schema import check_schema
+from quire.text.json_schema import OPEN_ESCAPE, check_schema, ends_in_escape
+from quire.text.schema_forms import enforceable_form
 from quire.text.tokenizer import Tokenizer
 
 #: Compiled grammars kept.
@@ -309,11 +310,15 @@ def _of_kind(constraint: StructuredOutputs) -> str:
             schema = json.loads(constraint.constraint)
         except RecursionError as error:
             raise _refusal("json is nested too deeply") from error
+        if isinstance(schema, dict):
+            schema = enforceable_form(schema)
         check_schema(schema)
         return _json_grammar(schema, constraint.disable_any_whitespace)
     if constraint.json_object:
         return _json_grammar({"type": "object"}, constraint.disable_any_whitespace)
     if constraint.regex is not None:
+        if ends_in_escape(constraint.regex):
+            raise _refusal(OPEN_ESCAPE)
         return LLMatcher.grammar_from_regex(constraint.regex)
     if constraint.choice is not None:
         return LLMatcher.grammar_from_regex("|".join(map(escaped, constraint.choice)))

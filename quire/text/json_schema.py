@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
+from decimal import Decimal
 from typing import Any, NoReturn
 
 from quire.core.errors import RequestError
@@ -18,6 +19,10 @@ MAX_DEPTH = 48
 MAX_MULTIPLE_OF = 1000
 #: Items, characters or properties that a bound may name.
 MAX_BOUND = 100_000
+#: The largest double within 64 bits with a sign: bounds of numbers are at most this in size.
+LARGEST = 2**63 - 1024
+#: Whole numbers below it are doubles.
+EXACT = 2**53
 
 TYPES = frozenset({"object", "array", "string", "number", "integer", "boolean", "null"})
 FORMATS = frozenset(
@@ -30,11 +35,14 @@ ANNOTATIONS = frozenset(
     }
 )  # fmt: skip
 _TEXTS = frozenset({"enum", "const", "properties", "required"})
-_SCHEMAS_BY_NAME = frozenset({"properties", "patternProperties", "$defs", "definitions"})
-_LISTS_OF_SCHEMAS = frozenset({"anyOf", "oneOf", "allOf", "prefixItems"})
-_SCHEMAS = frozenset({"items", "additionalProperties"})
-_BOUNDS = frozenset({"minLength", "maxLength", "minItems", "maxItems"})
+SCHEMAS_BY_NAME = frozenset({"properties", "patternProperties", "$defs", "definitions"})
+LISTS_OF_SCHEMAS = frozenset({"anyOf", "oneOf", "allOf", "prefixItems"})
+SCHEMAS = frozenset({"items", "additionalProperties"})
+_BOUNDS = frozenset({"minLength", "maxLength", "minItems", "maxItems", "maxProperties"})
 _LIMITS = frozenset({"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"})
+
+#: Why a regular expression is refused that :func:`ends_in_escape`.
+OPEN_ESCAPE = "a regular expression must not end in a backslash that escapes nothing"
 
 Check = Callable[[Any, dict[str, Any], dict[str, Any]], str | None]
 
@@ -84,17 +92,43 @@ def _reason(keyword: str, value: Any, part: dict[str, Any], schema: dict[str, An
 
 
 def _inside(where: str, keyword: str, value: Any) -> Iterator[tuple[str, Any]]:
-    if keyword in _SCHEMAS_BY_NAME:
+    if keyword in SCHEMAS_BY_NAME:
         yield from ((f"{where}/{_escape(name)}", inner) for name, inner in value.items())
-    elif keyword in _LISTS_OF_SCHEMAS:
+    elif keyword in LISTS_OF_SCHEMAS:
         yield from ((f"{where}/{index}", inner) for index, inner in enumerate(value))
-    elif keyword in _SCHEMAS:
+    elif keyword in SCHEMAS:
         yield where, value
 
 
 def _needs_escapes(value: Any) -> bool:
     text = json.dumps(value, ensure_ascii=False)
     return "\\u" in text.replace("\\\\", "") or "\x7f" in text
+
+
+def _constant(value: Any, part: dict[str, Any], schema: dict[str, Any]) -> str | None:
+    if all(_is_exact(number) for number in _numbers(value)):
+        return None
+    return "numbers in it must be doubles within the range of int64, as they are written"
+
+
+def _numbers(value: Any) -> Iterator[float]:
+    """Yield the numbers in a value."""
+    pending = [value]
+    while pending:
+        one = pending.pop()
+        if isinstance(one, list):
+            pending += one
+        elif isinstance(one, dict):
+            pending += one.values()
+        elif isinstance(one, int | float) and not isinstance(one, bool):
+            yield one
+
+
+def _is_exact(number: float) -> bool:
+    """Return whether a number is the same once it was read as a double and written."""
+    if abs(number) < EXACT:
+        return True
+    return abs(number) <= LARGEST and Decimal(repr(float(number))) == Decimal(number)
 
 
 def _type(value: Any, part: dict[str, Any], schema: dict[str, Any]) -> str | None:
@@ -115,11 +149,17 @@ def _by_name(value: Any, part: dict[str, Any], schema: dict[str, Any]) -> str | 
 def _pattern_properties(value: Any, part: dict[str, Any], schema: dict[str, Any]) -> str | None:
     if part.get("properties"):
         return "with properties, names that both describe cannot be enforced"
+    if isinstance(value, dict) and any(map(ends_in_escape, value)):
+        return OPEN_ESCAPE
     return _by_name(value, part, schema)
 
 
 def _list(value: Any, part: dict[str, Any], schema: dict[str, Any]) -> str | None:
     return None if isinstance(value, list) and value else "it must be a list that is not empty"
+
+
+def _enum(value: Any, part: dict[str, Any], schema: dict[str, Any]) -> str | None:
+    return _list(value, part, schema) or _constant(value, part, schema)
 
 
 def _schema(value: Any, part: dict[str, Any], schema: dict[str, Any]) -> str | None:
@@ -132,9 +172,18 @@ def _bound(value: Any, part: dict[str, Any], schema: dict[str, Any]) -> str | No
     return None if good else f"it must be a whole number up to {MAX_BOUND}"
 
 
+def _min_properties(value: Any, part: dict[str, Any], schema: dict[str, Any]) -> str | None:
+    required = part.get("required")
+    num_names = len(required) if isinstance(required, list) else 0
+    if _bound(value, part, schema) is None and value <= num_names + 1:
+        return None
+    return "it must be at most one more than the names that are required; others may repeat"
+
+
 def _limit(value: Any, part: dict[str, Any], schema: dict[str, Any]) -> str | None:
     number = isinstance(value, int | float) and not isinstance(value, bool)
-    return None if number and abs(value) < 1e15 else "it must be a number below 1e15 in size"
+    good = number and abs(value) <= LARGEST
+    return None if good else "it must be a number that leaves some within the range of int64"
 
 
 def _multiple_of(value: Any, part: dict[str, Any], schema: dict[str, Any]) -> str | None:
@@ -148,7 +197,17 @@ def _multiple_of(value: Any, part: dict[str, Any], schema: dict[str, Any]) -> st
 def _pattern(value: Any, part: dict[str, Any], schema: dict[str, Any]) -> str | None:
     if "format" in part:
         return "it cannot be enforced with format"
+    if isinstance(value, str) and ends_in_escape(value):
+        return OPEN_ESCAPE
     return None if isinstance(value, str) else "it must be a regular expression"
+
+
+def ends_in_escape(pattern: str) -> bool:
+    """Return whether the last backslash of a regular expression escapes nothing.
+
+    The automaton's parser takes what it joins to the expression for the escaped character.
+    """
+    return (len(pattern) - len(pattern.rstrip("\\"))) % 2 == 1
 
 
 def _format(value: Any, part: dict[str, Any], schema: dict[str, Any]) -> str | None:
@@ -165,23 +224,20 @@ def _ref(value: Any, part: dict[str, Any], schema: dict[str, Any]) -> str | None
     return None if find(schema, value) is not None else "it points at nothing"
 
 
-def _anything(value: Any, part: dict[str, Any], schema: dict[str, Any]) -> str | None:
-    return None
-
-
 _CHECKS: dict[str, Check] = {
     "type": _type,
-    "enum": _list,
-    "const": _anything,
+    "enum": _enum,
+    "const": _constant,
     "required": _strings,
     "multipleOf": _multiple_of,
     "pattern": _pattern,
     "format": _format,
     "$ref": _ref,
-    **dict.fromkeys(_SCHEMAS_BY_NAME, _by_name),
-    **dict.fromkeys(_LISTS_OF_SCHEMAS, _list),
-    **dict.fromkeys(_SCHEMAS, _schema),
+    **dict.fromkeys(SCHEMAS_BY_NAME, _by_name),
+    **dict.fromkeys(LISTS_OF_SCHEMAS, _list),
+    **dict.fromkeys(SCHEMAS, _schema),
     **dict.fromkeys(_BOUNDS, _bound),
+    "minProperties": _min_properties,
     **dict.fromkeys(_LIMITS, _limit),
     "patternProperties": _pattern_properties,
 }

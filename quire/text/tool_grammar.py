@@ -8,6 +8,7 @@ from typing import Any
 
 from quire.core.errors import RequestError
 from quire.text.json_schema import check_schema
+from quire.text.schema_forms import enforceable_form
 from quire.text.tokenizer import Tokenizer
 from quire.text.tool_argument_rules import Arguments
 from quire.text.tool_layouts import LAYOUTS, Layout
@@ -81,6 +82,7 @@ def _enforceable(
     schema = {"additionalProperties": False, **function.parameters, "type": "object"}
     if not schema.get("properties") and "$ref" not in schema and len(schema) == 2:
         schema["properties"] = {}
+    schema = enforceable_form(schema)
     where = f"tools[{index}].function.parameters"
     try:
         check_schema(schema)

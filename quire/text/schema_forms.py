@@ -1,0 +1,200 @@
+"""Keywords that programs write into JSON Schemas, as the ones that are enforced say the same.
+
+It refuses nothing: what it does not know stays as it is, for ``quire.text.json_schema`` to judge.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable
+from decimal import Decimal
+from typing import Any
+
+from quire.text.json_schema import (
+    EXACT,
+    LARGEST,
+    LISTS_OF_SCHEMAS,
+    MAX_DEPTH,
+    SCHEMAS,
+    SCHEMAS_BY_NAME,
+    find,
+)
+
+#: Numbers nearer to zero count as zero or as this: the automaton has a state for each digit.
+SMALLEST = 1e-40
+_LOWER, _UPPER = ("minimum", "exclusiveMinimum"), ("maximum", "exclusiveMaximum")
+#: Beyond it the automaton needs the other bound, too.
+_OPEN = 10**18
+#: No answer has as many characters, items or properties.
+_NO_BOUND = 2**31 - 1
+_MOST = ("maxLength", "maxItems", "maxProperties")
+#: Bits of whole numbers, by format; OpenAPI's and schemars' names.
+_WIDTHS = {f"{kind}int{bits}": bits for kind in ("", "u") for bits in (8, 16, 32, 64)}
+#: Formats that allow every value of their type.
+_FREE_FORMATS = frozenset({
+    "int", "uint", "float", "double", "decimal", "float32", "float64", "password", "binary",
+    "path", "file-path", "directory-path",
+})  # fmt: skip
+_BASE64 = "^([A-Za-z0-9+/]{4})*([A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?$"
+#: A pattern of texts that are more than characters of one class: pydantic's Decimal.
+_MORE_THAN = re.compile(r"\^\(\?!\^\[([^\\\]^]+)\]\*\$\)(.*\$)", re.DOTALL)
+#: What a regular expression is made of, as far as classes go.
+_TOKEN = re.compile(r"\\.|\[\^?|\]|&&|~~|.|\\", re.DOTALL)
+
+
+def enforceable_form(schema: dict[str, Any]) -> dict[str, Any]:
+    """Return ``schema`` in keywords that are enforced, where programs write others.
+
+    The values that it allows are among those that ``schema`` allows, and are the same ones but
+    for numbers beyond :data:`quire.text.json_schema.LARGEST`.
+    """
+    # An identifier of the whole; references into it stay as they are.
+    whole = {key: value for key, value in schema.items() if key != "$id"}
+    return _form(whole, schema, MAX_DEPTH)
+
+
+def _inner(part: Any, root: dict[str, Any], depth: int) -> Any:
+    return _form(part, root, depth) if isinstance(part, dict) and depth else part
+
+
+def _form(part: dict[str, Any], root: dict[str, Any], depth: int) -> dict[str, Any]:
+    made = dict(part)
+    for step in _STEPS:
+        step(made, root)
+    for keyword, value in made.items():
+        if keyword in SCHEMAS_BY_NAME and isinstance(value, dict):
+            made[keyword] = {name: _inner(one, root, depth - 1) for name, one in value.items()}
+        elif keyword in LISTS_OF_SCHEMAS and isinstance(value, list):
+            made[keyword] = [_inner(one, root, depth - 1) for one in value]
+        elif keyword in SCHEMAS:
+            made[keyword] = _inner(value, root, depth - 1)
+    return made
+
+
+def _numeric_format(part: dict[str, Any], root: dict[str, Any]) -> None:
+    """Make bounds of a number's width."""
+    name = part.get("format")
+    if not isinstance(name, str) or name not in _WIDTHS:
+        return
+    del part["format"]
+    if part.get("type") != "integer":
+        return
+    bits, signed = _WIDTHS[name], name[0] != "u"
+    low, high = (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1) if signed else (0, 2**bits - 1)
+    for keyword, bound, tighter in (("minimum", low, max), ("maximum", high, min)):
+        given = part.get(keyword, bound)
+        if _is_number(given):
+            part[keyword] = tighter(given, bound)
+
+
+def _free_format(part: dict[str, Any], root: dict[str, Any]) -> None:
+    name = part.get("format")
+    if name == "byte" and part.get("type") == "string" and "pattern" not in part:
+        part["pattern"] = _BASE64
+    elif not isinstance(name, str) or name not in _FREE_FORMATS:
+        return
+    del part["format"]
+
+
+def _bounds(part: dict[str, Any], root: dict[str, Any]) -> None:
+    for keywords, others, sign in ((_LOWER, _UPPER, 1), (_UPPER, _LOWER, -1)):
+        for keyword in keywords:
+            if _is_number(part.get(keyword)):
+                part[keyword] = _inside(part[keyword], sign)
+                if part[keyword] * sign >= _OPEN and not any(other in part for other in others):
+                    part[others[0]] = sign * LARGEST
+    for keyword in _MOST:
+        if _is_number(part.get(keyword)) and part[keyword] >= _NO_BOUND:
+            del part[keyword]
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and value == value
+
+
+def _inside(bound: float, sign: int) -> float:
+    """Return the nearest bound that is enforced to the digit, inside of ``bound``.
+
+    Args:
+        bound: Lowest value where ``sign`` is 1, highest where it is -1.
+    """
+    low = bound * sign
+    if low < -LARGEST:
+        return -LARGEST * sign
+    if low and abs(low) < SMALLEST:
+        return sign * SMALLEST if low > 0 else 0
+    if abs(low) < EXACT or low > LARGEST:
+        return bound
+    # The double must not be below, nor the digits that it is written with.
+    double = float(low)
+    while min(Decimal(double), Decimal(repr(double))) < low:
+        double = math.nextafter(double, math.inf)
+    return int(double) * sign
+
+
+def _names(part: dict[str, Any], root: dict[str, Any]) -> None:
+    """Make properties of the names that ``propertyNames`` allows."""
+    names = part.get("propertyNames")
+    if isinstance(names, dict) and isinstance(names.get("$ref"), str) and len(names) == 1:
+        names = find(root, names["$ref"])
+    if names is True:
+        names = {}
+    if not isinstance(names, dict) or names.get("type", "string") != "string":
+        return
+    rules = set(names) - {"type", "title", "description"}
+    value, properties = part.get("additionalProperties", {}), part.get("properties", {})
+    if not rules:
+        del part["propertyNames"]
+    elif not isinstance(properties, dict) or "patternProperties" in part:
+        return
+    elif rules == {"enum"} and isinstance(names["enum"], list):
+        known = [name for name in names["enum"] if isinstance(name, str)]
+        if set(properties) <= set(known):
+            part["properties"] = {**properties, **{n: value for n in known if n not in properties}}
+            part["additionalProperties"] = False
+            del part["propertyNames"]
+    elif rules == {"pattern"} and not properties and isinstance(names["pattern"], str):
+        part["patternProperties"] = {names["pattern"]: value}
+        part["additionalProperties"] = False
+        del part["propertyNames"]
+
+
+def _tuple(part: dict[str, Any], root: dict[str, Any]) -> None:
+    """Write a list of items as JSON Schema has done since 2020."""
+    if isinstance(part.get("items"), list) and "prefixItems" not in part:
+        part["prefixItems"] = part.pop("items")
+        part["items"] = part.pop("additionalItems", True)
+
+
+def _pattern(part: dict[str, Any], root: dict[str, Any]) -> None:
+    """Write a look ahead as a second pattern, and classes as the automaton's parser has them."""
+    pattern = part.get("pattern")
+    if isinstance(pattern, str):
+        part["pattern"] = _literal_classes(pattern)
+        found = _MORE_THAN.fullmatch(pattern)
+        if found is not None and isinstance(part.get("allOf", []), list):
+            part["pattern"] = f"^{found[2]}"
+            part["allOf"] = [*part.get("allOf", []), {"pattern": f"[^{found[1]}]"}]
+    if isinstance(part.get("patternProperties"), dict):
+        named = part["patternProperties"].items()
+        part["patternProperties"] = {_literal_classes(name): value for name, value in named}
+
+
+def _literal_classes(pattern: str) -> str:
+    """Escape what is only a character in a class of ECMAScript, and opens one in one of Rust."""
+    made, inside = [], False
+    for token in _TOKEN.findall(pattern):
+        if inside and token in ("[", "[^", "&&", "~~"):
+            token = "".join(f"\\{character}" for character in token)
+        elif token in ("[", "[^"):
+            inside = True
+        elif token == "]":
+            inside = False
+        made.append(token)
+    return "".join(made)
+
+
+_STEPS: tuple[Callable[[dict[str, Any], dict[str, Any]], None], ...] = (
+    _numeric_format, _free_format, _bounds, _names, _tuple, _pattern
+)  # fmt: skip

@@ -1,0 +1,151 @@
+"""What programs write into schemas is enforced to the digit, or refused."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from quire.core.errors import RequestError
+from quire.core.structured_outputs import StructuredOutputs
+from quire.text.grammar import create_start, grammar_of
+from quire.text.grammar_vocabulary import Vocabulary
+
+BYTES = Vocabulary([bytes([i]) for i in range(256)] + [b"</s>"], [256], None, [256])
+TOKENIZER = BYTES.create_tokenizer()
+
+
+def takes(schema: Any, text: str) -> bool:
+    """Return whether a schema allows exactly ``text``."""
+    constraint = StructuredOutputs(json=json.dumps(schema))
+    matcher = create_start(TOKENIZER, constraint.kind, grammar_of(constraint))
+    followed: int = matcher.try_consume_tokens(list(text.encode()))
+    return followed == len(text.encode()) and matcher.is_accepting()
+
+
+SAFE = 2**53 - 1
+
+
+@pytest.mark.parametrize(
+    ("schema", "good", "bad"),
+    [
+        # Zod 4, protobuf's and schemars' bounds.
+        ({"minimum": -SAFE, "maximum": SAFE}, [-SAFE, 0, SAFE], [-SAFE - 1, SAFE + 1]),
+        ({"exclusiveMinimum": 0, "maximum": SAFE}, [1, SAFE], [0, SAFE + 1]),
+        ({"minimum": -(2**63), "maximum": 2**63 - 1}, [0, 2**62], [-(2**63) - 1, 2**63]),
+        ({"minimum": 0, "maximum": 2**64 - 1}, [0, 2**62], [-1, 2**64]),
+        ({"minimum": 0, "exclusiveMaximum": 2.0**64}, [0, 2**62], [-1, 2**64]),
+        # Between two doubles.
+        ({"maximum": 2**53 + 1}, [2**53], [2**53 + 2]),
+        ({"maximum": 2**54 + 3}, [2**54], [2**54 + 4]),
+        ({"minimum": 2**53 + 1}, [2**53 + 2], [2**53]),
+        ({"minimum": -(2**54) - 3}, [-(2**54)], [-(2**54) - 4]),
+        ({"maximum": 10**30}, [10**18], [10**30 + 1]),
+        # Formats that say the width.
+        ({"format": "int32"}, [-(2**31), 2**31 - 1], [-(2**31) - 1, 2**31]),
+        ({"format": "uint8", "maximum": 1000}, [0, 255], [-1, 256]),
+        ({"format": "uint64", "minimum": 5}, [5], [4, 2**64]),
+    ],
+)  # fmt: skip
+def test_bounds_of_whole_numbers(schema: Any, good: list[int], bad: list[int]) -> None:
+    """Bounds of 1e15 and more were refused, though generators write them by default."""
+    schema = {"type": "integer", **schema}
+    assert [n for n in good if not takes(schema, str(n))] == []
+    assert [n for n in bad if takes(schema, str(n))] == []
+
+
+@pytest.mark.parametrize(
+    ("schema", "good", "bad"),
+    [
+        ({"minimum": -1.7976931348623157e308, "maximum": 1.7976931348623157e308},
+         ["0", "-1.5", "3"], ["1e309", "1" + "0" * 309]),
+        ({"minimum": 0, "maximum": 1e20}, ["0", "1.5", "1" + "0" * 18], ["-1", "1e21"]),
+        ({"minimum": -3.4028234663852886e38}, ["-1.5", "2"], ["-1e39"]),
+        ({"minimum": 2**53 + 1}, [str(2**53 + 2)], [str(2**53)]),
+        ({"minimum": 1.2345678901234567e18}, [str(10**18 * 2)], ["1234567890123456700"]),
+        ({"minimum": 5e-324}, ["1", "0.1"], ["0", "-1"]),
+        ({"maximum": -5e-324}, ["-1", "-0.1"], ["0", "1"]),
+        ({"format": "double", "maximum": 1}, ["0.5"], ["2"]),
+    ],
+)  # fmt: skip
+def test_bounds_of_numbers(schema: Any, good: list[str], bad: list[str]) -> None:
+    """Bounds of doubles were refused; those of 5e-324 still are no reason to refuse."""
+    schema = {"type": "number", **schema}
+    assert [n for n in good if not takes(schema, n)] == []
+    assert [n for n in bad if takes(schema, n)] == []
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"minimum": 2**63},
+        {"maximum": -(10**30)},
+        {"exclusiveMinimum": 1e308},
+        {"const": 2**53 + 1},
+        {"enum": ["a", {"b": [12345678901234567890]}]},
+        {"const": -(2**63)},
+        {"enum": [1e300]},
+        {"minProperties": 2},
+    ],
+)
+def test_what_cannot_be_written_to_the_digit_is_refused(schema: Any) -> None:
+    """A constant of more than 53 bits was written as the double next to it."""
+    with pytest.raises(RequestError):
+        takes(schema, "")
+
+
+@pytest.mark.parametrize(
+    ("schema", "good", "bad"),
+    [
+        ({"propertyNames": {"type": "string"}}, ['{"a":1}'], []),
+        ({"propertyNames": {"enum": ["a", "b"]}, "additionalProperties": {"type": "null"}},
+         ['{"a":null,"b":null}', "{}"], ['{"c":null}', '{"a":1}']),
+        ({"propertyNames": {"$ref": "#/$defs/N"}, "$defs": {"N": {"enum": ["a"]}}},
+         ['{"a":1}'], ['{"b":1}']),
+        ({"propertyNames": {"pattern": "^x"}}, ['{"x1":1}'], ['{"y":1}']),
+        ({"minProperties": 1, "maxProperties": 1}, ['{"a":1}'], ["{}", '{"a":1,"b":1}']),
+        ({"maxProperties": 2**31 - 1}, ["{}"], []),
+        ({"$id": "https://example.com/a", "properties": {"a": {"$ref": "#/$defs/N"}},
+          "$defs": {"N": {"type": "null"}}}, ['{"a":null}'], ['{"a":1}']),
+    ],
+)  # fmt: skip
+def test_objects(schema: Any, good: list[str], bad: list[str]) -> None:
+    schema = {"type": "object", **schema}
+    assert [text for text in good if not takes(schema, text)] == []
+    assert [text for text in bad if takes(schema, text)] == []
+
+
+@pytest.mark.parametrize(
+    ("schema", "good", "bad"),
+    [
+        ({"type": "array", "items": [{"type": "null"}], "additionalItems": False},
+         ["[]", "[null]"], ["[1]", "[null,null]"]),
+        ({"type": "array", "items": {"type": "null"}, "maxItems": 2**31 - 1}, ["[null]"], ["[1]"]),
+        # pydantic's Decimal.
+        ({"type": "string", "pattern": r"^(?!^[-+.]*$)[+-]?0*\d*\.?\d*$"},
+         ['"1.5"', '"-.5"', '"007"'], ['"."', '"+"', '""', '"1.5.1"']),
+        ({"type": "string", "format": "byte"}, ['"YQ=="', '""'], ['"Y"', '"é==="']),
+        ({"type": "string", "format": "password", "maxLength": 1}, ['"a"'], ['"ab"']),
+        # A class of ECMAScript has no classes in it, and no intersections.
+        ({"type": "string", "pattern": "^[[:alpha:]]$"}, ['":]"'], ['"a"']),
+        ({"type": "string", "pattern": "^[[^a]$"}, ['"["', '"^"'], ['"b"']),
+        ({"type": "string", "pattern": "^[a&&b]$"}, ['"a"', '"&"'], ['"c"']),
+        ({"patternProperties": {"^[[a]$": False}}, ['{"b":1}'], ['{"[":1}']),
+    ],
+)  # fmt: skip
+def test_lists_and_texts(schema: Any, good: list[str], bad: list[str]) -> None:
+    assert [text for text in good if not takes(schema, text)] == []
+    assert [text for text in bad if takes(schema, text)] == []
+
+
+@pytest.mark.parametrize("pattern", ["\\", "^abc\\", "a{3}\\", "\\\\\\"])
+def test_a_pattern_that_ends_in_an_open_escape(pattern: str) -> None:
+    """It was taken, and any text allowed."""
+    for constraint in (
+        StructuredOutputs(json=json.dumps({"type": "string", "pattern": pattern})),
+        StructuredOutputs(json=json.dumps({"patternProperties": {pattern: False}})),
+        StructuredOutputs(regex=pattern),
+    ):
+        with pytest.raises(RequestError, match="backslash"):
+            grammar_of(constraint)
