@@ -88,7 +88,8 @@ class QuantizedCheckpoint:
         of_activations = {name for name in stored.names if OF_ACTIVATIONS.fullmatch(name)}
         self._activation_scales = of_activations - used
         self._cache_scales = {name for name in stored.names if OF_CACHE.fullmatch(name)}
-        self._plain = stored.names - taken - of_activations - self._cache_scales
+        plain = stored.names - taken - of_activations - self._cache_scales
+        self._names = plain | set(self._matrices)
 
     @property
     def path(self) -> Path:
@@ -98,7 +99,7 @@ class QuantizedCheckpoint:
     @property
     def names(self) -> set[str]:
         """Names of all tensors, a matrix by its weight's."""
-        return self._plain | set(self._matrices)
+        return self._names
 
     @property
     def is_arranged(self) -> bool:

@@ -124,7 +124,8 @@ def map_weights(source: TensorSource, config: ModelConfig) -> WeightMap:
     A matrix that is embedding and head at once may be stored under either name.
     """
     names = source.weight_names(config)
-    is_stored = {name: f"{name}.weight" in source.names for name in (names.embedding, names.head)}
+    stored = source.names
+    is_stored = {name: f"{name}.weight" in stored for name in (names.embedding, names.head)}
     if config.tie_word_embeddings and is_stored == {names.embedding: False, names.head: True}:
         names = replace(names, embedding=names.head)
     return WeightMap(config, names)
@@ -147,8 +148,9 @@ def check_tensors(
     Raises:
         WeightMismatchError: Tensors are missing, surplus or of another shape; all are named.
     """
-    problems = [f"missing {name} {shapes[name]}" for name in shapes if name not in source.names]
-    for name in sorted(source.names - others):
+    stored = source.names
+    problems = [f"missing {name} {shapes[name]}" for name in shapes if name not in stored]
+    for name in sorted(stored - others):
         got = source.entry(name).shape
         if name in shapes and got != shapes[name]:
             problems.append(f"{name} must have shape {shapes[name]}; got {got}")
@@ -160,6 +162,6 @@ def check_tensors(
             f"[load] the tensors in {source.path} must be those of its configuration; got "
             f"{'; '.join(problems[:MAX_NAMED])}{more}. Check that both belong together."
         )
-    ignored = sorted(source.names - set(shapes) - others)
+    ignored = sorted(stored - set(shapes) - others)
     if ignored:
         log.info("%s: %d tensors are not needed: %s ...", source.path, len(ignored), ignored[0])
