@@ -122,6 +122,7 @@ class ModelConfig:
         token_types: Rows of a table of the texts that a token may belong to (BERT: two), or 0.
         is_encoder: Each position sees all of its prompt, which is computed in one step.
         tie_word_embeddings: Output head shares the embedding's weights.
+        has_head: There is an output head; a class such as ``LlamaModel`` is saved without.
         sliding_window: Tokens a position sees, itself included; None for all.
         layer_windows: Per layer, whether the window applies; empty means to all layers.
         chunked: The window does not slide: a position sees its own stretch of ``sliding_window``
@@ -176,6 +177,7 @@ class ModelConfig:
     token_types: int = 0
     is_encoder: bool = False
     tie_word_embeddings: bool = False
+    has_head: bool = True
     sliding_window: int | None = None
     layer_windows: tuple[bool, ...] = ()
     chunked: bool = False
@@ -190,7 +192,7 @@ class ModelConfig:
     @property
     def generates(self) -> bool:
         """Whether it has an output head, and so can be asked for tokens."""
-        return not self.is_encoder and self.classifier is None
+        return self.has_head and not self.is_encoder and self.classifier is None
 
     def kv_cache_spec(self, block_size: int, dtype: str, **options: Any) -> KVCacheSpec:
         """Return the KV cache of all layers; ``options`` are further fields of the spec.

@@ -84,7 +84,8 @@ def check_generates(model: ModelConfig) -> None:
     """
     if not model.generates:
         raise RequestError(
-            f"[model] {model.architecture} generates no text: it gives vectors"
+            f"[model] {model.architecture} generates no text: "
+            f"{'it gives vectors' if model.has_head else 'without its head it gives vectors'}"
             f"{', scores and classes' if model.classifier else ' and scores'}. Ask /v1/embeddings, "
             "/score, /rerank or /classify; in Python LLM.embed, score or classify.",
             "model",

@@ -17,7 +17,7 @@ from quire.models.gguf_config import read_gguf_config
 from quire.models.gguf_file import open_gguf
 from quire.models.nearest_family import refuse_architecture
 from quire.models.quantization_config import KEYS, read_quantization
-from quire.models.registry import FAMILIES
+from quire.models.registry import FAMILIES, known_architecture
 from quire.models.safetensors_file import DTYPES, SafetensorsFile
 from quire.models.sentence_modules import read_pooling
 from quire.models.vision.picture_shape import read_picture_shape
@@ -40,10 +40,13 @@ def read_model_config(folder: Path) -> ModelConfig:
         return read_gguf_config(open_gguf(folder))
     path = folder / "config.json"
     fields = ConfigFields(read_json(path), str(path))
-    architecture = read_architecture(fields)
-    if architecture not in FAMILIES:
-        raise refuse_architecture(architecture, fields)
-    config = FAMILIES[architecture].read_config(fields)
+    named = read_architecture(fields)
+    architecture = known_architecture(named)
+    if architecture is None:
+        raise refuse_architecture(named, fields)
+    config = FAMILIES[architecture].read_config(fields.changed({"architectures": [architecture]}))
+    if architecture != named and not config.tie_word_embeddings:
+        config = replace(config, tie_word_embeddings=True, has_head=False)
     bos = _special_ids(fields, "bos_token_id")
     config = replace(
         config,

@@ -213,7 +213,8 @@ def _check_tensors(checkpoint: TensorSource, weights: WeightMap) -> None:
             checkpoint.path,
             len(modules),
         )
-    if not tied or head not in checkpoint.names or head == embedding:
+    is_repeated = tied and weights.config.generates and head in checkpoint.names
+    if not is_repeated or head == embedding:
         return
     ours, theirs = (checkpoint.tensor(name).float32() for name in (head, embedding))
     if not np.array_equal(ours, theirs):

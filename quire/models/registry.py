@@ -142,6 +142,18 @@ FAMILIES = {
 }
 
 
+def known_architecture(name: str) -> str | None:
+    """Return the one of :data:`FAMILIES` that a class of transformers is read as; None for none.
+
+    A model class without a head, such as ``LlamaModel``, is its decoder.
+    """
+    if name in FAMILIES:
+        return name
+    base = name.removesuffix("Model")
+    heads = [base + head for head in ("ForCausalLM", "LMHeadModel") if base != name]
+    return next((known for known in heads if known in FAMILIES), None)
+
+
 def get_family(architecture: str) -> Family:
     """Return the family of ``architecture``.
 

@@ -67,7 +67,7 @@ class WeightNames:
     mlp_norm: str = ""
     mlp_norm_after: str = ""
     head: str = "lm_head"
-    optional_prefix: str = ""
+    optional_prefix: str = "model."
     positions: str = ""
     token_types: str = ""
     pooler: str = ""

@@ -140,6 +140,50 @@ def test_tied_matrix_may_be_stored_as_the_head_alone(
     assert np.array_equal(last_logits(create_driver(folder, reference), prompt), want)
 
 
+PREFIXES = {
+    "llama": "model.",
+    "qwen3-moe": "model.",
+    "deepseek-v3": "model.",
+    "falcon-7b": "transformer.",
+    "gpt-j": "transformer.",
+    "gpt-neox": "gpt_neox.",
+}
+
+
+@pytest.mark.parametrize("name", PREFIXES)
+def test_names_may_be_those_of_the_class_without_a_head(
+    name, copy, reference, create_driver, random_prompts
+):
+    """Checkpoints saved from the bare class, as Qwen3-Embedding's, were refused: all missing."""
+    folder, (prompt,) = copy(name), random_prompts([9])
+    want = last_logits(create_driver(folder, reference), prompt)
+
+    def rename(tensors):
+        for each in list(tensors):
+            tensors[each.removeprefix(PREFIXES[name])] = tensors.pop(each)
+
+    edit(folder, rename)
+    assert np.array_equal(last_logits(create_driver(folder, reference), prompt), want)
+
+
+def change_config(folder, **values):
+    path = folder / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | values))
+
+
+def test_a_class_without_a_head_is_its_decoder(copy, reference, create_driver, random_prompts):
+    """LlamaModel and the like were unknown architectures."""
+    folder, (prompt,) = copy("qwen3"), random_prompts([9])
+    want = last_logits(create_driver(folder, reference), prompt)
+    change_config(folder, architectures=["Qwen3Model"])
+    assert np.array_equal(last_logits(create_driver(folder, reference), prompt), want)
+
+    folder = copy("llama")
+    change_config(folder, architectures=["LlamaModel"])
+    edit(folder, drop("lm_head.weight"))
+    assert not load_model(folder, reference).config.generates
+
+
 def drop(name):
     return lambda tensors: tensors.pop(name)
 

@@ -11,6 +11,7 @@ from quire.models.rope_config import read_rope
 from quire.models.weight_names import WeightNames
 
 NAMES = WeightNames(
+    optional_prefix="transformer.",
     layer="transformer.h.{layer}.",
     embedding="transformer.word_embeddings",
     final_norm="transformer.ln_f",

@@ -8,6 +8,7 @@ from quire.models.families.llama import read_activation, read_architecture
 from quire.models.weight_names import WeightNames
 
 NAMES = WeightNames(
+    optional_prefix="transformer.",
     layer="transformer.h.{layer}.",
     embedding="transformer.wte",
     final_norm="transformer.ln_f",

@@ -9,6 +9,7 @@ from quire.models.rope_config import read_rope
 from quire.models.weight_names import WeightNames
 
 NAMES = WeightNames(
+    optional_prefix="gpt_neox.",
     layer="gpt_neox.layers.{layer}.",
     embedding="gpt_neox.embed_in",
     final_norm="gpt_neox.final_layer_norm",
