@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from copy import copy
 from pathlib import Path
@@ -20,6 +21,8 @@ from quire.models.weight_names import WeightNames
 SINGLE = "model.safetensors"
 INDEX = "model.safetensors.index.json"
 AUTO_GPTQ = "gptq_model*.safetensors"
+log = logging.getLogger(__name__)
+
 #: Files named in one error message.
 MAX_NAMED = 8
 
@@ -32,8 +35,7 @@ class Checkpoint:
             one file that AutoGPTQ names for bits and group.
 
     Raises:
-        ModelLoadError: No weights, weights only as pickle, a damaged file, or an index that does
-            not match its files.
+        ModelLoadError: No weights, weights only as pickle, a damaged file, or one tensor in two.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -125,6 +127,7 @@ def _single_file(folder: Path) -> Path | None:
 
 
 def _open_shards(folder: Path) -> dict[str, SafetensorsFile]:
+    """Return the file of each tensor of the shards, whether the index lists it or not."""
     index = folder / INDEX
     weight_map = read_json(index).get("weight_map")
     if not isinstance(weight_map, dict) or not weight_map:
@@ -138,18 +141,19 @@ def _open_shards(folder: Path) -> dict[str, SafetensorsFile]:
             )
         if file_name not in opened:
             opened[file_name] = SafetensorsFile(folder / file_name)
-        if name not in opened[file_name].entries:
-            raise WeightMismatchError(
-                f"[load] {index} says that {name} is in {file_name}; it is not there."
-            )
     files: dict[str, SafetensorsFile] = {}
     for file_name, file in opened.items():
         for name in file.entries:
-            if weight_map.get(name) != file_name:
+            if name in files and weight_map.get(name) not in (file_name, files[name].path.name):
                 raise WeightMismatchError(
-                    f"[load] {file.path} holds {name}; {INDEX} says {weight_map.get(name)}."
+                    f"[load] {file.path} and {files[name].path} hold {name}; {INDEX} says "
+                    f"{weight_map.get(name)}."
                 )
-            files[name] = file
+            if name not in files or weight_map.get(name) == file_name:
+                files[name] = file
+    unstored = sorted(set(weight_map) - set(files))
+    if unstored:
+        log.info("%s lists %d tensors that no file has: %s ...", index, len(unstored), unstored[0])
     return files
 
 

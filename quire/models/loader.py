@@ -205,7 +205,18 @@ def _check_tensors(checkpoint: TensorSource, weights: WeightMap) -> None:
     harmless = (*names.harmless, *((re.escape(head),) if tied else ()))
     modules = module_names(checkpoint.names, weights.config.num_layers)
     of_pictures = set() if weights.config.vision is None else encoder_names(checkpoint.names)
-    check_tensors(checkpoint, weights.shapes(), harmless, modules | of_pictures)
+    shapes = weights.shapes()
+    roots = {name.partition(".")[0] for name in (*shapes, head)}
+    foreign = {name for name in checkpoint.names if name.partition(".")[0] not in roots}
+    foreign -= modules | of_pictures
+    check_tensors(checkpoint, shapes, harmless, modules | of_pictures | foreign)
+    if foreign:
+        log.warning(
+            "%s: %d tensors are not of this architecture and not read: %s ...",
+            checkpoint.path,
+            len(foreign),
+            min(foreign),
+        )
     if modules:
         log.info(
             "%s: %d tensors are a module that drafts further tokens, which the model itself does "
