@@ -196,15 +196,15 @@ def _compressed_tensors(fields: ConfigFields) -> StoredQuantization:
     groups = fields.object("config_groups")
     if groups is None:
         raise fields.error("config_groups", "is required")
-    if fields.text("quantization_status", "compressed") != "compressed":
-        raise fields.error("quantization_status", "must be compressed")
+    if fields.text("quantization_status", "compressed") not in ("compressed", "frozen"):
+        raise fields.error("quantization_status", "must be compressed or frozen")
     common = fields.text("format", "")
     _refuse_transforms(fields)
     notices = []
     if fields.object("kv_cache_scheme") is not None:
         notices.append("kv_cache_scheme is not used: the cache has the type of --kv-cache-dtype")
     ignored = [_target(fields, "ignore", name) for name in fields.strings("ignore")]
-    targets: list[tuple[Callable[[str], bool], WeightFormat]] = []
+    targets: list[tuple[Target, WeightFormat]] = []
     for key in groups.values:
         group = groups.object(key)
         weights = None if group is None else group.object("weights")
@@ -221,9 +221,11 @@ def _compressed_tensors(fields: ConfigFields) -> StoredQuantization:
         raise fields.error("config_groups", "must quantize weights")
 
     def format_of(module: str) -> WeightFormat | None:
-        if any(fits(module) for fits in ignored):
+        if any(target.fits(module) for target in ignored):
             return None
-        return next((form for fits, form in targets if fits(module)), None)
+        # As compressed-tensors' match_targets: the order of the groups says nothing.
+        found = [(target.rank(module), form) for target, form in targets if target.fits(module)]
+        return min(found, key=lambda pair: pair[0])[1] if found else None
 
     return StoredQuantization(
         "compressed-tensors",
@@ -425,14 +427,33 @@ def _block(fields: ConfigFields, name: str = "block_structure") -> tuple[int, in
     return sizes[0], sizes[1]
 
 
-def _target(fields: ConfigFields, name: str, target: str) -> Callable[[str], bool]:
-    """Return what tells whether a module is meant: by pattern, name or class."""
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Modules that settings are for, by name, pattern or class.
+
+    Attributes:
+        text: As the configuration spells it.
+        fits: Says whether a module is meant.
+        is_pattern, is_class: Names are neither.
+    """
+
+    text: str
+    fits: Callable[[str], bool]
+    is_pattern: bool = False
+    is_class: bool = False
+
+    def rank(self, module: str) -> tuple[bool, bool, bool, str]:
+        """Return what the most specific target of a module has least of."""
+        return self.is_class, self.is_pattern, self.text != module, self.text
+
+
+def _target(fields: ConfigFields, name: str, target: str) -> Target:
     if target.startswith("re:"):
         pattern = _pattern(fields, name, target.removeprefix("re:"))
-        return lambda module: pattern.match(module) is not None
+        return Target(target, lambda module: pattern.match(module) is not None, is_pattern=True)
     if target == "Linear":
-        return lambda module: not module.endswith("embed_tokens")
-    return lambda module: module == target or module.endswith(f".{target}")
+        return Target(target, lambda module: not module.endswith("embed_tokens"), is_class=True)
+    return Target(target, lambda module: module == target or module.endswith(f".{target}"))
 
 
 def _pattern(fields: ConfigFields, name: str, text: str) -> re.Pattern[str]:

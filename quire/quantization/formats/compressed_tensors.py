@@ -212,8 +212,11 @@ class WholeBytes:
         part = matrix.parts.get("weight_zero_point")
         if part is None:
             return None
-        zeros = matrix.array("weight_zero_point", (rows, groups), "I8").view(np.uint8)
-        return None if not zeros.any() else zeros ^ np.uint8(128)
+        shape = part.shape if groups == 1 and part.shape in ((), (1,)) else (rows, groups)
+        zeros = matrix.array("weight_zero_point", shape, "I8").view(np.uint8)
+        if not zeros.any():
+            return None
+        return np.broadcast_to(zeros ^ np.uint8(128), (rows, groups)).copy()
 
 
 def store_bytes(
