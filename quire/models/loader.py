@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Set
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -23,6 +23,7 @@ from quire.models.model import Model
 from quire.models.model_builder import ModelBuilder, Progress
 from quire.models.opened_checkpoint import OpenedCheckpoint
 from quire.models.packed_weights_cache import PackedWeightsCache, open_packed_weights_cache
+from quire.models.quantized_checkpoint import QuantizedCheckpoint
 from quire.models.shards.engine_model import EngineShard
 from quire.models.shards.rank_model import Shard
 from quire.models.stage import Stage
@@ -205,18 +206,9 @@ def _check_tensors(checkpoint: TensorSource, weights: WeightMap) -> None:
     harmless = (*names.harmless, *((re.escape(head),) if tied else ()))
     modules = module_names(checkpoint.names, weights.config.num_layers)
     of_pictures = set() if weights.config.vision is None else encoder_names(checkpoint.names)
-    shapes = weights.shapes()
-    roots = {name.partition(".")[0] for name in (*shapes, head)}
-    foreign = {name for name in checkpoint.names if name.partition(".")[0] not in roots}
-    foreign -= modules | of_pictures
-    check_tensors(checkpoint, shapes, harmless, modules | of_pictures | foreign)
-    if foreign:
-        log.warning(
-            "%s: %d tensors are not of this architecture and not read: %s ...",
-            checkpoint.path,
-            len(foreign),
-            min(foreign),
-        )
+    shapes, others = weights.shapes(), modules | of_pictures
+    others = others | _not_needed(checkpoint, {head, *shapes}, others)
+    check_tensors(checkpoint, shapes, harmless, others)
     if modules:
         log.info(
             "%s: %d tensors are a module that drafts further tokens, which the model itself does "
@@ -236,3 +228,28 @@ def _check_tensors(checkpoint: TensorSource, weights: WeightMap) -> None:
     checkpoint.release(head)
     checkpoint.release(embedding)
     log.info("%s: %s repeats the tied embedding and is not read again", checkpoint.path, head)
+
+
+def _not_needed(checkpoint: TensorSource, needed: set[str], others: Set[str]) -> set[str]:
+    """Return tensors that say nothing of the model: of other programs, and biases of 0.
+
+    Args:
+        checkpoint: Whose tensors.
+        needed: Names of the model's own.
+        others: Tensors that something else takes.
+    """
+    roots = {name.partition(".")[0] for name in needed}
+    foreign = {name for name in checkpoint.names if name.partition(".")[0] not in roots} - others
+    if foreign:
+        log.warning(
+            "%s: tensors that are not of this architecture are not read: %d, %s first",
+            checkpoint.path,
+            len(foreign),
+            min(foreign),
+        )
+    if not isinstance(checkpoint, QuantizedCheckpoint):
+        return foreign
+    zeros = checkpoint.zero_biases(needed)
+    if zeros:
+        log.info("%s: %d biases are 0 and not needed", checkpoint.path, len(zeros))
+    return foreign | zeros

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from collections.abc import Collection
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -144,6 +145,18 @@ class QuantizedCheckpoint:
         found = self._matrices.get(name)
         for part in (name,) if found is None else found.names:
             self._stored.release(part)
+
+    def zero_biases(self, needed: Collection[str]) -> set[str]:
+        """Return biases of matrices that the model does without, all of whose elements are 0.
+
+        AutoGPTQ stores them for linears that have none.
+        """
+        biases = {f"{name.removesuffix('weight')}bias" for name in self._matrices}
+        surplus = (self._names & biases) - set(needed)
+        zeros = {name for name in surplus if not self._stored.array(name).any()}
+        for name in surplus:
+            self._stored.release(name)
+        return zeros
 
     def _add(self, module: str, parts: dict[str, str]) -> None:
         form = self._quantization.format_of(module)

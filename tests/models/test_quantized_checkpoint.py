@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 import shutil
 from collections.abc import Callable
@@ -202,6 +203,75 @@ def test_a_model_with_scales_of_its_cache_loads(
 
 
 DOWN = "model.layers.0.mlp.down_proj."
+
+
+def test_biases_of_zero_that_autogptq_stores(
+    copy: Callable[..., Path], caplog: pytest.LogCaptureFixture
+) -> None:
+    """Files of AutoGPTQ were refused: it stores a bias for every linear, whether it has one."""
+
+    def change(tensors: Tensors) -> None:
+        tensors[f"{DOWN}bias"] = torch.zeros(64, dtype=torch.float16)
+
+    folder = copy("gptq-w4-g32", change)
+    with caplog.at_level("INFO"):
+        load_model(folder, create_backend("cpu", threads=1))
+    assert "1 biases are 0 and not needed" in caplog.text
+    stored = load_file(folder / "model.safetensors")
+    stored[f"{DOWN}bias"][3] = 1
+    save_file(stored, folder / "model.safetensors")
+    with pytest.raises(ModelLoadError, match=r"surplus model\.layers\.0\.mlp\.down_proj\.bias"):
+        load_model(folder, create_backend("cpu", threads=1))
+
+
+def test_a_frozen_checkpoint_is_what_a_compressed_one_is(copy: Callable[..., Path]) -> None:
+    """compressed-tensors' ``frozen`` was refused, though its files are the same."""
+    folder = copy("ct-w8a8-int8", quantization_status="frozen")
+    got = opened(folder).tensor(f"{DOWN}weight").float32()
+    want = opened(FIXTURES / "ct-w8a8-int8").tensor(f"{DOWN}weight").float32()
+    np.testing.assert_array_equal(got, want)
+    with pytest.raises(ModelLoadError, match="quantization_status must be compressed or frozen"):
+        opened(copy("ct-fp8-static", quantization_status="calibration"))
+
+
+def test_one_scale_and_one_zero_of_all(copy: Callable[..., Path]) -> None:
+    """``naive-quantized``: a zero of shape (1,) was refused where a scale of it was taken."""
+
+    def change(tensors: Tensors) -> None:
+        tensors[f"{DOWN}weight_scale"] = torch.full((1,), 0.5)
+        tensors[f"{DOWN}weight_zero_point"] = torch.full((1,), 3, dtype=torch.int8)
+
+    folder = copy("ct-w8a8-int8", change, format="naive-quantized")
+    got = opened(folder).tensor(f"{DOWN}weight").float32()
+    codes = load_file(folder / "model.safetensors")[f"{DOWN}weight"].numpy()
+    np.testing.assert_array_equal(got, (codes.astype(np.float32) - 3) * 0.5)
+
+
+GROUPS = {
+    "class": (2, ["Linear"]),
+    "pattern": (3, [r"re:.*\.down_proj$"]),
+    "later pattern": (4, [r"re:model\..*"]),
+    "name": (8, ["model.layers.0.mlp.down_proj"]),
+}
+
+
+def test_the_most_specific_group_counts(tmp_path: Path) -> None:
+    """The first group of the file was taken; llm-compressor orders them by their names."""
+    settings = {"quant_method": "compressed-tensors", "format": "pack-quantized"}
+    groups = {
+        key: {"targets": targets, "weights": {"num_bits": bits, "type": "int", "group_size": 32}}
+        for key, (bits, targets) in GROUPS.items()
+    }
+    for order in itertools.permutations(GROUPS):
+        made = settings | {"config_groups": {key: groups[key] for key in order}}
+        (tmp_path / "config.json").write_text(json.dumps({"quantization_config": made}))
+        found = read_quantization(tmp_path)
+        assert found is not None
+        bits = [
+            getattr(found.format_of(module), "bits", None)
+            for module in ("model.layers.0.mlp.down_proj", "vision.1.down_proj", "model.up", "x.up")
+        ]
+        assert bits == [8, 3, 4, 2]
 
 
 def changed(part: str, change: Callable[[torch.Tensor], torch.Tensor]) -> Any:
