@@ -20,12 +20,14 @@ class TextPart(msgspec.Struct, kw_only=True):
 
     type: Any = None
     text: Any = None
+    refusal: Any = None
 
 
 class Message(msgspec.Struct, kw_only=True):
     """One turn of the conversation.
 
-    ``content`` may be a list of text parts; the chat template checks and joins them.
+    ``content`` may be a list of text parts; the chat template checks and joins them. A refusal
+    stands for content that is missing.
     """
 
     role: Literal["system", "developer", "user", "assistant", "tool", "function"]
@@ -61,7 +63,7 @@ class Message(msgspec.Struct, kw_only=True):
             raise RequestError(f"[{where}.audio] audio is not supported.", f"{where}.audio")
         message: dict[str, Any] = {
             "role": "system" if self.role == "developer" else self.role,
-            "content": self.content,
+            "content": self.content or self.refusal or self.content,
         }
         if self.name is not None:
             message["name"] = self.name

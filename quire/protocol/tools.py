@@ -69,10 +69,10 @@ ToolChoice = Literal["none", "auto", "required"] | NamedTool
 
 
 class CalledFunction(msgspec.Struct, kw_only=True):
-    """``function`` of a call; ``arguments`` is JSON text."""
+    """``function`` of a call; ``arguments`` is JSON text, cut where the answer was."""
 
     name: str
-    arguments: str
+    arguments: str = ""
 
 
 class ToolCall(msgspec.Struct, kw_only=True):
@@ -83,8 +83,9 @@ class ToolCall(msgspec.Struct, kw_only=True):
     type: Literal["function"] = "function"
 
     def for_template(self) -> dict[str, Any]:
-        """Return the call as chat templates expect it."""
-        return msgspec.structs.asdict(self) | {"function": msgspec.structs.asdict(self.function)}
+        """Return the call as chat templates expect it, in the order that clients write."""
+        known = {"id": self.id} if self.id else {}
+        return known | {"type": self.type, "function": msgspec.structs.asdict(self.function)}
 
 
 class ToolRequest(GenerationRequest, kw_only=True):

@@ -6,7 +6,7 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from functools import cache, cached_property
+from functools import cache, cached_property, partial
 from itertools import takewhile
 from pathlib import Path
 from typing import Any, NoReturn
@@ -20,6 +20,7 @@ from quire.core.errors import ConfigError, RequestError
 from quire.models.config_fields import read_json
 from quire.text.message_content import as_parts, as_text, read_content, with_text
 from quire.text.plain_text import SpecialTexts, cut_at, unused_mark
+from quire.text.template_needs import TemplateNeeds, check_calls, has_forms
 
 # Put after the text of a message to be continued. The space shows whether the template trims.
 _END_MARK = "\x02end of the final message\x02 "
@@ -104,6 +105,7 @@ class ChatTemplate:
         self.picture_text: str | None = None
         self.picture_margins = ("", "")
         self._takes_parts: dict[str, bool] = {}
+        self._needs: dict[str, TemplateNeeds] = {}
         self._compiled: dict[str, Template] = {}
 
     @cached_property
@@ -195,6 +197,11 @@ class ChatTemplate:
         conversation = [
             _read_message(message, i, takes_pictures) for i, message in enumerate(messages)
         ]
+        name = self._choose(tools)
+        if has_forms(conversation):
+            if name not in self._needs:
+                self._needs[name] = TemplateNeeds.find(partial(self._probe, name))
+            self._needs[name].shape(conversation)
         if conversation:
             self._add_defaults(conversation)
         shown = None if tools is None else _plain(tools, "tools")
@@ -217,7 +224,6 @@ class ChatTemplate:
                     "continue_final_message",
                 )
             conversation[-1]["content"] = with_text(conversation[-1]["content"], _END_MARK)
-        name = self._choose(tools)
         if self.picture_text is not None:
             self._show_pictures(name, conversation, self.picture_text)
         variables = {
@@ -243,6 +249,8 @@ class ChatTemplate:
             self._takes_parts[name] = self._shows_parts(name, picture_text)
         for message in conversation:
             content = message["content"]
+            if content is None:
+                continue
             if self._takes_parts[name]:
                 message["content"] = as_parts(content)
             else:
@@ -251,18 +259,29 @@ class ChatTemplate:
     def _shows_parts(self, name: str, picture_text: str) -> bool:
         """Return whether a template writes a placeholder for a part that is a picture."""
         content = [{"type": "image"}, {"type": "text", "text": _PROBE}]
+        shown = self._probe(name, [{"role": "user", "content": content}]) or ""
+        # A template of text alone writes the list out as Python does.
+        return shown.count(picture_text) == 1 and _PROBE in shown and "'type'" not in shown
+
+    def _probe(
+        self,
+        name: str,
+        messages: Sequence[Mapping[str, Any]],
+        tools: Sequence[Mapping[str, Any]] | None = None,
+    ) -> str | None:
+        """Return what a template makes of messages of our own; None where it refuses them."""
         variables = {
             **self.special_tokens,
+            "documents": None,
             **self.default_kwargs,
-            "messages": [{"role": "user", "content": content}],
+            "messages": messages,
+            "tools": tools,
             "add_generation_prompt": False,
         }
         try:
-            shown = self._render(name, variables)
+            return self._render(name, variables)
         except RequestError:
-            return False
-        # A template of text alone writes the list out as Python does.
-        return shown.count(picture_text) == 1 and _PROBE in shown and "'type'" not in shown
+            return None
 
     def _add_defaults(self, conversation: list[dict[str, Any]]) -> None:
         roles = [message["role"] for message in conversation]
@@ -405,30 +424,11 @@ def _read_message(message: Any, index: int, takes_pictures: bool) -> dict[str, A
             f"[chat] {where} must be an object with a role; got {message!r:.80}.", where
         )
     plain: dict[str, Any] = _plain({k: v for k, v in message.items() if k != "content"}, where)
-    if message.get("content") is None and not message.get("tool_calls"):
+    if message.get("content") is None and message["role"] != "assistant":
         raise RequestError(f"[chat] {where}.content must be given; got none.", f"{where}.content")
     plain["content"] = read_content(message.get("content"), f"{where}.content", takes_pictures)
-    for number, call in enumerate(plain.get("tool_calls") or []):
-        _read_arguments(call, f"{where}.tool_calls[{number}]")
+    check_calls(plain, where)
     return plain
-
-
-def _read_arguments(call: Any, where: str) -> None:
-    """Turn a tool call's arguments from OpenAI's JSON text into the object templates expect."""
-    function = call.get("function") if isinstance(call, dict) else None
-    if not isinstance(function, dict):
-        raise RequestError(f"[chat] {where}.function must be an object; got {call!r:.80}.", where)
-    if isinstance(function.get("arguments"), str):
-        try:
-            function["arguments"] = json.loads(function["arguments"] or "{}")
-        except ValueError as error:
-            name = f"{where}.function.arguments"
-            raise RequestError(f"[chat] {name} must be JSON; got {error}.", name) from error
-        if not isinstance(function["arguments"], dict):
-            name = f"{where}.function.arguments"
-            raise RequestError(
-                f"[chat] {name} must be a JSON object; got {function['arguments']!r:.80}.", name
-            )
 
 
 def _plain(value: Any, where: str) -> Any:

@@ -5,6 +5,8 @@ It checks the grammar of RFC 8259 and builds nothing; what it accepted, ``json.l
 
 from __future__ import annotations
 
+import re
+
 _SPACE = frozenset(" \t\n\r")
 _DIGITS = frozenset("0123456789")
 _HEX = frozenset("0123456789abcdefABCDEF")
@@ -22,6 +24,9 @@ _NUMBER = {
     "power": {"0-9": "power"},
 }
 _NUMBER_ENDS = frozenset({"zero", "whole", "fraction", "power"})
+_CLOSING = {"object": "}", "list": "]", "key": ""}
+#: At the end of a string's text: half of a character.
+_HIGH_SURROGATE = re.compile(r"(?<!\\)(?:\\\\)*\\u[dD][89abAB][0-9a-fA-F]{2}$")
 #: Values nested deeper are refused: Python's own reader would give up on them.
 MAX_DEPTH = 256
 
@@ -168,3 +173,31 @@ class JsonScanner:
     def _wrong(self, c: str) -> bool:
         self.error = f"{c!r} is not expected there"
         return False
+
+
+def complete_json(text: str) -> str | None:
+    """Return the shortest JSON value that begins with ``text``; None where none does.
+
+    Half an escape and a comma with nothing after it are left out; a missing value is null.
+    """
+    scanner = JsonScanner()
+    if scanner.feed(text) < len(text) or scanner.error:
+        return None
+    expect, part, stack, last = scanner._expect, scanner._part, scanner._stack, ""
+    if expect == "string":
+        if part:
+            text = text[: -1 if part == "\\" else len(part) - len("\\uXXXX")]
+        if _HIGH_SURROGATE.search(text):
+            text = text[: -len("\\uXXXX")]
+        last = '"'
+        if stack and stack[-1] == "key":
+            last += ": null"
+    elif expect == "number" and part not in _NUMBER_ENDS:
+        last = "0"
+    elif expect == "literal":
+        last = part
+    elif text.rstrip().endswith(","):
+        text = text.rstrip()[:-1]
+    elif expect in ("value", "colon"):
+        last = "null" if expect == "value" else ": null"
+    return text + last + "".join(_CLOSING[one] for one in reversed(stack))

@@ -17,8 +17,8 @@ Content: TypeAlias = str | list[Part]
 _PICTURES = ("image_url", "input_image", "image")
 
 
-def read_content(content: Any, where: str, takes_pictures: bool) -> Content:
-    """Return a checked copy of a message's content.
+def read_content(content: Any, where: str, takes_pictures: bool) -> Content | None:
+    """Return a checked copy of a message's content; None, where it is that.
 
     Args:
         content: Text, parts in OpenAI's form, or None.
@@ -29,7 +29,7 @@ def read_content(content: Any, where: str, takes_pictures: bool) -> Content:
         RequestError: It holds something else.
     """
     if content is None:
-        return ""
+        return None
     if isinstance(content, str):
         return str(content)
     if not isinstance(content, Sequence):
@@ -47,22 +47,25 @@ def _read_part(part: Any, name: str, takes_pictures: bool) -> Part:
     kind = part.get("type") if isinstance(part, Mapping) else type(part).__name__
     if takes_pictures and kind in _PICTURES:
         return {"type": "image"}
-    if kind != "text":
+    field = "refusal" if kind == "refusal" else "text"
+    if kind != field:
         takes = "texts and pictures" if takes_pictures else "text only"
         kinds = "'text' or 'image_url'" if takes_pictures else "'text'"
         raise RequestError(
             f"[chat] {name}.type must be {kinds}; got {kind!r}. This model takes {takes}.",
             f"{name}.type",
         )
-    if not isinstance(part.get("text"), str):
+    if not isinstance(part.get(field), str):
         raise RequestError(
-            f"[chat] {name}.text must be text; got {part.get('text')!r:.80}.", f"{name}.text"
+            f"[chat] {name}.{field} must be text; got {part.get(field)!r:.80}.", f"{name}.{field}"
         )
-    return {"type": "text", "text": str(part["text"])}
+    return {"type": "text", "text": str(part[field])}
 
 
-def with_text(content: Content, text: str) -> Content:
+def with_text(content: Content | None, text: str) -> Content:
     """Return a content with a text at its end."""
+    if content is None:
+        return text
     if isinstance(content, str):
         return content + text
     *before, last = content

@@ -217,9 +217,10 @@ BAD_MESSAGES = {
     "messages[0].content[0].text": [{"role": "user", "content": [{"type": "text"}]}],
     "messages[0].name": [{**USER, "name": object()}],
     "messages[0].tool_calls[0]": [{"role": "assistant", "content": "", "tool_calls": [3]}],
-    "messages[0].tool_calls[0].function.arguments": [
-        {"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": "{"}}]}
+    "messages[0].tool_calls[1]": [
+        {"role": "assistant", "tool_calls": [{"function": {"name": "f"}}, {"function": "f"}]}
     ],
+    "messages[0].content[0].refusal": [{"role": "assistant", "content": [{"type": "refusal"}]}],
 }
 
 

@@ -35,6 +35,24 @@ TOOL = {
     "parameters": {"type": "object", "properties": {"city": CITY}, "required": ["city"]},
 }
 TOOLS = [{"type": "function", "function": TOOL}]
+#: Arguments as a client sends them, and as an object, for templates that do not take text.
+TEXT, OBJECT = '{"city":  "Paris"}', {"city": "Paris"}
+#: What each template takes of a call: content that is null or else empty, and arguments.
+CALLS = {
+    "CohereForAI-c4ai-command-r-plus-tool_use": ("", OBJECT),
+    "GLM-4.6": ("", OBJECT),
+    "HuggingFaceTB-SmolLM3-3B": (None, OBJECT),
+    "NousResearch-Hermes-2-Pro-Llama-3-8B-tool_use": (None, TEXT),
+    "Qwen-QwQ-32B": ("", OBJECT),
+    "Qwen-Qwen2.5-7B-Instruct": (None, OBJECT),
+    "Qwen3-Coder": (None, OBJECT),
+    "deepseek-ai-DeepSeek-R1-Distill-Llama-8B": (None, TEXT),
+    "deepseek-ai-DeepSeek-V3.1": (None, OBJECT),
+    "meta-llama-Llama-3.1-8B-Instruct": (None, OBJECT),
+    "moonshotai-Kimi-K2": (None, OBJECT),
+    "openai-gpt-oss-120b": ("", OBJECT),
+    "unsloth-mistral-Devstral-Small-2507": ("", TEXT),
+}
 
 
 @pytest.fixture(scope="module")
@@ -67,3 +85,23 @@ def test_equals_transformers(name, tokenizer, llama_source):
             assert template.render(messages, **options) == want
             rendered += 1
     assert rendered
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_calls_of_the_history_equal_transformers(name, tokenizer, llama_source):
+    """Content that is null became empty text, and arguments always became an object."""
+    from transformers.utils.chat_template_utils import render_jinja_template
+
+    def history(content, arguments):
+        function = {"name": "weather", "arguments": arguments}
+        call = {"id": "call12345", "type": "function", "function": function}
+        result = {"role": "tool", "tool_call_id": "call12345", "content": "sunny"}
+        return [USER, {"role": "assistant", "content": content, "tool_calls": [call]}, result]
+
+    source = (llama_source / "models/templates" / f"{name}.jinja").read_text()
+    template = ChatTemplate({"default": source}, tokenizer.special_tokens_map)
+    options = {"tools": TOOLS, "add_generation_prompt": True, "date_string": "today"}
+    (want,), _ = render_jinja_template(
+        [history(*CALLS[name])], chat_template=source, **options, **tokenizer.special_tokens_map
+    )
+    assert template.render(history(None, TEXT), **options) == want
