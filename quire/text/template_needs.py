@@ -175,5 +175,8 @@ def _as_object(text: str, longest: int) -> tuple[dict[str, Any], int]:
 def _read_object(text: str) -> dict[str, Any] | None:
     with suppress(ValueError):
         value = json.loads(text)
+        if "\\ud" in text.lower():  # half a character is none, and no tokenizer reads it
+            written = json.dumps(value, ensure_ascii=False).encode("utf-16", "surrogatepass")
+            value = json.loads(written.decode("utf-16", "replace"))
         return value if isinstance(value, dict) else None
     return None

@@ -114,6 +114,7 @@ def test_an_answer_of_nothing_is_taken_back(content):
         ('{"city": "Par', {"city": "Par"}),
         ('{"city": "Pa\\u00', {"city": "Pa"}),
         ('{"city": "\\ud83d', {"city": ""}),
+        ('{"city": "\\ud83d"}', {"city": "\ufffd"}),
         ('{"a": [1, {"b": tr', {"a": [1, {"b": True}]}),
         ('{"a": 1, ', {"a": 1}),
         ('{"a": -', {"a": 0}),
@@ -127,7 +128,9 @@ def test_an_answer_of_nothing_is_taken_back(content):
 def test_arguments_that_were_cut_are_taken_back(text, shown):
     """A call that ``max_tokens`` had cut was refused when it came back in the history."""
     as_json = source(CONTENT["joined"], ARGUMENTS["as JSON"])
-    assert f"[weather {json.dumps(shown)}]" in render(as_json, history("", text))
+    assert f"[weather {json.dumps(shown, ensure_ascii=False)}]" in render(
+        as_json, history("", text)
+    )
     joined = source(CONTENT["joined"], ARGUMENTS["joined"])
     assert f"[weather ({text})]" in render(joined, history("", text))
 
