@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
@@ -12,15 +12,12 @@ import msgspec
 from quire.core.errors import RequestError
 from quire.protocol.chat_completion import Message
 from quire.protocol.compat import refuse
+from quire.protocol.histories import OMITTED, SEPARATOR, with_systems_joined
 from quire.protocol.tools import CalledFunction, ToolCall
 
-#: Between text blocks of a system prompt, of a user's turn and of a tool's result.
-SEPARATOR = "\n"
 #: Begins a block of the system prompt that an agent counts its own requests by. It changes with
 #: every request, so that no prefix would be shared, and tells the model nothing.
 BILLING_HEADER = "x-anthropic-billing-header:"
-#: Stands in a tool's result for what is not text.
-OMITTED = "[{kind} omitted: this model reads text only]"
 
 
 class _Block(msgspec.Struct, kw_only=True, tag_field="type"):
@@ -164,17 +161,8 @@ def to_messages(
             found.append(_system_message(placed))
         else:
             found += _user_messages(placed, takes_pictures)
-    messages = list(_with_systems_joined(found))
+    messages = list(with_systems_joined(found))
     return messages, bool(turns) and turns[-1].role == "assistant" and _is_prefill(messages, turns)
-
-
-def _with_systems_joined(messages: Iterable[Message]) -> Iterator[Message]:
-    """Yield the messages; system prompts that follow each other are one."""
-    for role, group in itertools.groupby(messages, lambda message: message.role):
-        if role == "system":
-            yield from _joined("system", [str(message.content) for message in group])
-        else:
-            yield from group
 
 
 def _is_prefill(messages: list[Message], turns: list[Turn]) -> bool:

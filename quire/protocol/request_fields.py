@@ -34,7 +34,6 @@ REFUSED: dict[str, tuple[Any, ...]] = {
     "web_search_options": (),
     "thinking_token_budget": (),
     "separate_reasoning": (True,),
-    "verbosity": ("medium",),
     "repetition_detection": (),
     "return_prompt_text": (False,),
     "return_token_offsets": (False,),

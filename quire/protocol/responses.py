@@ -2,37 +2,51 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal, NoReturn
+from typing import Any, Literal
 
 import msgspec
 
 from quire.core.errors import RequestError
 from quire.protocol.chat_completion import ChatCompletionRequest, Message, ReasoningEffort
+from quire.protocol.compat import refuse
 from quire.protocol.generation import GenerationRequest
 from quire.protocol.request_fields import REFUSED
+from quire.protocol.response_input import ResponseInput
 from quire.protocol.structured_outputs import JsonSchemaFormat, ResponseFormat, StructuredRequest
 from quire.protocol.tools import (
-    CalledFunction,
     FunctionDefinition,
     Name,
     NamedFunction,
     NamedTool,
     Tool,
-    ToolCall,
     ToolChoice,
 )
 
-_TEXT_PARTS = ("input_text", "output_text", "text")
 
+class ResponseTool(msgspec.Struct, kw_only=True):
+    """A tool: a function, whose fields are the tool's own, or one that is left out."""
 
-class FunctionTool(msgspec.Struct, kw_only=True):
-    """A function that may be called; here its fields are the tool's own."""
-
-    type: Literal["function"]
-    name: Name
+    type: str
+    name: Name | None = None
     description: str | None = None
     parameters: dict[str, Any] | None = None
     strict: bool | None = None
+
+    def ours(self, where: str) -> Tool:
+        """Return the function in our form; ``where`` is its path.
+
+        Raises:
+            RequestError: It has no name.
+        """
+        if self.name is None:
+            raise refuse(f"{where}.name", "must be the function's name", None)
+        function = FunctionDefinition(
+            name=self.name,
+            description=self.description,
+            parameters=self.parameters,
+            strict=self.strict,
+        )
+        return Tool(function=function)
 
 
 class NamedFunctionTool(msgspec.Struct, kw_only=True):
@@ -56,7 +70,7 @@ class TextOptions(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """``text``."""
 
     format: TextFormat | None = None
-    verbosity: Literal["medium"] | None = None
+    verbosity: Literal["low", "medium", "high"] | None = None
 
 
 class ReasoningOptions(msgspec.Struct, kw_only=True):
@@ -74,7 +88,6 @@ class ResponsesRequest(GenerationRequest, kw_only=True):
         "background": (False,),
         "conversation": (),
         "context_management": ([],),
-        "include": ([],),
         "logprobs": (False,),
         "max_tool_calls": (),
         "max_tokens": (),
@@ -87,7 +100,6 @@ class ResponsesRequest(GenerationRequest, kw_only=True):
         "return_tokens_as_token_ids": (False,),
         "response_format": (),
         "top_logprobs": (0,),
-        "truncation": ("disabled",),
         "use_beam_search": (False,),
         "length_penalty": (1.0,),
     }
@@ -99,12 +111,14 @@ class ResponsesRequest(GenerationRequest, kw_only=True):
     store: bool | None = None
     metadata: dict[str, Any] | None = None
     text: TextOptions | None = None
-    tools: list[FunctionTool] | None = None
+    tools: list[ResponseTool] | None = None
     tool_choice: Literal["none", "auto", "required"] | NamedFunctionTool | None = None
     parallel_tool_calls: bool | None = None
     chat_template_kwargs: dict[str, Any] | None = None
     include_reasoning: bool | None = None
     reasoning: ReasoningOptions | None = None
+    include: list[str] | None = None
+    truncation: Literal["auto", "disabled"] | None = None
 
     def efforts(self) -> list[tuple[str, str]]:
         """Return ``reasoning.effort``."""
@@ -117,12 +131,42 @@ class ResponsesRequest(GenerationRequest, kw_only=True):
         return None if self.reasoning is None else self.reasoning.effort
 
     @property
+    def functions(self) -> list[ResponseTool]:
+        """The tools that a model is shown; a server runs no others."""
+        return [tool for tool in self.tools or () if tool.type == "function"]
+
+    def without_effect(self, takes_pictures: bool) -> list[str]:
+        """Return the paths of known fields that do nothing, whatever the model."""
+        tools = enumerate(self.tools or ())
+        found = [f"tools[{index}]" for index, tool in tools if tool.type != "function"]
+        asked = self.reasoning
+        if asked is not None and (asked.summary or asked.generate_summary):
+            found.append("reasoning.summary")
+        if self.include:
+            found.append("include")
+        if self.truncation == "auto":
+            found.append("truncation")
+        if self.text is not None and self.text.verbosity not in (None, "medium"):
+            found.append("text.verbosity")
+        return found + self.read_input(takes_pictures).left_out
+
+    @property
     def constraint_field(self) -> str | None:
         """The field that asks for structured output; None when none does."""
         form = None if self.text is None else self.text.format
         if form is not None and form.type != "text":
             return "text.format"
         return StructuredRequest.constraint_field.__get__(self)  # type: ignore[no-any-return]
+
+    def check_include(self) -> None:
+        """Refuse to leave out what an answer here could hold.
+
+        Raises:
+            RequestError: Log-probabilities are to be included.
+        """
+        for index, name in enumerate(self.include or ()):
+            if name == "message.output_text.logprobs":
+                raise refuse(f"include[{index}]", "log-probabilities are not included here", name)
 
     def chat_request(self, messages: list[Message]) -> ChatCompletionRequest:
         """Return the chat request that has the same answer, ``messages`` being the conversation."""
@@ -137,7 +181,7 @@ class ResponsesRequest(GenerationRequest, kw_only=True):
         return ChatCompletionRequest(
             **shared,
             messages=messages,
-            tools=None if self.tools is None else [_tool(tool) for tool in self.tools],
+            tools=[tool.ours(f"tools[{i}]") for i, tool in enumerate(self.functions)] or None,
             tool_choice=choice,
             parallel_tool_calls=self.parallel_tool_calls,
             max_completion_tokens=self.max_output_tokens,
@@ -146,7 +190,7 @@ class ResponsesRequest(GenerationRequest, kw_only=True):
             reasoning_effort=self.effort,
         )
 
-    def messages(self, takes_pictures: bool = False) -> list[Message]:
+    def read_input(self, takes_pictures: bool = False) -> ResponseInput:
         """Return the input as messages.
 
         Args:
@@ -156,51 +200,15 @@ class ResponsesRequest(GenerationRequest, kw_only=True):
             RequestError: An item is of a kind that is not served, or malformed.
         """
         if self.input == "":
-            _refuse("input", "must not be empty", self.input)
+            raise refuse("input", "must not be empty", self.input)
+        found = ResponseInput(takes_pictures)
         if isinstance(self.input, str):
-            return [Message(role="user", content=self.input)]
-        messages: list[Message] = []
-        reasoning = ""
-        for index, item in enumerate(self.input):
-            where = f"input[{index}]"
-            kind = item.get("type", "message" if "role" in item else None)
-            if kind == "reasoning":
-                reasoning = _joined_text(item.get("content") or [], where)
-                continue
-            if kind == "message":
-                messages.append(_message(item, where, takes_pictures))
-            elif kind == "function_call":
-                _add_call(messages, item, where)
-            elif kind == "function_call_output":
-                messages.append(
-                    Message(
-                        role="tool",
-                        content=_content(item.get("output"), f"{where}.output"),
-                        tool_call_id=_text(item, "call_id", where),
-                    )
-                )
-            else:
-                _refuse(
-                    f"{where}.type",
-                    "must be message, reasoning, function_call or function_call_output",
-                    kind,
-                )
-            if reasoning and messages[-1].role == "assistant":
-                messages[-1].reasoning = reasoning
-            reasoning = ""
-        if not messages:
-            _refuse("input", "must hold at least one item", self.input)
-        return messages
-
-
-def _tool(tool: FunctionTool) -> Tool:
-    function = FunctionDefinition(
-        name=tool.name,
-        description=tool.description,
-        parameters=tool.parameters,
-        strict=tool.strict,
-    )
-    return Tool(function=function)
+            found.messages.append(Message(role="user", content=self.input))
+        else:
+            found.read(self.input)
+        if not found.messages:
+            raise refuse("input", "must hold at least one item for the model", self.input)
+        return found
 
 
 def _response_format(form: TextFormat) -> ResponseFormat:
@@ -213,65 +221,3 @@ def _response_format(form: TextFormat) -> ResponseFormat:
     return ResponseFormat(
         type="json_schema", json_schema=JsonSchemaFormat(json_schema=form.json_schema)
     )
-
-
-def _message(item: dict[str, Any], where: str, takes_pictures: bool) -> Message:
-    role = item.get("role")
-    if role not in ("user", "assistant", "system", "developer"):
-        _refuse(f"{where}.role", "must be user, assistant, system or developer", role)
-    value = item.get("content")
-    if takes_pictures and isinstance(value, list):
-        parts = [_part(part, f"{where}.content[{index}]") for index, part in enumerate(value)]
-        if any(part["type"] == "image_url" for part in parts):
-            return Message(role=role, content=parts)
-    return Message(role=role, content=_content(value, f"{where}.content"))
-
-
-def _part(part: Any, where: str) -> dict[str, Any]:
-    """Return a part as chats have it."""
-    if isinstance(part, dict) and part.get("type") == "input_image":
-        if not isinstance(part.get("image_url"), str):
-            _refuse(
-                f"{where}.image_url", "must be a URL; files are not kept", part.get("image_url")
-            )
-        return {"type": "image_url", "image_url": {"url": part["image_url"]}}
-    return {"type": "text", "text": _joined_text([part], where)}
-
-
-def _content(value: Any, where: str) -> str:
-    return value if isinstance(value, str) else _joined_text(value, where)
-
-
-def _joined_text(parts: Any, where: str) -> str:
-    if not isinstance(parts, list):
-        _refuse(where, "must be text or a list of parts", parts)
-    texts = []
-    for index, part in enumerate(parts):
-        kind = part.get("type") if isinstance(part, dict) else None
-        if kind not in (*_TEXT_PARTS, "reasoning_text") or not isinstance(part.get("text"), str):
-            _refuse(f"{where}[{index}]", "must be a part of text; this model takes text only", part)
-        texts.append(part["text"])
-    return "".join(texts)
-
-
-def _add_call(messages: list[Message], item: dict[str, Any], where: str) -> None:
-    """Add a call to the assistant's message before it, or begin one."""
-    function = CalledFunction(
-        name=_text(item, "name", where), arguments=_text(item, "arguments", where)
-    )
-    call = ToolCall(id=_text(item, "call_id", where), function=function)
-    if messages and messages[-1].role == "assistant":
-        messages[-1].tool_calls = [*(messages[-1].tool_calls or []), call]
-    else:
-        messages.append(Message(role="assistant", tool_calls=[call]))
-
-
-def _text(item: dict[str, Any], name: str, where: str) -> str:
-    value = item.get(name)
-    if not isinstance(value, str):
-        _refuse(f"{where}.{name}", "must be text", value)
-    return value
-
-
-def _refuse(where: str, rule: str, value: Any) -> NoReturn:
-    raise RequestError(f"[{where}] {rule}; got {value!r:.80}.", where)

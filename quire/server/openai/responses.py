@@ -17,6 +17,7 @@ from quire.core.errors import RequestError
 from quire.core.outputs import CompletionOutput, RequestOutput
 from quire.protocol.chat_completion import Message
 from quire.protocol.generation import CompletionTokensDetails
+from quire.protocol.histories import with_systems_joined
 from quire.protocol.responses import ResponsesRequest
 from quire.server.generation.answer_parser import AnswerParser
 from quire.server.generation.chat_prompt import prepare_chat
@@ -50,9 +51,9 @@ class Responses(GenerationEndpoint[ResponsesRequest]):
     id_prefix = "resp"
 
     def unused_fields(self, body: ResponsesRequest) -> list[str]:
-        asked = body.reasoning
-        summary = asked is not None and (asked.summary or asked.generate_summary)
-        return super().unused_fields(body) + (["reasoning.summary"] if summary else [])
+        body.check_include()
+        takes_pictures = self.service.pictures is not None
+        return super().unused_fields(body) + body.without_effect(takes_pictures)
 
     async def prepare(
         self, request: ApiRequest[ResponsesRequest]
@@ -60,12 +61,12 @@ class Responses(GenerationEndpoint[ResponsesRequest]):
         service, body = self.service, request.body
         if body.store and not service.shared.responses.keeps:
             raise RequestError("[store] this server keeps no responses; got true.", "store")
-        messages = self._earlier(request) + body.messages(service.pictures is not None)
-        shown = messages
-        if body.instructions is not None:
+        added = body.read_input(service.pictures is not None).messages
+        messages = shown = self._earlier(request) + added
+        if body.instructions:
             shown = [Message(role="system", content=body.instructions), *messages]
         try:
-            chat = request.with_body(body.chat_request(shown))
+            chat = request.with_body(body.chat_request(list(with_systems_joined(shown))))
             submission, reading, _ = await prepare_chat(service, chat, "input")
         except RequestError as error:
             raise _renamed(error) from error
@@ -225,7 +226,7 @@ def _echo(body: ResponsesRequest, model: str, stored: bool) -> dict[str, Any]:
         "temperature": body.temperature,
         "text": {"format": {"type": "text"} if form is None else form},
         "tool_choice": body.tool_choice or "auto",
-        "tools": body.tools or [],
+        "tools": body.functions,
         "top_p": body.top_p,
         "truncation": "disabled",
         "usage": None,

@@ -228,14 +228,18 @@ def test_structure_and_forced_calls(engine, client):
             "input[0].content[0]",
         ),
         ({"input": [{"type": "function_call", "name": "f"}]}, "input[0].arguments"),
-        ({"tools": [{"type": "web_search"}]}, "tools[0].type"),
         ({"tools": [NOW, NOW]}, "tools[1].name"),
+        ({"tools": [{"type": "function"}]}, "tools[0].name"),
+        ({"tools": [{"type": "web_search"}], "tool_choice": "required"}, "tool_choice"),
+        ({"input": [{"type": "compaction", "encrypted_content": "x"}]}, "input[0].type"),
+        ({"input": [{"type": "custom_tool_call", "call_id": "c", "name": 3}]}, "input[0].name"),
+        ({"input": [{"type": "web_search_call", "id": "w"}]}, "input"),
         ({"tool_choice": "required"}, "tool_choice"),
         ({"text": {"format": {"type": "json_schema", "name": "n"}}}, "text.format.schema"),
         ({"background": True}, "background"),
         ({"reasoning": {"effort": "much"}}, "reasoning.effort"),
-        ({"truncation": "auto"}, "truncation"),
-        ({"include": ["reasoning.encrypted_content"]}, "include"),
+        ({"truncation": "all"}, "truncation"),
+        ({"include": ["message.output_text.logprobs"]}, "include[0]"),
         ({"n": 2}, "n"),
         ({"max_output_tokens": 0}, "max_output_tokens"),
         ({"max_output_tokens": 9999}, "input"),
@@ -246,6 +250,84 @@ def test_what_is_refused_names_its_field(client, fields, param):
     with pytest.raises(openai.BadRequestError) as caught:
         client.post("/responses", body={"input": "Hi", **fields}, cast_to=object)
     assert caught.value.body["param"] == param
+
+
+LEFT_OUT = {
+    "include": ["reasoning.encrypted_content"],
+    "truncation": "auto",
+    "text": {"verbosity": "low"},
+    "reasoning": {"summary": "auto"},
+    "client_metadata": {"a": "b"},
+    "tools": [
+        NOW,
+        {"type": "web_search"},
+        {"type": "custom", "name": "edit", "format": {"type": "grammar", "syntax": "lark"}},
+        {"type": "local_shell"},
+        {"type": "namespace", "name": "mcp", "tools": []},
+    ],
+}
+
+
+def test_what_a_coding_agent_sends_is_served_and_what_does_nothing_is_named(start):
+    """One tool or field that no local server runs refused an agent's whole session."""
+    client = start()
+    raw = client.responses.with_raw_response.create(model="", input="Hi", extra_body=LEFT_OUT)
+    named = set(raw.headers["x-ignored-params"].split(", "))
+    assert {f"tools[{index}]" for index in (1, 2, 3, 4)} <= named
+    assert {"include", "truncation", "text.verbosity", "reasoning.summary"} <= named
+    assert "client_metadata" in named and "tools[0]" not in named
+    assert [tool.name for tool in raw.parse().tools] == ["now"]
+    assert client.prompts[-1].count('"function"') == 2  # one tool is shown, in its own words
+    with pytest.raises(openai.BadRequestError, match="strict-params"):
+        ask(start(strict_params=True), extra_body=LEFT_OUT)
+
+
+def test_the_history_of_other_tools_is_shown_and_what_is_not_text_is_named(client):
+    """Calls of tools that are no functions refused the conversation."""
+    image = {"type": "input_image", "image_url": "data:image/png;base64,AA=="}
+    items = [
+        {"role": "user", "content": "Edit"},
+        {"type": "reasoning", "id": "r", "summary": [], "content": None, "encrypted_content": "g"},
+        {"type": "custom_tool_call", "call_id": "c1", "name": "edit", "input": "*** Begin"},
+        {"type": "custom_tool_call_output", "call_id": "c1", "output": "done"},
+        {"type": "local_shell_call", "id": "l", "call_id": "c2", "status": "completed",
+         "action": {"type": "exec", "command": ["ls"]}},
+        {"type": "local_shell_call_output", "id": "c2", "output": "a.py"},
+        {"type": "web_search_call", "id": "w", "status": "completed"},
+        {"type": "function_call", "call_id": "c3", "name": "now", "arguments": "{}"},
+        {"type": "function_call_output", "call_id": "c3",
+         "output": [{"type": "input_text", "text": "noon"}, image]},
+        {"role": "assistant", "content": [{"type": "refusal", "refusal": "No."}]},
+        {"role": "user", "content": "And?"},
+    ]  # fmt: skip
+    raw = client.responses.with_raw_response.create(model="", input=items)
+    named = raw.headers["x-ignored-params"].split(", ")
+    assert named == ["input[1].encrypted_content", "input[6]", "input[8].output[1]"]
+    (prompt,) = client.prompts
+    for shown in (
+        '{"name": "edit", "arguments": {"input": "*** Begin"}}',
+        "done(c1)",
+        '{"name": "local_shell", "arguments": {"action": {"type": "exec", "command": ["ls"]}}}',
+        "a.py(c2)",
+        "noon[image omitted: this model reads text only](c3)",
+        "assistant\nNo.",
+    ):
+        assert shown in prompt
+
+
+def test_reasoning_that_nothing_follows_is_an_answer(client):
+    thought = [{"type": "reasoning_text", "text": "Hm."}]
+    item = {"type": "reasoning", "id": "r", "summary": [], "content": thought}
+    ask(client, input=[{"role": "user", "content": "A"}, item, {"role": "user", "content": "B"}])
+    assert client.prompts[-1].count("assistant") == 2
+
+
+def test_instructions_and_leading_developer_messages_are_one(client):
+    """Templates that take one system message refused what coding agents always send."""
+    developer = {"role": "developer", "content": [{"type": "input_text", "text": "Be brief."}]}
+    ask(client, instructions="Be kind.", input=[developer, {"role": "user", "content": "Hi"}])
+    assert client.prompts[-1].startswith("<|im_start|>system\nBe kind.\nBe brief.<|im_end|>")
+    assert client.prompts[-1].count("system") == 1
 
 
 def test_structure_on_a_real_engine(live):
