@@ -25,6 +25,9 @@ OUT_OF_MEMORY = "[memory]"
 #: help that.
 GRAMMAR_LIMIT = "[structured_outputs] the grammar must"
 
+#: How the error of a request begins whose settings have left no token after some: likewise.
+NO_TOKEN = "[sampling] the settings must leave a token"
+
 
 class QuireError(Exception):
     """Root of all errors that Quire raises on purpose."""

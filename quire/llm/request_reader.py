@@ -20,6 +20,7 @@ from quire.llm.adapter_reader import AdapterReader, LoRARequest
 from quire.llm.engine_client import Prompt
 from quire.llm.generation_config import add_recommended, read_generation_config
 from quire.llm.params import check_task, complete_params
+from quire.llm.possible_tokens import first_tokens
 from quire.llm.prompts import tokenize_prompt
 from quire.models.gguf_file import forget_gguf
 from quire.models.hub import model_preset, resolve_model
@@ -199,6 +200,7 @@ class RequestReader:
         completed = complete_params(
             request.params, self.tokenizer, self.vocab_size, self._max_logprobs
         )
+        self.first_tokens(completed)
         chosen = choose_speculation(completed.speculative, self._speculative_methods)
         if completed.token_origins and chosen is not None:
             request = replace(request, speculative_method=chosen.method)
@@ -207,6 +209,16 @@ class RequestReader:
             constraint = replace(constraint, disable_any_whitespace=True)
             completed = replace(completed, structured_outputs=constraint)
         return replace(request, params=completed)
+
+    def first_tokens(self, params: SamplingParams) -> bytes:
+        """Return what the settings leave for the beginning of an output; see the function.
+
+        Raises:
+            InvalidSamplingParamsError: Nothing.
+        """
+        if self._model_config is None:
+            return b""
+        return first_tokens(params, self._model_config.eos_token_ids, self.vocab_size)
 
 
 def _set_template_defaults(tokenizer: Tokenizer, options: ModelOptions, preset: Preset) -> None:

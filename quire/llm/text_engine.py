@@ -110,7 +110,8 @@ class TextEngine:
         request = self._reader.complete(request)
         if request.params.structured_outputs is not None:
             assert self._reader.grammars is not None
-            self._reader.grammars.compile(request.params.structured_outputs)
+            possible = self._reader.first_tokens(request.params)
+            self._reader.grammars.compile(request.params.structured_outputs, possible)
         return request
 
     def fit_output(self, request: EngineRequest) -> EngineRequest:

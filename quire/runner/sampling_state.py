@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from quire.core.errors import NO_TOKEN
 from quire.core.sampling_params import SamplingParams
 from quire.core.structured_outputs import GrammarSource, TokenMatcher
 from quire.kernels.backend import Backend
@@ -328,11 +329,13 @@ class SamplingState:
             error = rules.matcher.error
             if error:
                 return error
-        if rules is not None:
+        output_ids = self._output_ids(row)
+        output_ids = output_ids[output_ids >= 0]  # what could not be drawn may be there, too
+        if rules is not None and not rules.leave_a_token(output_ids):
             return (
-                "[sampling] a token must be possible; structured_outputs, allowed_token_ids, "
-                "min_tokens, bad_words and logit_bias forbid all of them together, or the logits "
-                "are not finite."
+                f"{NO_TOKEN}; structured_outputs, allowed_token_ids, min_tokens, bad_words and "
+                f"logit_bias forbid all of them together after {len(output_ids)} tokens. Leave one "
+                "of these out."
             )
         return (
             "[sampling] logits must be finite; got NaN or infinity. The checkpoint or its dtype "

@@ -93,3 +93,15 @@ class TokenRules:
         ids = np.concatenate(forbidden)
         infinite = np.full(len(ids), -np.inf, np.float32)
         return np.concatenate([self.bias_ids, ids]), np.concatenate([self.bias_values, infinite])
+
+    def leave_a_token(self, output_ids: IntArray) -> bool:
+        """Return whether any token may follow ``output_ids``."""
+        left = self.allowed_ids
+        if self.known is not None and self.known[0] == len(output_ids):
+            bits = np.unpackbits(np.frombuffer(self.known[1], np.uint8), bitorder="little")
+            named = np.flatnonzero(bits).astype(np.int32)
+            left = np.intersect1d(left, named) if left.size else named
+        elif not left.size:
+            return True  # nothing else names all tokens
+        ids, values = self.bias(output_ids)
+        return bool(np.setdiff1d(left, ids[np.isneginf(values)]).size)

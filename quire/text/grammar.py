@@ -124,13 +124,18 @@ class GrammarCompiler:
         self._lock = threading.Lock()
         self.compilation_time = Histogram(COMPILATION_BUCKETS)
 
-    def compile(self, constraint: StructuredOutputs) -> None:
+    def compile(self, constraint: StructuredOutputs, possible: bytes = b"") -> None:
         """Check and compile a constraint, so that :meth:`create_matcher` has it at once.
+
+        Args:
+            constraint: What a request asks for.
+            possible: Of :func:`check_beginning`.
 
         Raises:
             RequestError: It cannot be enforced, is no grammar, or takes too much.
         """
-        self._compiled(constraint)
+        _, mask = self._compiled(constraint)
+        check_beginning(mask, constraint.kind, possible)
 
     def create_matcher(self, constraint: StructuredOutputs) -> SequenceMatcher:
         """Return a matcher at the start of the output; errors as of :meth:`compile`."""
@@ -230,6 +235,26 @@ def first_mask(matcher: LLMatcher, kind: str, unwritable_id: int | None) -> byte
         raise _refusal(f"{kind} must allow some output; no token can begin it")
     check_writable(int.from_bytes(mask, "little"), kind, unwritable_id)
     return mask
+
+
+def check_beginning(mask: bytes, kind: str, possible: bytes) -> None:
+    """Refuse a grammar that no token can begin which the request's other settings leave.
+
+    Args:
+        mask: Of :func:`first_mask`.
+        kind: The field that asked, for messages.
+        possible: Tokens that the settings leave, a bit per id; nothing where they leave all.
+
+    Raises:
+        RequestError: None can.
+    """
+    if possible and not int.from_bytes(mask, "little") & int.from_bytes(possible, "little"):
+        raise RequestError(
+            f"[structured_outputs] {kind} must begin with a token that the request allows; "
+            "allowed_token_ids, bad_words and logit_bias leave none of those that can begin it. "
+            "Leave these out.",
+            "structured_outputs",
+        )
 
 
 def check_writable(mask: int, kind: str, unwritable_id: int | None) -> None:

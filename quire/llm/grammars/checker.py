@@ -66,23 +66,28 @@ class GrammarChecker:
         self.threads = ThreadPoolExecutor(MAX_PROCESSES, thread_name_prefix="quire-grammars")
         self.compilation_time = Histogram(COMPILATION_BUCKETS)
 
-    def knows(self, constraint: StructuredOutputs) -> bool:
+    def knows(self, constraint: StructuredOutputs, possible: bytes = b"") -> bool:
         """Return whether :meth:`compile` will answer at once."""
-        return self._answer(_key(constraint)) is not None
+        return self._answer(_key(constraint, possible)) is not None
 
-    def compile(self, constraint: StructuredOutputs) -> None:
+    def compile(self, constraint: StructuredOutputs, possible: bytes = b"") -> None:
         """Return when the constraint can be enforced; call it in :attr:`threads`, or when known.
+
+        Args:
+            constraint: What a request asks for.
+            possible: Tokens that its other settings leave for the beginning, a bit per id; nothing
+                where they leave all.
 
         Raises:
             RequestError: It cannot be enforced, is no grammar, or takes too much.
             CapacityError: There is no process to compile it.
         """
-        key = _key(constraint)
+        key = _key(constraint, possible)
         answer = self._answer(key)
         if answer is None:
             grammar = grammar_of(constraint)
             start = time.perf_counter()
-            answer, is_certain = self._ask(constraint.kind, grammar)
+            answer, is_certain = self._ask(constraint.kind, grammar, possible)
             with self._lock:
                 self.compilation_time.observe(time.perf_counter() - start)
                 if is_certain:
@@ -92,10 +97,11 @@ class GrammarChecker:
         if answer:
             raise RequestError(answer, "structured_outputs")
 
-    def _ask(self, kind: str, grammar: str) -> tuple[str, bool]:
+    def _ask(self, kind: str, grammar: str, possible: bytes) -> tuple[str, bool]:
         """Return the refusal of a grammar, empty without one, and whether it stands for good."""
+        question = msgspec.msgpack.encode((kind, grammar, possible))
         try:
-            answer = self._sandboxes.ask(msgspec.msgpack.encode((kind, grammar)), self._seconds)
+            answer = self._sandboxes.ask(question, self._seconds)
         except SandboxDied as death:
             return self._refusal_of(death, kind), False
         except (OSError, EOFError) as error:
@@ -121,7 +127,11 @@ class GrammarChecker:
         return f"[structured_outputs] {kind} must {rule}. Simplify it."
 
     async def check(
-        self, constraint: StructuredOutputs, deadline: float | None = None, client_id: str = ""
+        self,
+        constraint: StructuredOutputs,
+        deadline: float | None = None,
+        client_id: str = "",
+        possible: bytes = b"",
     ) -> bool:
         """Wait for what :meth:`compile` says, in an event loop; not at all when it is known.
 
@@ -129,6 +139,7 @@ class GrammarChecker:
             constraint: What a request asks for.
             deadline: On the monotonic clock, in seconds; what compiles then goes on.
             client_id: Clients take turns.
+            possible: Of :meth:`compile`.
 
         Returns:
             Whether it was known before the deadline.
@@ -138,13 +149,14 @@ class GrammarChecker:
             CapacityError: See there; or too many of this client wait already.
             EngineDeadError: It was closed.
         """
-        if self.knows(constraint):
-            self.compile(constraint)
+        if self.knows(constraint, possible):
+            self.compile(constraint, possible)
             return True
         patience = None if deadline is None else max(0.0, deadline - time.monotonic())
         try:
             async with asyncio.timeout(patience):
-                await self._turns.run(client_id, self.threads, partial(self.compile, constraint))
+                compiling = partial(self.compile, constraint, possible)
+                await self._turns.run(client_id, self.threads, compiling)
         except TimeoutError:
             return False
         return True
@@ -175,5 +187,5 @@ class GrammarChecker:
         return Sandbox(_COMPILER, first)
 
 
-def _key(constraint: StructuredOutputs) -> bytes:
-    return sha256(constraint.key.encode("utf-8", "surrogatepass")).digest()
+def _key(constraint: StructuredOutputs, possible: bytes) -> bytes:
+    return sha256(constraint.key.encode("utf-8", "surrogatepass") + b"\0" + possible).digest()

@@ -11,6 +11,7 @@ import socket
 import threading
 from contextlib import suppress
 from multiprocessing.connection import Connection
+from typing import NamedTuple
 
 import msgspec
 from llguidance import LLTokenizer
@@ -29,6 +30,14 @@ MEMORY_BYTES = 2**30
 NICENESS = 5
 
 
+class Question(NamedTuple):
+    """A message: the field that asked, its grammar, and the tokens that may begin, a bit per id."""
+
+    kind: str
+    grammar: str
+    possible: bytes
+
+
 def compile_in_sandbox(connection: socket.socket) -> None:
     """Answer each grammar that arrives with its error or nothing, until the socket closes.
 
@@ -44,10 +53,10 @@ def compile_in_sandbox(connection: socket.socket) -> None:
         link.send_bytes(b"")
         threading.stack_size(STACK_BYTES)
         while True:
-            kind, grammar = msgspec.msgpack.decode(link.recv_bytes())
+            question = Question(*msgspec.msgpack.decode(link.recv_bytes()))
             limit_computing(seconds)
             answer: list[str] = []
-            task = (tokenizer, words, kind, grammar, answer)
+            task = (tokenizer, words, question, answer)
             thread = threading.Thread(target=_compile, args=task)
             thread.start()
             thread.join()
@@ -55,10 +64,11 @@ def compile_in_sandbox(connection: socket.socket) -> None:
 
 
 def _compile(
-    tokenizer: LLTokenizer, words: Vocabulary, kind: str, grammar: str, answer: list[str]
+    tokenizer: LLTokenizer, words: Vocabulary, question: Question, answer: list[str]
 ) -> None:
     try:
-        try_out(create_start(tokenizer, kind, grammar), kind, words)
+        start = create_start(tokenizer, question.kind, question.grammar)
+        try_out(start, question.kind, words, question.possible)
         answer.append("")
     except RequestError as refusal:
         answer.append(str(refusal))

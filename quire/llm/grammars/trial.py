@@ -12,7 +12,7 @@ from random import Random
 from llguidance import LLMatcher
 
 from quire.core.errors import RequestError
-from quire.text.grammar import check_limits, check_writable, first_mask
+from quire.text.grammar import check_beginning, check_limits, check_writable, first_mask
 from quire.text.grammar_vocabulary import Vocabulary
 
 #: Text that may be left no choice about at a time: it is worked through before the next token.
@@ -26,20 +26,21 @@ NUM_TOKENS = 48
 TRIAL_SECONDS = 0.5
 
 
-def try_out(start: LLMatcher, kind: str, vocabulary: Vocabulary) -> None:
+def try_out(start: LLMatcher, kind: str, vocabulary: Vocabulary, possible: bytes = b"") -> None:
     """Follow random outputs from the start, in this thread.
 
     Args:
         start: Has done nothing yet.
         kind: The field that asked, for messages.
         vocabulary: That it was compiled for.
+        possible: Tokens that the request leaves for the beginning, a bit per id; nothing for all.
 
     Raises:
         RequestError: No token can begin or go on, a mask takes too long, or a limit is met.
     """
     began = time.thread_time()
     unwritable_id = vocabulary.unwritable_id
-    first_mask(start, kind, unwritable_id)
+    check_beginning(first_mask(start, kind, unwritable_id), kind, possible)
     _check_cost(start, kind, began, 0)
     ends = sum(1 << token_id for token_id in vocabulary.eos_token_ids)
     for seed in range(NUM_WALKS):

@@ -235,7 +235,8 @@ class EngineProxy:
         if grammar is not None:
             assert self._grammars is not None, "made when the model was loaded"
             client_id = request.client.client_id
-            if not await self._grammars.check(grammar, request.deadline, client_id):
+            possible = self._reader.first_tokens(request.params)
+            if not await self._grammars.check(grammar, request.deadline, client_id, possible):
                 # Past its deadline: the engine ends it before it would need the grammar.
                 return replace(request, params=replace(request.params, structured_outputs=None))
         return request

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 
-from quire.core.errors import GRAMMAR_LIMIT, KV_CANARY, OUT_OF_MEMORY, RequestError
+from quire.core.errors import GRAMMAR_LIMIT, KV_CANARY, NO_TOKEN, OUT_OF_MEMORY, RequestError
 from quire.core.outputs import RequestOutput
 from quire.llm.beam_search_stream import search_beams
 from quire.server.generation.service import Service
@@ -27,7 +27,7 @@ async def generate(
         ApiError: The queue is full or the key's limit reached (429), the deadline passed before
             anything was produced (504), the engine gave up on the request (500), or ends it because
             it stops (503).
-        RequestError: Its grammar met a limit after some tokens.
+        RequestError: Its grammar met a limit after some tokens, or its settings left none.
         QuireError: What ``EngineClient.generate`` raises.
     """
     submission.check(service)
@@ -75,6 +75,8 @@ def _check(output: RequestOutput, generations: list[Generation]) -> None:
             reason = output.error or ""
             if reason.startswith(GRAMMAR_LIMIT):
                 raise RequestError(reason, "structured_outputs")
+            if reason.startswith(NO_TOKEN):
+                raise RequestError(reason)
             if reason.startswith(OUT_OF_MEMORY):
                 raise ApiError(503, reason, headers={"Retry-After": "5"})
             corrupted = reason.startswith(KV_CANARY)

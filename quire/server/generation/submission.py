@@ -199,7 +199,8 @@ class Submission:
         limit, param = service.engine.max_model_len, self.param
         for request in self.engine_requests:
             num_prompt_tokens, params = len(request.prompt_token_ids), request.params
-            asked = 0 if params.pooling is not None else params.max_tokens or 1
+            asked = max(params.max_tokens or 1, params.min_tokens)
+            asked = 0 if params.pooling is not None else asked
             if num_prompt_tokens + asked > limit:
                 raise PromptTooLongError(
                     f"This model's maximum context length is {limit} tokens. However, you "
