@@ -385,14 +385,19 @@ class OllamaAnswer(msgspec.Struct, kw_only=True):
 
 
 class OllamaEmbedRequest(RequestBody, kw_only=True):
-    """``POST /api/embed`` and the older ``/api/embeddings``, which has ``prompt`` for ``input``."""
+    """``POST /api/embed`` and the older ``/api/embeddings``, which has ``prompt`` for ``input``.
 
-    refused = {"truncate": (True, False)}
+    Attributes:
+        truncate: Whether the end of a text is left out that the model cannot read whole; else such
+            a text is refused.
+    """
+
     sent_names = {"prompt": "input"}
 
     input: str | list[str] | None = None
     prompt: str | None = None
     dimensions: int | None = None
+    truncate: bool | None = None
     keep_alive: float | str | None = None
 
     def texts(self) -> list[str]:

@@ -26,6 +26,11 @@ from quire.text.sentencepiece_model import build_tokenizer, parse_model
 _NAMED = ("bos", "eos", "unk", "sep", "pad", "cls", "mask")
 _FLAGS = ("single_word", "lstrip", "rstrip", "normalized", "special")
 
+#: A text longer than this per token of a limit is first judged by its beginning.
+CHARACTERS_PER_TOKEN = 8
+#: More than the tokens by which a beginning may differ from the whole, cut there and templated.
+CUT_TOKENS = 64
+
 
 class Tokenizer:
     """Text to token ids and back.
@@ -114,10 +119,37 @@ class Tokenizer:
         for part in parts[1:]:
             ids += self.encode_after(part)
         if add_special_tokens:
-            with_ends, alone = self.encode("a"), self.encode("a", False)
-            start = next(i for i in range(len(with_ends)) if with_ends[i:][: len(alone)] == alone)
-            ids = [*with_ends[:start], *ids, *with_ends[start + len(alone) :]]
+            start, end = self._ends()
+            ids = [*start, *ids, *end]
         return ids
+
+    def encode_beginning(self, text: str, num_tokens: int) -> list[int]:
+        """Return the token ids of a text, of which the end is left out where there are too many.
+
+        Args:
+            text: Read as far as that takes.
+            num_tokens: Most of them, with the model's own around the text.
+
+        Raises:
+            RequestError: See :meth:`encode`.
+        """
+        length = CHARACTERS_PER_TOKEN * (num_tokens + CUT_TOKENS)
+        while length < len(text):
+            if len(self.encode(text[:length], False)) >= num_tokens + CUT_TOKENS:
+                break
+            length *= 2
+        ids = self.encode(text[:length])
+        if len(ids) <= num_tokens:
+            return ids
+        start, end = self._ends()
+        kept = self.encode(text[:length], False)[: max(0, num_tokens - len(start) - len(end))]
+        return [*start, *kept, *end]
+
+    def _ends(self) -> tuple[list[int], list[int]]:
+        """Return the model's own tokens before and after a text."""
+        with_ends, alone = self.encode("a"), self.encode("a", False)
+        start = next(i for i in range(len(with_ends)) if with_ends[i:][: len(alone)] == alone)
+        return with_ends[:start], with_ends[start + len(alone) :]
 
     def encode_after(self, text: str) -> list[int]:
         """Tokenize a text that follows another, without the space some put before a text."""

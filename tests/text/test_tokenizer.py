@@ -32,6 +32,20 @@ def oracle(folder: Path):
         return transformers.AutoTokenizer.from_pretrained(folder)
 
 
+@pytest.mark.parametrize("num_tokens", [3, 40, 500])
+def test_the_beginning_of_a_text_has_the_tokens_of_the_whole(tokenizer, num_tokens):
+    whole = "\n".join(TEXTS * 30)
+    for text in (*TEXTS, whole, " " * 40_000):
+        ids, found = tokenizer.encode(text), tokenizer.encode_beginning(text, num_tokens)
+        start, end = tokenizer._ends()
+        if len(ids) <= num_tokens:
+            assert found == ids
+        else:
+            kept = num_tokens - len(start) - len(end)
+            assert found == [*start, *tokenizer.encode(text, False)[:kept], *end]
+            assert len(found) == num_tokens
+
+
 def test_a_long_text_has_the_tokens_of_the_library(tokenizer):
     """It is tokenized another way, so that other threads go on."""
     text = "\n".join(TEXTS * (INLINE_CHARACTERS // len("".join(TEXTS)) + 2))

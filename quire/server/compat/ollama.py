@@ -45,6 +45,7 @@ from quire.server.generation.completion_prompt import prepare_completion
 from quire.server.generation.endpoint import GenerationEndpoint, WholeAnswer
 from quire.server.generation.model_routes import ByModel
 from quire.server.generation.models import Models
+from quire.server.generation.prompts import encode_beginning
 from quire.server.generation.service import Service
 from quire.server.generation.submission import ApiRequest, Submission
 from quire.server.http.body import JsonRequest, json_response, read_any_type, read_fields
@@ -283,10 +284,12 @@ class OllamaEmbed(GenerationEndpoint[OllamaEmbedRequest]):
     async def prepare(
         self, request: ApiRequest[OllamaEmbedRequest]
     ) -> tuple[OllamaVectors, Submission]:
-        body = request.body
-        ours = request.with_body(
-            EmbeddingRequest(input=[*body.texts()], dimensions=body.dimensions)
-        )
+        body, engine = request.body, self.service.engine
+        given: list[Any] = [*body.texts()]
+        if body.truncate is not False:
+            longest = engine.max_model_len
+            given = [await encode_beginning(engine.tokenizer, text, longest) for text in given]
+        ours = request.with_body(EmbeddingRequest(input=given, dimensions=body.dimensions))
         answer, submission = await Embeddings(self.service).prepare(ours)
         return OllamaVectors(answer, self._only_one), submission
 

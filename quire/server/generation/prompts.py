@@ -11,14 +11,10 @@ from quire.core.errors import PromptTooLongError, RequestError
 from quire.protocol.chat_completion import Message
 from quire.protocol.tools import Tool
 from quire.text.off_loop import INLINE_CHARACTERS, run_by_size
-from quire.text.tokenizer import Tokenizer
+from quire.text.tokenizer import CHARACTERS_PER_TOKEN, CUT_TOKENS, Tokenizer
 
 #: Variables of the template that are fields of the request.
 RESERVED_KWARGS = ("messages", "tools", "add_generation_prompt", "continue_final_message")
-#: A text longer than this per token of the limit is first judged by its beginning.
-CHARACTERS_PER_TOKEN = 8
-#: More than the tokens by which a beginning may differ from the whole, cut there and templated.
-CUT_TOKENS = 64
 #: What a template writes around a message, about.
 MARK_CHARACTERS = 32
 #: What a model is told that must call a function and whose template cannot show any: it stands
@@ -186,6 +182,11 @@ async def encode_pair(
         return tokenizer.encode_pair(*pair)
 
     return await run_by_size(sum(map(len, pair)), encode)
+
+
+async def encode_beginning(tokenizer: Tokenizer, text: str, num_tokens: int) -> list[int]:
+    """Return the token ids of a text; as :meth:`Tokenizer.encode_beginning`."""
+    return await run_by_size(len(text), lambda: tokenizer.encode_beginning(text, num_tokens))
 
 
 async def encode_prompt(

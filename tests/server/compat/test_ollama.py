@@ -223,6 +223,50 @@ def test_vectors(live):
     assert wrong.status_code == 400 and "dimensions" in wrong.json()["error"]
 
 
+@pytest.mark.parametrize(
+    ("path", "field"), [("/api/embed", "input"), ("/api/embeddings", "prompt")]
+)
+def test_the_end_of_a_long_text_has_no_vector_unless_it_must(brief, path, field):
+    """``truncate`` was taken in silence, and long texts were refused whatever it said."""
+    longest = brief.service.engine.max_model_len
+    tokenizer = brief.service.engine.tokenizer
+    num_own = len(tokenizer.encode("a")) - 1
+    fits = "word " * longest
+    fits = fits[: longest - num_own]
+    answers = [
+        brief.http.post(path, json={field: text, **more}).json()
+        for text, more in ((fits, {}), (fits + "more", {}), (fits * 40, {"truncate": True}))
+    ]
+    vectors = [answer.get("embeddings", [answer.get("embedding")]) for answer in answers]
+    assert vectors[0] == vectors[1] == vectors[2] and vectors[0][0]
+    refused = brief.http.post(path, json={field: fits + "more", "truncate": False})
+    assert refused.status_code == 400 and "maximum context length" in refused.json()["error"]
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/v1/embeddings", {"input": "a"}),
+        ("/pooling", {"input": "a"}),
+        ("/score", {"text_1": "a", "text_2": "b"}),
+        ("/rerank", {"query": "a", "documents": ["b"]}),
+        ("/v1/completions", {"prompt": "a"}),
+        ("/v1/chat/completions", {"messages": [{"role": "user", "content": "a"}]}),
+        ("/v1/responses", {"input": "a"}),
+        ("/generate", {"inputs": "a", "parameters": {}}),
+        ("/api/chat", {"messages": [{"role": "user", "content": "a"}], "stream": False}),
+        ("/api/generate", {"prompt": "a", "stream": False}),
+    ],
+)
+def test_no_route_takes_truncation_in_silence(live, path, body):
+    for name, value in (("truncate_prompt_tokens", 3), ("truncate", 3)):
+        within = "parameters" in body
+        sent = body | ({"parameters": {name: value}} if within else {name: value})
+        answer = live.http.post(path, json=sent)
+        named = answer.headers.get("X-Ignored-Params", "")
+        assert name in named or (answer.status_code == 400 and name in answer.text), answer.text
+
+
 def test_what_is_told_of_the_model(client):
     (listed,) = client.get("/api/tags").json()["models"]
     (running,) = client.get("/api/ps").json()["models"]
