@@ -110,6 +110,10 @@ METRICS: dict[str, Metric] = {
     ),
     "server_load": _gauge("Generation requests being answered, as GET /load shows."),
     "model_load_progress_perc": _gauge("Part of the model's weights that is loaded, 0 to 1."),
+    "engine_sleep_state": _gauge(
+        "Whether the model is awake, as all are here, by state: awake, weights_offloaded, "
+        "discard_all."
+    ),
     "cache_config_info": _gauge("The KV cache's settings, as labels; always 1."),
     # Tokens and requests.
     "prefix_cache_queries": _counter("Prompt tokens looked up in the prefix cache."),

@@ -8,14 +8,14 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields
 
-from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from prometheus_client.registry import Collector
 
 from quire.core.config import EngineConfig
 from quire.core.heap import HeapTrimmer
-from quire.core.metrics import METRICS, Histogram, Samples, add_counters, stem_of
+from quire.core.metrics import METRICS, Histogram, Samples, add_counters, add_up, stem_of
 from quire.core.process_usage import HostLoad, process_samples
 from quire.llm.engine_client import EngineClient
 from quire.server.observability.exposition import families
@@ -23,6 +23,8 @@ from quire.server.observability.http_metrics import HttpMetrics
 
 #: Throughput is an average over this window.
 WINDOW_SECONDS = 10
+#: Of vLLM's engines; one that serves here is awake.
+_SLEEP_STATES = ("awake", "weights_offloaded", "discard_all")
 #: The counters of as many models that are unloaded are kept, those unloaded last.
 MAX_UNLOADED = 64
 
@@ -150,13 +152,16 @@ class ModelMetrics:
             "avg_generation_throughput_toks_per_s": self.generated.value(),
             "model_load_progress_perc": 1.0,
         }
+        for state in _SLEEP_STATES:
+            own[f'engine_sleep_state{{sleep_state="{state}"}}'] = float(state == "awake")
         for stem, histogram in self._histograms.items():
             own[stem] = histogram.state()
         return ModelSamples(self._engine.stats() | own, self._by_length)
 
     def cache_config(self, prefix: str) -> Metric:
         """Return the family that shows the KV cache's settings."""
-        labels = self.labels | self._cache_config
+        num_blocks = str(int(add_up(self._engine.stats(), "num_kv_blocks")))
+        labels = self.labels | self._cache_config | {"num_gpu_blocks": num_blocks}
         stem = "cache_config_info"
         info = GaugeMetricFamily(prefix + stem, METRICS[stem].help, labels=list(labels))
         info.add_metric(list(labels.values()), 1)
@@ -196,6 +201,7 @@ class ServerMetrics(Collector):
         self._registry = CollectorRegistry()
         self._registry.register(self)
         self._registry.register(self.http)
+        ProcessCollector(registry=self._registry)
 
     @property
     def num_in_flight(self) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 
 import psutil
@@ -80,6 +81,12 @@ def test_every_metric_is_there_with_help_and_type(live):
         "http_request_size_bytes",
         "http_requests",
         "http_response_size_bytes",
+        "process_cpu_seconds",
+        "process_max_fds",
+        "process_open_fds",
+        "process_resident_memory_bytes",
+        "process_start_time_seconds",
+        "process_virtual_memory_bytes",
     ]
     assert "_created" not in text
     for line in text.splitlines():
@@ -166,11 +173,30 @@ def test_http_by_route(client):
 @pytest.mark.parametrize("prefix", ["vllm", "vllm:"])
 def test_the_prefix_fits_other_dashboards(serve, prefix):
     found = families(serve(metrics_prefix=prefix))
-    assert all(name.startswith(("vllm:", "http_")) for name in found)
+    assert all(name.startswith(("vllm:", "http_", "process_")) for name in found)
     assert found["vllm:generation_tokens"].samples[0].value == 7
     # The names that guides have people grep for.
     for name in ("num_requests_running", "avg_generation_throughput_toks_per_s"):
         assert f"vllm:{name}" in found
+
+
+def test_what_vllms_dashboards_ask_of_engine_and_process(live):
+    """Their panels of sleep states, of the cache's size and of the process were empty."""
+    states = ("awake", "weights_offloaded", "discard_all")
+    name = "quire:engine_sleep_state"
+    assert [live.metric(name, f'sleep_state="{state}"') for state in states] == [1, 0, 0]
+    (line,) = (
+        line
+        for line in live.http.get("/metrics").text.splitlines()
+        if line.startswith("quire:cache_config_info{")
+    )
+    num_blocks = sum(
+        live.metric("quire:num_kv_blocks", f'state="{state}"') for state in ("used", "free")
+    )
+    assert f'num_gpu_blocks="{num_blocks:.0f}"' in line
+    text = live.http.get("/metrics").text
+    (rss,) = re.findall(r"^process_resident_memory_bytes (\S+)$", text, re.M)
+    assert float(rss) == pytest.approx(psutil.Process().memory_info().rss, rel=0.1)
 
 
 def test_buckets_reach_below_and_above(client):
