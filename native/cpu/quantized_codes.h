@@ -144,4 +144,11 @@ inline void look_up_codes(const uint8_t* table, uint8_t* codes) {
 #endif
 }
 
+// Write codes with a number added to each. All arguments are values: a member or what a reference
+// names may lie in the bytes that are written, for all that the compiler knows, and it would go
+// byte by byte.
+inline void add_to_codes(const uint8_t* from, int64_t count, uint8_t added, uint8_t* to) {
+  for (int64_t i = 0; i < count; ++i) to[i] = static_cast<uint8_t>(from[i] + added);
+}
+
 }  // namespace quire::QUIRE_ISA

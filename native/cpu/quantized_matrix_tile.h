@@ -170,10 +170,17 @@ class MatrixBlocks {
 
   void read_signed_codes(const RecordSpan& span) {
     uint8_t* const codes = unpacked_.codes;
+    const int64_t count = span.records * record_codes;
     if (weights_.has_tables()) {
       tables_.read(weights_, span.panel);
       look_up_rows(weights_, tables_, span, codes);
-      for (int64_t i = 0; i < span.records * record_codes; ++i) codes[i] ^= table_zero;
+      return add_to_codes(codes, count, table_zero, codes);
+    }
+    const auto added = static_cast<uint8_t>(-weights_.zero);
+    if (weights_.holds_bytes()) {
+      for (int64_t i = 0; i < span.records; ++i)
+        add_to_codes(reinterpret_cast<const uint8_t*>(span.panel + map_.codes_of(span.first + i)),
+                     record_codes, added, codes + i * record_codes);
       return;
     }
     read_codes(weights_, map_, span, codes);
@@ -181,10 +188,8 @@ class MatrixBlocks {
       for (int64_t i = 0; i < span.records; ++i)
         look_up_codes(reinterpret_cast<const uint8_t*>(weights_.book_codes),
                       codes + i * record_codes);
-    } else if (weights_.zero != 0) {
-      const auto zero = static_cast<uint8_t>(weights_.zero);
-      for (int64_t i = 0; i < span.records * record_codes; ++i)
-        codes[i] = static_cast<uint8_t>(codes[i] - zero);
+    } else if (added != 0) {
+      add_to_codes(codes, count, added, codes);
     }
   }
 

@@ -139,7 +139,7 @@ class WholeRowMatrixBlocks {
   using Format = QuantizedMatrixFormat;
 
   WholeRowMatrixBlocks(const QuantizedWeights& weights, const Activations<Format>& activations)
-      : zero_(static_cast<uint8_t>(weights.zero)),
+      : added_(static_cast<uint8_t>(-weights.zero)),
         activations_(activations),
         map_(weights),
         state_(32),
@@ -149,9 +149,8 @@ class WholeRowMatrixBlocks {
 
   void multiply(const BlockPlace& place, float* sums) {
     const RecordSpan span = span_of(place, activations_);
-    const auto* from = reinterpret_cast<const uint8_t*>(span.panel + map_.codes_of(span.first));
-    for (int64_t i = 0; i < span.records * record_codes; ++i)
-      unpacked_.codes[i] = static_cast<uint8_t>(from[i] - zero_);
+    add_to_codes(reinterpret_cast<const uint8_t*>(span.panel + map_.codes_of(span.first)),
+                 span.records * record_codes, added_, unpacked_.codes);
     QuantizedTile tile{};
     tile.codes = unpacked_.codes;
     tile.groups = span.records;
@@ -162,7 +161,7 @@ class WholeRowMatrixBlocks {
   }
 
  private:
-  const uint8_t zero_;
+  const uint8_t added_;  // to codes, which makes signed bytes of them
   const Activations<Format>& activations_;
   const PanelMap map_;
   const TileConfiguration state_;
