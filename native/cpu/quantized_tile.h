@@ -84,18 +84,18 @@ struct QuantizedFormat {
     const float most = max(highest);
     const bool silent = most < 1e-30f;  // 127 / most would be infinite
     const F32 inverse = set1(rounded ? 1.0f : silent ? 0.0f : 127.0f / most);
-    ActivationGroup group{};
     float scale = rounded ? 1.0f : silent ? 0.0f : most / 127.0f;
     if (bits(less(bad, one)) != all_lanes) scale += sum(bad);
-    group.scale[0] = group.scale[1] = scale;
     float sums[2] = {};
     for (int64_t i = lines.count - 1; i >= 0; --i) {  // the first has the sums of all in the end
+      // In place: a copy would wait until the parts of what it loads at once are stored.
+      auto& group = reinterpret_cast<ActivationGroup&>(lines.first[i * lines.stride]);
       add_codes(values + 32 * i, inverse, group.codes, sums);
       for (int half = 0; half < 2; ++half) {
+        group.scale[half] = scale;
         group.start[half] = -zero * static_cast<int32_t>(sums[half]);
         group.sum[half] = scale * sums[half];
       }
-      std::memcpy(lines.first + i * lines.stride, &group, sizeof(group));
     }
   }
 
@@ -113,7 +113,7 @@ struct QuantizedFormat {
     }
     float most[2] = {max(highest[0]), max(highest[1])};
     if (!halves) most[0] = most[1] = larger(most[0], most[1]);
-    ActivationGroup group{};
+    auto& group = reinterpret_cast<ActivationGroup&>(line);
     float sums[2] = {};
     for (int half = 0; half < 2; ++half) {
       const float factor = e2m1_factor(scheme, most[half]);
@@ -130,7 +130,6 @@ struct QuantizedFormat {
       group.start[half] = -zero * static_cast<int32_t>(sums[half]);
       group.sum[half] = group.scale[half] * sums[half];
     }
-    std::memcpy(&line, &group, sizeof(group));
   }
 
  private:
