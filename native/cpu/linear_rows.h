@@ -45,7 +45,7 @@ class Activations {
  public:
   using Word = typename Format::Word;
 
-  // x (num_rows, in_features).
+  // x (num_rows, in_features), one row at least.
   Activations(const InputColumns& columns, const float* x, int64_t num_rows,
               const Format& format = {})
       : format_(format),
@@ -57,11 +57,12 @@ class Activations {
         scratch(Slot::activations,
                 static_cast<size_t>((lines + spare_lines) * group_words) * sizeof(Word)));
     std::memset(words_ + lines * group_words, 0, spare_lines * group_words * sizeof(Word));
-    const int64_t tiles_per_chunk =
-        ceil_div(Format::lines_worth_a_thread, Format::tile_rows * num_groups_);
-    parallel_for(ceil_div(tiles_.count, tiles_per_chunk), [&](int64_t chunk) {
-      const int64_t end = smaller((chunk + 1) * tiles_per_chunk, tiles_.count);
-      for (int64_t tile = chunk * tiles_per_chunk; tile < end; ++tile) pack(x, tile);
+    const int64_t pieces = tiles_.count * num_blocks();
+    const int64_t pieces_per_chunk = ceil_div(pieces * Format::lines_worth_a_thread, lines);
+    parallel_for(ceil_div(pieces, pieces_per_chunk), [&](int64_t chunk) {
+      const int64_t end = smaller((chunk + 1) * pieces_per_chunk, pieces);
+      for (int64_t piece = chunk * pieces_per_chunk; piece < end; ++piece)
+        pack(x, piece / num_blocks(), piece % num_blocks());
     });
   }
 
@@ -80,21 +81,19 @@ class Activations {
            group_words;
   }
 
-  void pack(const float* x, int64_t tile) {
+  void pack(const float* x, int64_t tile, int64_t block) {
     const int64_t begin = tiles_.start(tile), rows = tiles_.start(tile + 1) - begin;
-    for (int64_t block = 0; block < num_blocks(); ++block) {
-      for (int64_t row = 0; row < rows; ++row) {
-        Word* line = words_ + offset(block, tile) + row * group_words;
-        const int64_t stride = rows * group_words, together = format_.groups_together;
-        for (int64_t group = 0; group < groups_of(block); group += together) {
-          const int64_t input = (block * block_groups<Format> + group) * group_inputs<Format>;
-          const Lines<Word> lines{line + group * stride, stride,
-                                  smaller(together, groups_of(block) - group)};
-          const int64_t left = columns_.in_features - input;
-          const float* values = x + (begin + row) * columns_.in_features;
-          columns_.order ? fill_ordered(values, input, left, lines)
-                         : format_.fill(values + input, left, lines);
-        }
+    const int64_t stride = rows * group_words, together = format_.groups_together;
+    Word* const first = words_ + offset(block, tile);
+    for (int64_t row = 0; row < rows; ++row) {
+      const float* values = x + (begin + row) * columns_.in_features;
+      for (int64_t group = 0; group < groups_of(block); group += together) {
+        const int64_t input = (block * block_groups<Format> + group) * group_inputs<Format>;
+        const Lines<Word> lines{first + row * group_words + group * stride, stride,
+                                smaller(together, groups_of(block) - group)};
+        const int64_t left = columns_.in_features - input;
+        columns_.order ? fill_ordered(values, input, left, lines)
+                       : format_.fill(values + input, left, lines);
       }
     }
   }
