@@ -138,15 +138,16 @@ struct PanelSums {
   const float* bias;  // or null
 };
 
-// Add the bias and write rows of out_features, `out_stride` apart.
+// Add the bias and write rows of out_features, `out_stride` apart; all panels of a row together,
+// for each row is in other pages.
 inline void write_panels(const PanelSums& all, float* out, int64_t out_stride) {
   constexpr int64_t panel_width = LinearWeights::panel_width;
-  const float* row_sums = all.sums;
-  for (int64_t panel = all.begin; panel < all.end; ++panel) {
-    const int64_t output = panel * panel_width, width = all.out_features - output;
-    for (int64_t row = 0; row < all.num_rows; ++row, row_sums += panel_width) {
+  for (int64_t row = 0; row < all.num_rows; ++row) {
+    for (int64_t panel = all.begin; panel < all.end; ++panel) {
+      const int64_t output = panel * panel_width, width = all.out_features - output;
+      const float* sums = all.sums + ((panel - all.begin) * all.num_rows + row) * panel_width;
       for (int64_t i = 0; i < smaller(panel_width, width); i += F32::lanes) {
-        F32 y = load(row_sums + i);
+        F32 y = load(sums + i);
         if (all.bias) y = y + load_tail(all.bias + output + i, width - i);
         store_tail(out + row * out_stride + output + i, y, width - i);
       }
