@@ -3,12 +3,12 @@
 // QUIRE_MATRIX_TILES is defined where this instruction set has either. A thread has eight
 // registers:
 //
-//   0 .. 3  sums   16 rows of 16 numbers of 32 bits
-//   4, 5    left   16 rows of `inner` bytes
+//   0 .. 3  sums   rows of 16 numbers of 32 bits: rows[0] in 0 and 1, rows[1] in 2 and 3
+//   4, 5    left   rows of `inner` bytes: rows[0] in 4, rows[1] in 5
 //   6, 7    right  inner / 4 rows of 64 bytes: a word of 4 bytes or of 2 bfloat16 for each output
 //
-// TileConfiguration(inner) sets their shapes while it lives; their contents are then 0. Rows lie
-// `stride` bytes apart in memory.
+// TileConfiguration(inner, rows) sets their shapes while it lives, 16 rows where none are given;
+// their contents are then 0. Rows lie `stride` bytes apart in memory.
 //   zero_tile<t>(), load_tile<t>(p, stride), store_tile<t>(p, stride)
 //   multiply_bytes<sum, left, right>(): sum[m][n] += left[m][k] * right[k / 4][4 n + k % 4], signed
 //   bytes over all k, exact.
@@ -25,6 +25,17 @@ namespace quire::QUIRE_ISA {
 
 constexpr int tile_rows = 16;       // of sums and of the left side
 constexpr int tile_row_bytes = 64;  // of sums and of the right side
+constexpr int whole_tiles[2] = {tile_rows, tile_rows};
+
+struct TileShape {
+  int rows, row_bytes;
+};
+
+constexpr TileShape tile_shape(int t, int inner, const int (&rows)[2]) {
+  if (t >= 6) return {inner / 4, tile_row_bytes};
+  if (t >= 4) return {rows[t - 4], inner};
+  return {rows[t / 2], tile_row_bytes};
+}
 
 #if defined(__AMX_INT8__) && defined(__AMX_BF16__)
 #define QUIRE_MATRIX_TILES
@@ -33,15 +44,16 @@ constexpr int tile_row_bytes = 64;  // of sums and of the right side
 // memory, and stores before them are dropped or come too late.
 class TileConfiguration {
  public:
-  explicit TileConfiguration(int inner) {
+  explicit TileConfiguration(int inner, const int (&rows)[2] = whole_tiles) {
     struct alignas(64) {
       uint8_t palette = 1, start_row = 0, reserved[14] = {};
       uint16_t row_bytes[16] = {};
       uint8_t rows[16] = {};
     } shapes;
     for (int t = 0; t < 8; ++t) {
-      shapes.row_bytes[t] = static_cast<uint16_t>(t == 4 || t == 5 ? inner : tile_row_bytes);
-      shapes.rows[t] = static_cast<uint8_t>(t < 6 ? tile_rows : inner / 4);
+      const TileShape shape = tile_shape(t, inner, rows);
+      shapes.row_bytes[t] = static_cast<uint16_t>(shape.row_bytes);
+      shapes.rows[t] = static_cast<uint8_t>(shape.rows);
     }
     __asm__ volatile("ldtilecfg %0" ::"m"(shapes) : "memory");
   }
@@ -82,11 +94,12 @@ inline thread_local EmulatedTile emulated_tiles[8];
 
 class TileConfiguration {
  public:
-  explicit TileConfiguration(int inner) {
+  explicit TileConfiguration(int inner, const int (&rows)[2] = whole_tiles) {
     for (int t = 0; t < 8; ++t) {
+      const TileShape shape = tile_shape(t, inner, rows);
       emulated_tiles[t] = {};
-      emulated_tiles[t].rows = t < 6 ? tile_rows : inner / 4;
-      emulated_tiles[t].row_bytes = t == 4 || t == 5 ? inner : tile_row_bytes;
+      emulated_tiles[t].rows = shape.rows;
+      emulated_tiles[t].row_bytes = shape.row_bytes;
     }
   }
   ~TileConfiguration() {
@@ -118,7 +131,7 @@ inline void store_tile(void* p, int64_t stride) {
 template <int sum, int left, int right>
 inline void multiply_bytes() {
   const EmulatedTile &a = emulated_tiles[left], &b = emulated_tiles[right];
-  for (int m = 0; m < tile_rows; ++m) {
+  for (int m = 0; m < a.rows; ++m) {
     int32_t sums[16];
     std::memcpy(sums, emulated_tiles[sum].bytes[m], sizeof(sums));
     for (int k = 0; k < b.rows; ++k)
@@ -131,7 +144,7 @@ template <int sum, int left, int right>
 inline void multiply_bfloat16() {
   const FlushDenormals flush;
   const EmulatedTile &a = emulated_tiles[left], &b = emulated_tiles[right];
-  for (int m = 0; m < tile_rows; ++m)
+  for (int m = 0; m < a.rows; ++m)
     for (int n = 0; n < 16; n += F32::lanes) {
       F32 even = zero(), odd = zero();
       for (int k = 0; k < b.rows; ++k) {
