@@ -38,8 +38,13 @@ struct InputColumns {
   const int32_t* order = nullptr;  // (in_features,) which input each is, or null for all in turn
 };
 
+// Put a tile's lines of a block, [group][row], in the order that its kernel wants. A format whose
+// kernel wants another one has a function of its own.
+template <class Format>
+inline void arrange_lines(const Format&, typename Format::Word*, int64_t, int64_t) {}
+
 // Activations packed for the tiles: [block][tile][group][row][16 words], a group as Format fills
-// it.
+// it; in each block and tile in the order of arrange_lines().
 template <class Format>
 class Activations {
  public:
@@ -96,6 +101,7 @@ class Activations {
                        : format_.fill(values + input, left, lines);
       }
     }
+    arrange_lines(format_, first, rows, groups_of(block));
   }
 
   // Lines of the `left` columns from `first` on, fewer than a format takes at most.

@@ -10,19 +10,13 @@
 // its own.
 #pragma once
 
+#include "cpu/matrix_activations.h"
 #include "cpu/quantized_row_tables.h"
 #include "cpu/quantized_rows.h"
-#include "simd/matrix_tiles.h"
 
 namespace quire::QUIRE_ISA {
 
 #if defined(QUIRE_MATRIX_TILES)
-
-// Activations as vectors have them, for tiles of more rows.
-struct QuantizedMatrixFormat : QuantizedFormat {
-  using QuantizedFormat::QuantizedFormat;
-  static constexpr int tile_rows = quire::QUIRE_ISA::tile_rows;
-};
 
 // Whether all codes are signed bytes once their zero is subtracted.
 inline bool fits_signed_bytes(const QuantizedWeights& weights) {
@@ -41,9 +35,10 @@ struct PartialDots {
   void start_in(const QuantizedTile& tile, int64_t rows, int64_t part, int first) {
     constexpr int left = 4 + slot % 2, right = 6 + slot % 2;
     const int64_t begin = part / halves * tile.joined, half = part % halves;
+    const MatrixActivations activations(tile.activations, rows, tile.groups);
     zero_tile<slot>();
     for (int64_t i = begin; i < smaller(begin + tile.joined, tile.groups); ++i) {
-      load_tile<left>(tile.activations[i * rows].codes + 16 * half, sizeof(ActivationGroup));
+      load_tile<left>(activations.codes_of(i, 0) + 16 * half, activations.inputs);
       load_tile<right>(tile.codes + i * record_codes + half * 4 * line + 4 * first, line);
       multiply_bytes<slot, left, right>();
     }
@@ -72,24 +67,25 @@ inline void add_part(const QuantizedTile& tile, const int32_t (&dots)[tile_rows]
                      int64_t part, int first, F32 (&products)[rows], F32 (&sums)[rows]) {
   constexpr int panel = QuantizedWeights::panel_width;
   const int64_t half = part % halves, line = part * tile.joined * panel + first;
-  const ActivationGroup* a = tile.activations + part / halves * tile.joined * rows;
+  const MatrixActivations a(tile.activations, rows, tile.groups);
+  const int64_t own = a.place_of(part / halves * tile.joined, half, 0);
   const auto* scales = reinterpret_cast<const float*>(tile.lines) + line;
   const F32 scale = load(scales);
 #pragma GCC unroll 16
   for (int m = 0; m < rows; ++m) {
     const F32 dot = to_float(I32{load_bytes(reinterpret_cast<const uint8_t*>(dots[m]))});
-    const F32 own = set1(a[m].scale[half]);
+    const F32 row_scale = set1(a.scales[own + m]);
     if (halves == 1 || tile.scaled_halves)
-      sums[m] = fma(dot, scale * own, sums[m]);
+      sums[m] = fma(dot, scale * row_scale, sums[m]);
     else if (half == 0)
       products[m] = dot * scale;
     else
-      sums[m] = fma(fma(dot, scale, products[m]), own, sums[m]);
+      sums[m] = fma(fma(dot, scale, products[m]), row_scale, sums[m]);
   }
   if (!tile.offsets_begin) return;
   const F32 offset = load(scales + tile.offsets_begin / static_cast<int64_t>(sizeof(float)));
 #pragma GCC unroll 16
-  for (int m = 0; m < rows; ++m) sums[m] = fma(offset, set1(a[m].sum[half]), sums[m]);
+  for (int m = 0; m < rows; ++m) sums[m] = fma(offset, set1(a.sums[own + m]), sums[m]);
 }
 
 template <int halves, int rows>

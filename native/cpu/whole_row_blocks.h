@@ -112,10 +112,11 @@ class WholeRowBlocks {
 inline void run_whole_row_matrix_tile(const QuantizedTile& tile, int64_t rows) {
   constexpr int64_t line = QuantizedWeights::panel_width * 4, panel = QuantizedWeights::panel_width;
   alignas(64) int32_t dots[2][tile_rows][F32::lanes];
+  const MatrixActivations activations(tile.activations, rows, tile.groups);
   zero_tile<0>();
   zero_tile<1>();
   for (int64_t i = 0; i < tile.groups; ++i) {
-    load_tile<4>(tile.activations[i * rows].codes, sizeof(ActivationGroup));
+    load_tile<4>(activations.codes_of(i, 0), activations.inputs);
     load_tile<6>(tile.codes + i * record_codes, line);
     load_tile<7>(tile.codes + i * record_codes + 4 * F32::lanes, line);
     multiply_bytes<0, 4, 6>();
