@@ -4,7 +4,7 @@
 #include "cpu/float_code_blocks.h"
 #include "cpu/integer_blocks.h"
 #include "cpu/linear_rows.h"
-#include "cpu/quantized_matrix_tile.h"
+#include "cpu/matrix_blocks.h"
 #include "cpu/rotation.h"
 #include "cpu/rounded_rows.h"
 #include "cpu/whole_row_blocks.h"

@@ -2,7 +2,7 @@
 // sums over all inputs, which RoundedRows::finish turns into floats.
 #pragma once
 
-#include "cpu/quantized_matrix_tile.h"
+#include "cpu/matrix_activations.h"
 #include "cpu/quantized_rows.h"
 
 namespace quire::QUIRE_ISA {
