@@ -9,10 +9,27 @@ namespace quire::QUIRE_ISA {
 
 #if defined(QUIRE_MATRIX_TILES)
 
-// Rounded as for vectors, in tiles of more rows.
+// Rounded as for vectors, in tiles of up to two strips of rows.
 struct QuantizedMatrixFormat : QuantizedFormat {
   using QuantizedFormat::QuantizedFormat;
-  static constexpr int tile_rows = quire::QUIRE_ISA::tile_rows;
+  static constexpr int tile_rows = 2 * quire::QUIRE_ISA::tile_rows;
+};
+
+// Fewer groups than vectors take at once: L1 has to hold the rows' activations, codes that were
+// unpacked and the sums of two bursts.
+template <>
+constexpr int64_t block_groups<QuantizedMatrixFormat> = 8;
+
+// The strips of a call's tiles, and how many rows the registers of each have. Some tiles have a row
+// less: what a register's last row is then multiplied to is not looked at.
+struct Strips {
+  int count, rows[2];
+  explicit Strips(const Tiles& tiles) {
+    const auto most = static_cast<int>(ceil_div(tiles.num_rows, tiles.count));
+    count = most > tile_rows ? 2 : 1;
+    rows[0] = count == 2 ? tile_rows : most;
+    rows[1] = count == 2 ? most - tile_rows : most;
+  }
 };
 
 // The lines of a tile of rows and a block in another order. Codes are loaded 16 rows at a time and

@@ -26,8 +26,9 @@ class MatrixBlocks {
       : weights_(weights),
         activations_(activations),
         map_(weights),
-        halves_(format(weights).halves),
-        state_(halves_ ? 16 : 32),
+        grouping_(grouping_of(weights)),
+        strips_(activations.tiles()),
+        state_(grouping_ == Grouping::halves ? 16 : 32, strips_.rows),
         unpacked_(weights) {}
 
   static Format format(const QuantizedWeights& weights) { return {weights, 0}; }
@@ -44,11 +45,28 @@ class MatrixBlocks {
     tile.first = place.index == 0;
     read_scales(span, tile);
     run_tiles(tile, activations_, place, map_, single_tile_distance(true), sums, [&](int64_t rows) {
-      return halves_ ? matrix_tile_of<2>(rows) : matrix_tile_of<1>(rows);
+      return [this, rows](const QuantizedTile& each) { run(each, rows); };
     });
   }
 
  private:
+  void run(const QuantizedTile& tile, int64_t rows) const {
+    switch (grouping_) {
+      case Grouping::halves:
+        return run_strips<Grouping::halves>(tile, rows);
+      case Grouping::joined:
+        return run_strips<Grouping::joined>(tile, rows);
+      default:
+        return run_strips<Grouping::records>(tile, rows);
+    }
+  }
+
+  template <Grouping grouping>
+  void run_strips(const QuantizedTile& tile, int64_t rows) const {
+    strips_.count == 2 ? run_quantized_matrix_tile<grouping, 2>(tile, rows)
+                       : run_quantized_matrix_tile<grouping, 1>(tile, rows);
+  }
+
   void read_scales(const RecordSpan& span, QuantizedTile& tile) {
     if (!weights_.has_tables()) return unpacked_.read_all_scales(weights_, map_, span, tile);
     tables_.write_scales(span.records, unpacked_.scales);
@@ -83,7 +101,8 @@ class MatrixBlocks {
   const QuantizedWeights& weights_;
   const Activations<Format>& activations_;
   const PanelMap map_;
-  const bool halves_;
+  const Grouping grouping_;
+  const Strips strips_;
   const TileConfiguration state_;
   UnpackedBlock unpacked_;
   RowTables tables_;

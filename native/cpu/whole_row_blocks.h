@@ -109,26 +109,36 @@ class WholeRowBlocks {
 #if defined(QUIRE_MATRIX_TILES)
 
 // The same sums by tiles, of signed codes.
-inline void run_whole_row_matrix_tile(const QuantizedTile& tile, int64_t rows) {
-  constexpr int64_t line = QuantizedWeights::panel_width * 4, panel = QuantizedWeights::panel_width;
-  alignas(64) int32_t dots[2][tile_rows][F32::lanes];
+template <int strips>
+void run_whole_row_matrix_tile(const QuantizedTile& tile, int64_t rows) {
+  constexpr int64_t panel = QuantizedWeights::panel_width, line = panel * 4;
+  alignas(64) int32_t dots[strips * tile_rows][panel];
   const MatrixActivations activations(tile.activations, rows, tile.groups);
-  zero_tile<0>();
-  zero_tile<1>();
+  zero_tile<0>(), zero_tile<1>();
+  if constexpr (strips == 2) zero_tile<2>(), zero_tile<3>();
   for (int64_t i = 0; i < tile.groups; ++i) {
+    const uint8_t* codes = tile.codes + i * record_codes;
     load_tile<4>(activations.codes_of(i, 0), activations.inputs);
-    load_tile<6>(tile.codes + i * record_codes, line);
-    load_tile<7>(tile.codes + i * record_codes + 4 * F32::lanes, line);
+    load_tile<6>(codes, line);
     multiply_bytes<0, 4, 6>();
+    load_tile<7>(codes + tile_row_bytes, line);
     multiply_bytes<1, 4, 7>();
+    if constexpr (strips == 2) {
+      load_tile<5>(activations.codes_of(i, tile_rows), activations.inputs);
+      multiply_bytes<2, 5, 6>();
+      multiply_bytes<3, 5, 7>();
+    }
   }
-  store_tile<0>(dots[0], tile_row_bytes);
-  store_tile<1>(dots[1], tile_row_bytes);
+  store_tile<0>(dots[0], line);
+  store_tile<1>(dots[0] + F32::lanes, line);
+  if constexpr (strips == 2) {
+    store_tile<2>(dots[tile_rows], line);
+    store_tile<3>(dots[tile_rows] + F32::lanes, line);
+  }
   for (int64_t m = 0; m < rows; ++m) {
-    int32_t sums[panel];
-    std::memcpy(sums, tile.out + m * panel, sizeof(sums));
-    for (int64_t i = 0; i < panel; ++i)
-      sums[i] = (tile.first ? 0 : sums[i]) + dots[i / F32::lanes][m][i % F32::lanes];
+    int32_t sums[panel] = {};
+    if (!tile.first) std::memcpy(sums, tile.out + m * panel, sizeof(sums));
+    for (int64_t i = 0; i < panel; ++i) sums[i] += dots[m][i];
     std::memcpy(tile.out + m * panel, sums, sizeof(sums));
   }
 }
@@ -143,7 +153,8 @@ class WholeRowMatrixBlocks {
       : added_(static_cast<uint8_t>(-weights.zero)),
         activations_(activations),
         map_(weights),
-        state_(32),
+        strips_(activations.tiles()),
+        state_(32, strips_.rows),
         unpacked_(weights) {}
 
   static Format format(const QuantizedWeights& weights) { return {weights, 0}; }
@@ -156,15 +167,20 @@ class WholeRowMatrixBlocks {
     tile.codes = unpacked_.codes;
     tile.groups = span.records;
     tile.first = place.index == 0;
-    run_tiles(tile, activations_, place, map_, single_tile_distance(false), sums, [](int64_t rows) {
-      return [rows](const QuantizedTile& each) { run_whole_row_matrix_tile(each, rows); };
-    });
+    run_tiles(tile, activations_, place, map_, single_tile_distance(false), sums,
+              [&](int64_t rows) {
+                return [this, rows](const QuantizedTile& each) {
+                  strips_.count == 2 ? run_whole_row_matrix_tile<2>(each, rows)
+                                     : run_whole_row_matrix_tile<1>(each, rows);
+                };
+              });
   }
 
  private:
   const uint8_t added_;  // to codes, which makes signed bytes of them
   const Activations<Format>& activations_;
   const PanelMap map_;
+  const Strips strips_;
   const TileConfiguration state_;
   UnpackedBlock unpacked_;
 };
