@@ -5,6 +5,7 @@
 
 #include "bindings/packed_weights.h"
 #include "bindings/quantized_form.h"
+#include "runtime/matrix_rows.h"
 #include "runtime/vector_tables.h"
 
 namespace quire {
@@ -230,6 +231,7 @@ class PackedQuantizedWeights : public PackedWeights {
   }
 
   ExpertMatrix matrix() const override { return {nullptr, &weights_, 0}; }
+  int matrix_form() const { return quire::matrix_form(weights_); }
 
  private:
   void pack_gguf_vectors(nb::handle blocks, int type, int64_t first_row, int64_t num_rows) {
@@ -301,7 +303,8 @@ void bind_quantized(nb::module_& m) {
       .def("pack", &PackedQuantizedWeights::pack, nb::arg(), nb::arg(), nb::arg().none(),
            nb::arg().none(), nb::arg().none(), nb::arg().none(), nb::arg().none(), nb::arg(),
            nb::arg())
-      .def("pack_gguf", &PackedQuantizedWeights::pack_gguf);
+      .def("pack_gguf", &PackedQuantizedWeights::pack_gguf)
+      .def_prop_ro("matrix_form", &PackedQuantizedWeights::matrix_form);
 }
 
 }  // namespace quire

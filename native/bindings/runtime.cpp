@@ -85,6 +85,21 @@ std::vector<uint64_t> checksums_of(nb::handle data, const std::vector<Part>& par
   return checksum_parts(buffer.data(), parts);
 }
 
+using RowsForTiles = std::pair<std::vector<int64_t>, int64_t>;
+
+RowsForTiles rows_for_tiles() {
+  const MatrixRows& rows = matrix_rows();
+  return {{std::begin(rows.quantized), std::end(rows.quantized)}, rows.bfloat16};
+}
+
+void set_rows_for_tiles(const std::vector<int64_t>& quantized, int64_t bfloat16) {
+  MatrixRows rows{{}, bfloat16};
+  if (quantized.size() != num_matrix_forms)
+    throw std::invalid_argument("[set_matrix_rows] there is a number of rows for each form.");
+  std::copy(quantized.begin(), quantized.end(), rows.quantized);
+  set_matrix_rows(rows);
+}
+
 // The policy of /proc/self/numa_maps for memory spread over the nodes; empty where refused.
 std::string policy_of_spread_memory() {
   const AlignedMemory memory(size_t{4} << 20);
@@ -110,13 +125,11 @@ void bind_runtime(nb::module_& m) {
       "own_isas", own_isas, nb::arg("kernel"), nb::arg("emulated") = false,
       "Instruction sets of this machine, worst first and with `emulated` those, too, that compile "
       "the kernel of kernels.def themselves: the others have its function from a worse one.");
-  m.def(
-      "matrix_rows", [] { return std::pair(matrix_rows().quantized, matrix_rows().bfloat16); },
-      "Rows from which quantized and bfloat16 linears take matrix tiles.");
-  m.def(
-      "set_matrix_rows",
-      [](int64_t quantized, int64_t bfloat16) { set_matrix_rows({quantized, bfloat16}); },
-      "Take tiles from these numbers of rows on; bits stay the same.");
+  m.def("matrix_rows", rows_for_tiles,
+        "Rows from which linears take matrix tiles: those of quantized weights of each form, by "
+        "PackedQuantizedWeights.matrix_form, and those of bfloat16 ones.");
+  m.def("set_matrix_rows", set_rows_for_tiles,
+        "Take tiles from these numbers of rows on; bits stay the same.");
   m.def("isa", [] { return kernels().isa; }, "The instruction set in use.");
   m.def("set_isa", set_isa, "Use another instruction set; ValueError when the machine lacks it.");
   m.def("num_jobs", num_jobs, "Jobs of the compute threads so far; each ends in a barrier.");

@@ -98,7 +98,7 @@ void multiply(const QuantizedWeights& weights, const InputRows& rows, float* out
 void multiply_rows(const QuantizedWeights& weights, const InputRows& rows, float* out,
                    int64_t out_stride) {
   if (weights.multiplies_pairs())
-    return rows.count < matrix_rows().bfloat16
+    return rows.count < matrix_rows().of(weights)
                ? multiply<FloatCodeBlocks<FewRowsFormat>>(weights, rows, out, out_stride)
                : multiply<FloatCodeBlocks<ManyRowsFormat>>(weights, rows, out, out_stride);
 #if defined(QUIRE_MATRIX_TILES)
@@ -140,8 +140,7 @@ Kernel other_kernel(const QuantizedWeights& weights, [[maybe_unused]] int64_t ro
   if (weights.multiplies_floats()) return QUIRE_BASE_ISA::linear_quantized;
 #endif
 #if defined(QUIRE_MATRIX_TILES)
-  if (rows < matrix_rows().quantized || !fits_signed_bytes(weights))
-    return QUIRE_VECTOR_ISA::linear_quantized;
+  if (rows < matrix_rows().of(weights)) return QUIRE_VECTOR_ISA::linear_quantized;
 #endif
   return nullptr;
 }

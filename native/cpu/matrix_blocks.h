@@ -10,11 +10,6 @@ namespace quire::QUIRE_ISA {
 
 #if defined(QUIRE_MATRIX_TILES)
 
-// Whether all codes are signed bytes once their zero is subtracted.
-inline bool fits_signed_bytes(const QuantizedWeights& weights) {
-  return weights.has_book || weights.bits < 8 || weights.zero == 128;
-}
-
 // Multiplies a block of one panel at a time, in integers, by tiles. See linear_quantized.cpp.
 class MatrixBlocks {
  public:

@@ -380,7 +380,9 @@ int main() {
   puts(tiles_are_real() ? "tiles of the processor" : "tiles emulated instruction by instruction");
   compare_sequences();
   quire::set_num_threads(1);
-  quire::set_matrix_rows({1, 1});
+  quire::MatrixRows rows{{}, 1};
+  for (int64_t& form : rows.quantized) form = 1;
+  quire::set_matrix_rows(rows);
   compare_brains(600, 70);
   compare_brains(33, 31);
   compare_bytes(8, 32, 600, 70);

@@ -23,7 +23,15 @@ def test_the_reason_stands_with_bfloat16() -> None:
 
 
 def test_the_rows_for_tiles_are_told() -> None:
-    names = kernel_names("amx", matrix_rows=(16, 4))
-    assert names["quantized weights, int8 activations"].startswith("tdpbssd tiles from 16 rows on")
+    names = kernel_names("amx", matrix_rows=("8 to 24", "4"))
+    integers = names["quantized weights, int8 activations"]
+    assert integers.startswith("tdpbssd tiles from 8 to 24 rows on")
     assert names["bfloat16 weights"].startswith("tdpbf16ps tiles from 4 rows on")
     assert names["bfloat16 KV cache"].startswith("tdpbf16ps tiles for prompts")
+
+
+def test_tiles_that_never_pay_are_not_told() -> None:
+    names = kernel_names("amx", matrix_rows=("", ""))
+    assert names["quantized weights, int8 activations"] == "vpdpbusd, 512 bits"
+    assert names["bfloat16 weights"] == "fma, 512 bits"
+    assert kernel_names("scalar", matrix_rows=("", "")) == kernel_names("scalar")

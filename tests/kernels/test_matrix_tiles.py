@@ -53,9 +53,13 @@ def normal(*shape: int, seed: int = 0) -> np.ndarray:
     return np.random.default_rng(seed).standard_normal(shape, dtype=np.float32)
 
 
+def take_tiles_from(rows: int) -> None:
+    native.set_matrix_rows([rows] * len(native.matrix_rows()[0]), rows)
+
+
 def products(layer: CpuLinear, x: np.ndarray, rows_for_tiles: int) -> list[np.ndarray]:
     """Multiply the first 1 .. MANY rows, in tiles where there are ``rows_for_tiles``."""
-    native.set_matrix_rows(rows_for_tiles, rows_for_tiles)
+    take_tiles_from(rows_for_tiles)
     return [layer(x[:rows]) for rows in range(1, MANY + 1)]
 
 
@@ -135,7 +139,7 @@ def test_bfloat16_products_are_those_of_the_manual(
 
 def test_the_bits_of_bfloat16_do_not_depend_on_the_rows_for_tiles(isa: str) -> None:
     x, layer = normal(700, 600), brain_layer(normal(230, 600, seed=1))
-    native.set_matrix_rows(TILES, TILES)
+    take_tiles_from(TILES)
     want = layer(x)
     for rows_for_tiles in (2, 4, 17, 33, VECTORS):
         for rows, got in enumerate(products(layer, x, rows_for_tiles), 1):

@@ -21,7 +21,7 @@ from quire.kernels.cpu.kernel_names import kernel_names
 from quire.kernels.cpu.latent_attention import CpuLatentAttention
 from quire.kernels.cpu.linear import CpuLinear
 from quire.kernels.cpu.low_rank import CpuLowRank, add_low_rank, adjust_rows
-from quire.kernels.cpu.matrix_rows import choose_matrix_rows
+from quire.kernels.cpu.matrix_rows import choose_matrix_rows, range_of_rows
 from quire.kernels.cpu.moe import CpuExperts, CpuGroupedLinear, route
 from quire.kernels.cpu.native import isa_choice, native
 from quire.kernels.host_tensor import HostTensor
@@ -58,7 +58,7 @@ class CpuBackend:
         choose_matrix_rows()
 
     def kernel_names(self) -> dict[str, str]:
-        return kernel_names(native.isa(), isa_choice.reason, native.matrix_rows())
+        return kernel_names(native.isa(), isa_choice.reason, range_of_rows())
 
     def empty(self, shape: Sequence[int], dtype: str = "float32") -> Any:
         return np.empty(tuple(shape), dtype)

@@ -46,19 +46,22 @@ _CACHES = {
 
 
 def kernel_names(
-    isa: str, reason: str = "", matrix_rows: tuple[int, int] = (1, 1)
+    isa: str, reason: str = "", matrix_rows: tuple[str, str] = ("1", "1")
 ) -> dict[str, str]:
     """Return kind of weights or cache to the instructions that multiply it on ``isa``.
 
     Args:
         isa: The instruction set.
         reason: Why it was chosen, where that was for bfloat16's sake.
-        matrix_rows: From how many rows on quantized and bfloat16 weights take matrix tiles.
+        matrix_rows: From how many rows on quantized and bfloat16 weights take matrix tiles; empty
+            where they never do.
     """
     floats = _FLOATS[isa]
-    brain = _BRAINS[isa].format(matrix_rows[1])
+    brain = _BRAINS[isa].format(matrix_rows[1]) if matrix_rows[1] else floats
+    has_tiles = matrix_rows[0] or not isa.startswith("amx")
+    integers = _INTEGERS[isa if has_tiles else "avx512vnni"]
     return {
-        "quantized weights, int8 activations": _INTEGERS[isa].format(matrix_rows[0]),
+        "quantized weights, int8 activations": integers.format(matrix_rows[0]),
         "quantized weights, --activations fp32": f"dequantized, {floats}",
         "bfloat16 weights": f"{brain} ({reason})" if reason else brain,
         "float32 and float16 weights": floats,

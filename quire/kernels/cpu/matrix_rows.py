@@ -5,22 +5,31 @@ Never changes a bit of a result (``native/runtime/matrix_rows.h``).
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Callable
-from functools import partial
+from collections.abc import Callable, Mapping
+from functools import cache, partial
 
 import numpy as np
 
 from quire.kernels.cpu import measured_once
 from quire.kernels.cpu.linear import CpuLinear
+from quire.kernels.cpu.matrix_forms import (
+    COLUMNS,
+    bfloat16_sample,
+    form_number,
+    quantized_forms,
+    sample_of,
+)
 from quire.kernels.cpu.native import native
-from quire.kernels.host_tensor import HostTensor
-from quire.kernels.quantized_tensor import QuantizedTensor
 
-NAME, KEYS = "matrix_rows", ("quantized", "bfloat16")
+BFLOAT16 = "bfloat16"
+#: What else is multiplied as bfloat16 is.
+LIKE_BFLOAT16 = "E4M3"
+NAME, KEYS = "rows_for_tiles", (*quantized_forms(), BFLOAT16)
 #: Numbers of rows that are tried.
-ROWS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
-ROUNDS = 5
+ROWS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 64, 128)
+ROUNDS = 4
 #: Rows that no product has: all go without tiles.
 NEVER = 1 << 30
 
@@ -30,35 +39,53 @@ def choose_matrix_rows() -> None:
     if native.isa() != "amx":
         return
     found = measured_once.remembered(NAME, KEYS)
+    rows = dict(zip(KEYS, map(int, found), strict=True)) if found else measure()
     if found is None:
-        found = measure()
-        measured_once.remember(NAME, dict(zip(KEYS, found, strict=True)))
-    native.set_matrix_rows(*(int(rows) for rows in found))
+        measured_once.remember(NAME, dict(rows))
+    use(rows)
 
 
-def measure(inputs: int = 1024, outputs: int = 2048) -> tuple[int, int]:
-    """Return the rows from which tiles are faster for quantized and for bfloat16 weights.
+def use(rows: Mapping[str, int]) -> None:
+    """Take tiles from these numbers of rows on.
 
-    Takes a fraction of a second on the threads the kernels have, with weights of some MiB. Should
-    this processor's tiles have other bits than its vectors, then quantized weights never go in
-    tiles, and bfloat16 ones always: a row's bits must not depend on the rows next to it.
+    Args:
+        rows: By the names of :data:`KEYS`.
+    """
+    by_form, _ = native.matrix_rows()
+    for name, number in _numbers().items():
+        by_form[number] = rows[name]
+    native.set_matrix_rows(by_form, rows[BFLOAT16])
+
+
+def measure(inputs: int = 1024, outputs: int = 1024) -> dict[str, int]:
+    """Return the rows from which tiles are faster, for weights of each form and bfloat16 ones.
+
+    Takes ROUNDS products of each number of rows, form and kernel, and as many before their times
+    are taken, all in a second or two. Should this processor's tiles have other bits
+    than its vectors, then bytes never go in tiles, and bfloat16 always: a row's bits must not
+    depend on the rows next to it.
     """
     before = native.matrix_rows()
-    random = np.random.default_rng(0)
-    codes = random.integers(0, 16, (outputs, inputs), np.uint8)
-    scales = random.uniform(0.5, 2, (outputs, inputs // 32)).astype(np.float16)
-    brains = (random.standard_normal((outputs, inputs), np.float32).view(np.uint32) >> 16).astype(
-        np.uint16
-    )
-    quantized = CpuLinear([QuantizedTensor("w", bits=4, group_size=32, codes=codes, scales=scales)])
-    bfloat16 = CpuLinear([HostTensor("w", "bfloat16", brains)])
     try:
-        return (
-            least_rows(partial(_time, quantized)) if agree(partial(_product, quantized)) else NEVER,
-            least_rows(partial(_time, bfloat16)) if agree(partial(_product, bfloat16)) else 1,
-        )
+        found = {
+            name: _measure(sample_of(form, outputs, inputs), 1 if name == LIKE_BFLOAT16 else NEVER)
+            for name, form in quantized_forms(outputs, inputs).items()
+        }
+        return {**found, BFLOAT16: _measure(bfloat16_sample(outputs, inputs), 1)}
     finally:
         native.set_matrix_rows(*before)
+
+
+def range_of_rows() -> tuple[str, str]:
+    """Return from how many rows on quantized weights take tiles, and bfloat16 ones, as text.
+
+    Forms differ: it is the least and the most that any of them takes. Empty where none ever does.
+    """
+    by_form, bfloat16 = native.matrix_rows()
+    numbers = [number for name, number in _numbers().items() if name != LIKE_BFLOAT16]
+    taken = sorted({by_form[number] for number in numbers} - {NEVER})
+    ends = dict.fromkeys(map(str, (taken[0], taken[-1]) if taken else ()))
+    return " to ".join(ends), str(bfloat16) if bfloat16 < NEVER else ""
 
 
 def agree(product: Callable[[bool], np.ndarray]) -> bool:
@@ -66,39 +93,54 @@ def agree(product: Callable[[bool], np.ndarray]) -> bool:
     return product(True).tobytes() == product(False).tobytes()
 
 
-def least_rows(seconds: Callable[[int, bool], float]) -> int:
-    """Return the least of :data:`ROWS` from which on all take no longer with tiles than without.
+def best_rows(seconds: Callable[[int, bool], float]) -> int:
+    """Return the one of :data:`ROWS`, or NEVER, from which on tiles gain most over vectors.
+
+    Gains are ratios, multiplied over all numbers of rows: one that other work spoiled does not keep
+    the others from tiles. Both kernels are tried in turn, so that it slows neither alone.
 
     Args:
-        seconds: Called with a number of rows and whether they go in tiles.
+        seconds: Called with a number of rows and whether they go in tiles, ROUNDS times for each.
     """
-    least = NEVER
+    best, most, gain = NEVER, 0.0, 0.0
     for rows in reversed(ROWS):
-        if seconds(rows, True) > seconds(rows, False):
-            break
-        least = rows
-    return least
+        taken = [(seconds(rows, True), seconds(rows, False)) for _ in range(ROUNDS)]
+        tiles, vectors = (min(times) for times in zip(*taken, strict=True))
+        gain += math.log(vectors / tiles)
+        if gain >= most:
+            best, most = rows, gain
+    return best
 
 
-def _use_tiles(tiles: bool) -> None:
+@cache
+def _numbers() -> dict[str, int]:
+    """Return the number that the native module has for each of the forms."""
+    layers = {name: sample_of(form, 32, COLUMNS) for name, form in quantized_forms().items()}
+    numbers = {name: form_number(layer) for name, layer in layers.items()}
+    return {name: number for name, number in numbers.items() if number is not None}
+
+
+def _measure(layer: CpuLinear, otherwise: int) -> int:
+    return best_rows(partial(_time, layer)) if agree(partial(_product, layer)) else otherwise
+
+
+def use_tiles(tiles: bool) -> None:
     least = 1 if tiles else NEVER
-    native.set_matrix_rows(least, least)
+    native.set_matrix_rows([least] * len(native.matrix_rows()[0]), least)
 
 
 def _product(layer: CpuLinear, tiles: bool) -> np.ndarray:
     """Multiply rows from large to so small that their products are denormal or nothing."""
-    _use_tiles(tiles)
+    use_tiles(tiles)
     x = np.random.default_rng(1).standard_normal((ROWS[-1], layer.in_features), np.float32)
     return layer(x * np.logspace(3, -42, len(x), dtype=np.float32)[:, None])
 
 
 def _time(layer: CpuLinear, rows: int, tiles: bool) -> float:
-    _use_tiles(tiles)
+    use_tiles(tiles)
     x = np.ones((rows, layer.in_features), np.float32)
     out = np.empty((rows, layer.out_features), np.float32)
-    taken = []
-    for _ in range(ROUNDS):
-        start = time.perf_counter()
-        layer(x, out)
-        taken.append(time.perf_counter() - start)
-    return min(taken)
+    layer(x, out)
+    start = time.perf_counter()
+    layer(x, out)
+    return time.perf_counter() - start
