@@ -81,6 +81,22 @@ def test_quantized_products_are_those_of_vectors(
     assert layer(np.tile(x, (8, 1))).tobytes() == np.tile(want, (8, 1)).tobytes()
 
 
+@pytest.mark.parametrize("sign", [1, -1])
+@pytest.mark.parametrize("kind", [(8, 16), (8, 32), (4, 64), (4, 128)], ids=str)
+def test_the_largest_products_are_exact(isa: str, kind: tuple[int, int], sign: int) -> None:
+    """Sums of a burst are floats only while they are below 2 ** 22."""
+    bits, group = kind
+    weight = random_quantized(32, 512, bits, group, offsets=False, book=bits == 4)
+    weight.codes[:] = 0  # -128, of the code book -127
+    weight.codes[1] = (1 << bits) - 1
+    layer = CpuLinear([weight])
+    x = np.full((MANY, 512), sign, np.float32)
+    tiles, vectors = products(layer, x, TILES), products(layer, x, VECTORS)
+    assert np.abs(vectors[-1]).min() > 0
+    for got, want in zip(tiles, vectors, strict=True):
+        assert got.tobytes() == want.tobytes()
+
+
 def test_codes_that_do_not_fit_a_signed_byte_go_without_tiles(isa: str) -> None:
     weight = random_quantized(70, 96, 8, 32, False, False)
     shifted = CpuLinear([type(weight)(**{**fields(weight), "zero": 100})])
