@@ -204,9 +204,10 @@ def _vocabulary(folder: Path, export: GgufExport) -> dict[str, Any]:
 
 
 def gguf_cases(name: str, path: Path, has_peer: bool) -> Iterator[Case]:
-    """Yield a file in Quire, with rounded and with exact activations, and in llama.cpp."""
+    """Yield a file in Quire, with activations of 8 bits, of 16 and exact, and in llama.cpp."""
     yield Case(f"GGUF {name}", "quire", path, {})
     if name.upper() not in ("F32", "F16", "BF16"):
+        yield Case(f"GGUF {name}, --activations int16", "quire", path, {"activations": "int16"})
         yield Case(f"GGUF {name}, --activations fp32", "quire", path, {"activations": "fp32"})
     if has_peer:
         yield Case(f"GGUF {name}", "llama.cpp", path, {})

@@ -109,7 +109,7 @@ class PackedQuantizedWeights : public PackedWeights {
   void set_activations(int codes, int64_t group_size, float scale, int zero, bool has_zeros,
                        float threshold, bool has_power_factors) {
     const auto kind = static_cast<ActivationCodes>(codes);
-    if (codes < 1 || codes > 4 || group_size < 0 || group_size % 16 || !(scale >= 0) ||
+    if (codes < 1 || codes > 5 || group_size < 0 || group_size % 16 || !(scale >= 0) ||
         zero < -128 || zero > 127)
       throw std::invalid_argument("[linear] no such rule for inputs.");
     weights_.activations = {kind, group_size, scale, zero, has_zeros, threshold, has_power_factors};

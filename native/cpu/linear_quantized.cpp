@@ -53,10 +53,21 @@ struct InputRows {
   const RoundedRows* rounded;
 };
 
+// Add the sums of each row's parts, which follow each other: [count][parts][32 outputs].
+void add_parts(int64_t count, int64_t parts, float* sums) {
+  for (int64_t row = 0; row < count; ++row)
+    for (int64_t i = 0; i < panel_width; i += F32::lanes) {
+      F32 sum = load(sums + row * parts * panel_width + i);
+      for (int64_t part = 1; part < parts; ++part)
+        sum = sum + load(sums + (row * parts + part) * panel_width + i);
+      store(sums + row * panel_width + i, sum);
+    }
+}
+
 template <class Blocks>
 void multiply(const QuantizedWeights& weights, const InputRows& rows, float* out,
               int64_t out_stride) {
-  const int64_t num_rows = rows.count;
+  const int64_t parts = Blocks::format(weights).parts, num_rows = rows.count * parts;
   const Activations<typename Blocks::Format> activations(
       {weights.in_features, weights.padded_inputs(), weights.input_order},
       rows.rounded ? rows.rounded->codes() : rows.x, num_rows, Blocks::format(weights));
@@ -86,9 +97,11 @@ void multiply(const QuantizedWeights& weights, const InputRows& rows, float* out
         apply_row_scales(weights.row_scales, data + i * panel_bytes, num_rows,
                          sums + i * panel_sums);
     if (rows.rounded) rows.rounded->finish(data, end - begin, sums);
-    write_panels({sums, begin, end, num_rows, weights.out_features, weights.bias}, out, out_stride);
+    if (parts > 1) add_parts((end - begin) * rows.count, parts, sums);
+    write_panels({sums, begin, end, rows.count, weights.out_features, weights.bias}, out,
+                 out_stride);
     if (weights.outliers.starts)
-      add_outliers(weights, rows.x, num_rows, begin * panel_width,
+      add_outliers(weights, rows.x, rows.count, begin * panel_width,
                    smaller(end * panel_width, weights.out_features), out, out_stride);
   };
   parallel_for(ceil_div(weights.num_panels(), panels), multiply_chunk,
@@ -149,13 +162,14 @@ Kernel other_kernel(const QuantizedWeights& weights, [[maybe_unused]] int64_t ro
 
 void linear_quantized(const QuantizedWeights& weights, const float* x, int64_t num_rows, float* out,
                       int64_t out_stride) {
-  const int64_t passes = ceil_div(num_rows, max_rows_at_once);
+  const int64_t parts = weights.activations.parts();
+  const int64_t passes = ceil_div(num_rows * parts, max_rows_at_once);
   for (int64_t pass = 0; pass < passes; ++pass) {
     const int64_t row = pass * num_rows / passes;
     const int64_t rows = (pass + 1) * num_rows / passes - row;
     const float* inputs = x + row * weights.given_inputs();
     float* const results = out + row * out_stride;
-    if (const Kernel other = other_kernel(weights, rows)) {
+    if (const Kernel other = other_kernel(weights, rows * parts)) {
       other(weights, inputs, rows, results, out_stride);
     } else if (weights.is_rotated()) {
       multiply_rotated(weights, inputs, rows, results, out_stride);

@@ -50,7 +50,7 @@ class Activations {
  public:
   using Word = typename Format::Word;
 
-  // x (num_rows, in_features), one row at least.
+  // x (num_rows / format.parts, in_features), one row at least.
   Activations(const InputColumns& columns, const float* x, int64_t num_rows,
               const Format& format = {})
       : format_(format),
@@ -91,26 +91,27 @@ class Activations {
     const int64_t stride = rows * group_words, together = format_.groups_together;
     Word* const first = words_ + offset(block, tile);
     for (int64_t row = 0; row < rows; ++row) {
-      const float* values = x + (begin + row) * columns_.in_features;
+      const int64_t source = (begin + row) / format_.parts, part = (begin + row) % format_.parts;
+      const float* values = x + source * columns_.in_features;
       for (int64_t group = 0; group < groups_of(block); group += together) {
         const int64_t input = (block * block_groups<Format> + group) * group_inputs<Format>;
         const Lines<Word> lines{first + row * group_words + group * stride, stride,
                                 smaller(together, groups_of(block) - group)};
         const int64_t left = columns_.in_features - input;
-        columns_.order ? fill_ordered(values, input, left, lines)
-                       : format_.fill(values + input, left, lines);
+        columns_.order ? fill_ordered(values, input, left, lines, part)
+                       : format_.fill(values + input, left, lines, part);
       }
     }
     arrange_lines(format_, first, rows, groups_of(block));
   }
 
   // Lines of the `left` columns from `first` on, fewer than a format takes at most.
-  void fill_ordered(const float* values, int64_t first, int64_t left,
-                    const Lines<Word>& lines) const {
+  void fill_ordered(const float* values, int64_t first, int64_t left, const Lines<Word>& lines,
+                    int64_t part) const {
     alignas(64) float ordered[max_filled_inputs];
     const int64_t count = smaller(left, lines.count * group_inputs<Format>);
     for (int64_t i = 0; i < count; ++i) ordered[i] = values[columns_.order[first + i]];
-    format_.fill(ordered, count, lines);
+    format_.fill(ordered, count, lines, part);
   }
 
   Format format_;

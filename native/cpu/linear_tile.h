@@ -43,8 +43,9 @@ inline void multiply_add(Sums<rows>& sums, const float* a, F32 w0, F32 w1) {
 
 // Weights float or F16, activations float: a step is one input.
 //
-// A format's fill(x, n, lines) packs a row's next groups, of which n inputs are left in the row; it
-// takes them groups_together at a time.
+// A format's fill(x, n, lines, part) packs a row's next groups, of which n inputs are left in the
+// row; it takes them groups_together at a time. Each row is packed as `parts` rows, of which one
+// takes what those before it leave over.
 template <class T>
 struct FloatFormat {
   using Weight = T;
@@ -53,14 +54,14 @@ struct FloatFormat {
   static constexpr int64_t lines_worth_a_thread = 4096;  // to pack
   static constexpr int word_inputs = 1;
   static constexpr int step_words = 1;
-  static constexpr int64_t groups_together = 1;
+  static constexpr int64_t groups_together = 1, parts = 1;
 
   template <int rows>
   static inline void step(Sums<rows>& sums, const Word* a, const T* w) {
     multiply_add<rows>(sums, a, load(w), load(w + F32::lanes));
   }
 
-  static void fill(const float* x, int64_t n, const Lines<Word>& lines) {
+  static void fill(const float* x, int64_t n, const Lines<Word>& lines, int64_t) {
     for (int i = 0; i < group_words; i += F32::lanes)
       store(lines.first + i, n > i ? load_tail(x + i, n - i) : zero());
   }
@@ -74,7 +75,7 @@ struct PairFormat {
   static constexpr int64_t lines_worth_a_thread = 4096;  // to pack
   static constexpr int word_inputs = 1;
   static constexpr int step_words = 2;
-  static constexpr int64_t groups_together = 1;
+  static constexpr int64_t groups_together = 1, parts = 1;
 
   template <int rows>
   static inline void step(Sums<rows>& sums, const Word* a, const BF16* w) {
@@ -84,8 +85,8 @@ struct PairFormat {
     multiply_add<rows>(sums, a + 1, load_odd(w), load_odd(w + 2 * F32::lanes));
   }
 
-  static void fill(const float* x, int64_t n, const Lines<Word>& lines) {
-    FloatFormat<float>::fill(x, n, lines);
+  static void fill(const float* x, int64_t n, const Lines<Word>& lines, int64_t) {
+    FloatFormat<float>::fill(x, n, lines, 0);
   }
 };
 
@@ -97,9 +98,9 @@ struct BrainWords {
   static constexpr int64_t lines_worth_a_thread = 4096;  // to pack
   static constexpr int word_inputs = 2;
   static constexpr int step_words = 1;
-  static constexpr int64_t groups_together = 1;
+  static constexpr int64_t groups_together = 1, parts = 1;
 
-  static void fill(const float* x, int64_t n, const Lines<Word>& lines) {
+  static void fill(const float* x, int64_t n, const Lines<Word>& lines, int64_t) {
     auto* inputs = reinterpret_cast<BF16*>(lines.first);
     store(inputs, n > 0 ? load_tail(x, n) : zero());
     store(inputs + 16, n > 16 ? load_tail(x + 16, n - 16) : zero());

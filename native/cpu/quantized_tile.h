@@ -57,18 +57,21 @@ struct QuantizedFormat {
   bool rounded;  // inputs are codes already
   ActivationScheme scheme;
   int64_t groups_together;  // records that are joined
+  int64_t parts;            // rows that are packed of each
 
   QuantizedFormat(const QuantizedWeights& weights, int32_t zero)
       : zero(zero),
         halves(grouping_of(weights) == Grouping::halves),
         rounded(weights.activations.rounds_rows()),
         scheme(weights.activations),
-        groups_together(weights.activation_inputs() / QuantizedWeights::record_inputs) {}
+        groups_together(weights.activation_inputs() / QuantizedWeights::record_inputs),
+        parts(scheme.parts()) {}
 
   // Whether the halves of a record are rounded each by itself.
   bool scales_halves() const { return halves && scheme.codes == ActivationCodes::e2m1; }
 
-  void fill(const float* x, int64_t n, const Lines<Word>& lines) const {
+  // Codes of the inputs, or with part 1 of what those leave over.
+  void fill(const float* x, int64_t n, const Lines<Word>& lines, int64_t part) const {
     if (scheme.codes == ActivationCodes::e2m1) return fill_e2m1(x, n, *lines.first);
     alignas(64) float values[QuantizedWeights::max_activation_inputs];
     const F32 nothing = quire::QUIRE_ISA::zero(), infinity = set1(__builtin_inff());
@@ -81,7 +84,8 @@ struct QuantizedFormat {
       highest = max(abs(finite), highest);
       store(values + i, finite);
     }
-    const float most = max(highest);
+    float most = max(highest);
+    if (part) most = leave_rest(values, 32 * lines.count, most);
     const bool silent = most < 1e-30f;  // 127 / most would be infinite
     const F32 inverse = set1(rounded ? 1.0f : silent ? 0.0f : 127.0f / most);
     float scale = rounded ? 1.0f : silent ? 0.0f : most / 127.0f;
@@ -134,6 +138,21 @@ struct QuantizedFormat {
 
  private:
   static constexpr uint32_t all_lanes = (1u << F32::lanes) - 1;
+
+  // Take off what codes of the values stand for, the largest of which is `most`; return the largest
+  // of what is left.
+  static float leave_rest(float* values, int64_t count, float most) {
+    const bool silent = most < 1e-30f;
+    const F32 inverse = set1(silent ? 0.0f : 127.0f / most);
+    const F32 scale = set1(silent ? 0.0f : most / 127.0f);
+    F32 highest = quire::QUIRE_ISA::zero();
+    for (int64_t i = 0; i < count; i += F32::lanes) {
+      const F32 value = load(values + i), rest = value - round(value * inverse) * scale;
+      highest = max(abs(rest), highest);
+      store(values + i, rest);
+    }
+    return max(highest);
+  }
 
   // 32 codes. Their sum, a whole number, is added to sums[0]; those of halves to each.
   void add_codes(const float* values, F32 inverse, int8_t* codes, float* sums) const {

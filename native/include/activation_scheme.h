@@ -11,7 +11,8 @@ enum class ActivationCodes : int32_t {
   int8 = 1,      // bytes
   outliers = 2,  // bytes, and floats from a threshold on
   e4m3 = 3,
-  e2m1 = 4,  // with weights of E2M1: as bytes, twice the number
+  e2m1 = 4,   // with weights of E2M1: as bytes, twice the number
+  int16 = 5,  // the engine's bytes, and once more bytes of what these leave over
 };
 
 // Inputs are rounded row by row: factor * (code - zero).
@@ -27,6 +28,8 @@ struct ActivationScheme {
 
   // Whether rows are rounded before a product, which then takes codes.
   bool rounds_rows() const { return is_bytes() || codes == ActivationCodes::e4m3; }
+  // Products that the row of an input takes part in.
+  int64_t parts() const { return codes == ActivationCodes::int16 ? 2 : 1; }
   bool is_bytes() const {
     return codes == ActivationCodes::int8 || codes == ActivationCodes::outliers;
   }

@@ -43,7 +43,7 @@ TEXT = Path("eval") / "heldout.txt"
 @click.option("--max-tokens", type=COUNT, metavar="N", help="Of the text.")
 @click.option("--dtype", type=click.Choice(["auto", "float32", "float16", "bfloat16"]),
     default="auto", show_default=True, help="Of weights that are floats.")  # fmt: skip
-@click.option("--activations", type=click.Choice(["checkpoint", "int8", "fp32"]),
+@click.option("--activations", type=click.Choice(["checkpoint", "int8", "int16", "fp32"]),
     default="checkpoint", show_default=True, help="Of quantized linears.")  # fmt: skip
 @click.option("--threads", type=COUNT, metavar="N", help="[default: all cores]")
 @click.option("--json", "json_file", type=FILE, metavar="FILE",

@@ -76,8 +76,8 @@ class ModelOptions:
     quantization_overrides: str | None = option(
         None, "modules held otherwise: 'lm_head=none,*.down_proj=int8'"
     )
-    activations: Literal["checkpoint", "int8", "fp32"] = option(
-        "checkpoint", "of quantized linears: rounded as it says, else to 8 bits; or kept"
+    activations: Literal["checkpoint", "int8", "int16", "fp32"] = option(
+        "checkpoint", "of quantized linears: rounded as it says, else to 8 bits (16 if small)"
     )
     packed_weights_cache: str | None = option(
         None, "folder that keeps packed weights; later starts map them"

@@ -70,7 +70,7 @@ class EngineKeywords(TypedDict, total=False):
     )
     quantization_group_size: int | None
     quantization_overrides: str | None
-    activations: Literal["checkpoint", "int8", "fp32"]
+    activations: Literal["checkpoint", "int8", "int16", "fp32"]
     packed_weights_cache: str | PathLike[str] | None
     max_model_len: Count | None
     generation_config: str

@@ -13,6 +13,9 @@ E4M3 or E2M1 numbers, the factor one number for the row, or one for each group o
 ``e2m1``     E2M1 numbers of the factor ``E4M3(max|x| / 6 * scale) / scale`` of a group, by a stored
              scale (NVFP4); or of a power of two (MXFP4)
 
+``int16`` is no checkpoint's but the engine's own, where 8 bits lose too much: codes -127 .. 127 of
+the factor ``max|x| / 127`` of a group, and once more such codes of what these leave over.
+
 Codes are rounded to nearest even and kept within their range. Everything is float32.
 
 Source: compressed-tensors (``calculate_qparams``, ``fake_quantize``); LLM.int8() (Dettmers et al.
@@ -26,7 +29,7 @@ from dataclasses import dataclass
 import numpy as np
 
 #: What codes are; the numbers are ActivationCodes of native/include/activation_scheme.h.
-CODES = {"int8": 1, "outliers": 2, "e4m3": 3, "e2m1": 4}
+CODES = {"int8": 1, "outliers": 2, "e4m3": 3, "e2m1": 4, "int16": 5}
 #: Those that are integers.
 INTEGERS = ("int8", "outliers")
 #: Largest numbers of small floats, and the power of two below.
@@ -60,6 +63,8 @@ class ActivationScheme:
     has_power_factors: bool = False
 
     def __str__(self) -> str:
+        if self.codes == "int16":
+            return "inputs in int16"
         if self.codes == "outliers":
             kind = f", outliers from {self.threshold:g} on as they are"
             return f"inputs in int8 by row{kind if np.isfinite(self.threshold) else ''}"
@@ -68,6 +73,10 @@ class ActivationScheme:
             whose = "a stored scale"
         kind = f"inputs in {self.codes} by {whose}"
         return f"{kind} with zeros" if self.has_zeros else kind
+
+
+#: Of the engine's own groups, whatever their size.
+FINE = ActivationScheme("int16")
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from quire.core.errors import UnsupportedInputError
-from quire.kernels.activation_scheme import INTEGERS, MAX_INTEGER_INPUTS, ActivationScheme
+from quire.kernels.activation_scheme import FINE, INTEGERS, MAX_INTEGER_INPUTS, ActivationScheme
 from quire.kernels.nested_scales import HEADER_BYTES, NestedForm, NestedScales
 from quire.kernels.row_tables import Outliers, check_tables
 from quire.kernels.small_floats import E4M3, E8M0
@@ -263,7 +263,7 @@ class QuantizedTensor:
 
     def _check_activations(self) -> None:
         scheme = self.activations
-        if scheme is None:
+        if scheme is None or (scheme == FINE and not self.float_codes):
             return
         taken: tuple[str, ...] = (*INTEGERS, "e4m3")
         if self.float_codes or self.code_book is not None:

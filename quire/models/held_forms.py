@@ -8,7 +8,7 @@ from collections import Counter
 
 from quire.core.errors import ConfigError
 from quire.kernels.quantized_tensor import QuantizedForm
-from quire.quantization.plan import QuantizationPlan
+from quire.quantization.plan import SMALL_MODEL, QuantizationPlan
 
 log = logging.getLogger(__name__)
 
@@ -45,6 +45,12 @@ class HeldForms:
                     "--quantization, or leave it out."
                 )
             return
+        if self._plan.fine_activations == "small model":
+            log.info(
+                "activations = int16, not int8: rounding to 8 bits changes answers of models with "
+                "fewer than %d million parameters; --activations int8 is faster",
+                SMALL_MODEL // 10**6,
+            )
         kept = ", ".join(sorted({re.sub(r"\.\d+\.", ".*.", name) for name in self._kept}))
         log.info(
             "%d matrices are quantized; kept in higher precision: %s",

@@ -10,7 +10,7 @@ from quire.kernels.quantized_tensor import QuantizedForm
 
 #: Names of matrices that are one linear, how each is rounded at load (None: not at all), and
 #: whether activations are not.
-LinearKey = tuple[tuple[str, ...], tuple[QuantizedForm | None, ...], bool]
+LinearKey = tuple[tuple[str, ...], tuple[QuantizedForm | None, ...], tuple[bool, str]]
 #: Cosines and sines.
 RopeTables = tuple[Array, Array]
 

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
-from quire.kernels.activation_scheme import ActivationScheme
+from dataclasses import replace
+
+from quire.kernels.activation_scheme import FINE, ActivationScheme
+from quire.kernels.backend import Weight
+from quire.kernels.block_matrix import BlockMatrix
+from quire.kernels.quantized_tensor import QuantizedTensor
 from quire.models.config_fields import ConfigFields
 from quire.quantization.formats.compressed_tensors import (
     MX_GROUP,
@@ -130,3 +135,18 @@ def with_outliers(fields: ConfigFields, weights: WeightFormat) -> WeightFormat:
     elif fields.has("llm_int8_threshold"):
         threshold = fields.number("llm_int8_threshold")
     return RoundedInputs(weights, ActivationScheme("outliers", threshold=threshold))
+
+
+def with_fine_inputs(weight: Weight) -> Weight:
+    """Return a matrix whose inputs are rounded to 16 bits, if it left that to the engine.
+
+    Products with E4M3 codes have no integers, and tables of rows are rounded to 8 bits themselves.
+    """
+    if not isinstance(weight, QuantizedTensor | BlockMatrix):
+        return weight
+    form = weight.form
+    if form.activations is not None or form.float_codes or form.table_type:
+        return weight
+    if isinstance(weight, BlockMatrix):
+        return replace(weight, form=replace(form, activations=FINE))
+    return replace(weight, activations=FINE)

@@ -33,6 +33,7 @@ from quire.models.embedded_rows import EmbeddedRows
 from quire.models.expert_maker import ExpertMaker
 from quire.models.held_forms import HeldForms
 from quire.models.held_weights import HeldWeights, LinearKey, RopeTables
+from quire.models.input_rounding import with_fine_inputs
 from quire.models.opened_checkpoint import OpenedCheckpoint
 from quire.models.packed_weights_cache import PackedWeightsCache
 from quire.models.shards.engine_model import EngineShard
@@ -209,7 +210,7 @@ class ModelBuilder:
 
     def _key(self, weights: LinearWeights, scheme: Scheme | None) -> LinearKey:
         forms = self._plan.forms(weights.modules, weights.columns, scheme)
-        return weights.modules, forms, self._exact
+        return weights.modules, forms, (self._plan.exact_activations, self._plan.fine_activations)
 
     def _made(
         self, nbytes: int, packed: Iterable[tuple[LinearWeights, Sequence[PackedWeights]]]
@@ -251,6 +252,8 @@ class ModelBuilder:
             made = quantize(matrix, scheme, self.backend.threads)
         if isinstance(matrix, QuantizedTensor) and self._plan.own_activations:
             made = replace(matrix, activations=None)
+        if self._plan.fine_activations:
+            made = with_fine_inputs(made)
         self.forms.count(made.name, None if isinstance(made, HostTensor) else made.form)
         return made
 

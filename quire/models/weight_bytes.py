@@ -128,7 +128,10 @@ def _shared(
 ) -> set[Modules]:
     """Return the linears that are taken from those in memory: the embedding, and equal ones."""
     shared = set() if weights.config.tie_word_embeddings else {weights.embedding().modules}
-    if plan.exact_activations != target_plan.exact_activations:
+    if (plan.exact_activations, plan.fine_activations) != (
+        target_plan.exact_activations,
+        target_plan.fine_activations,
+    ):
         return shared
     own, others = _schemes(weights, plan), _schemes(weights, target_plan)
     layers = weights.layers

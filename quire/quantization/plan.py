@@ -6,11 +6,18 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from typing import Literal
 
 from quire.core.config import KEEP, ModelOptions
 from quire.core.errors import ConfigError
+from quire.core.model_config import ModelConfig
 from quire.kernels.quantized_tensor import QuantizedForm
 from quire.quantization.round_to_nearest import Scheme, create_scheme
+
+#: Models of fewer parameters have inputs of 16 bits unless told otherwise. Their two best tokens
+#: are often so close that rounding to 8 bits changes which one wins: smollm2, of 135 million, then
+#: answers the first question that people ask it with French that never ends.
+SMALL_MODEL = 250_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +31,8 @@ class QuantizationPlan:
         overrides: Patterns of modules' names with their own scheme, or None to keep the weights;
             the first that fits counts.
         own_activations: Round activations in the engine's groups, whatever a checkpoint says.
+        fine_activations: Round them to 16 bits, not 8, where no checkpoint says how: because the
+            settings say so, or because the model is small.
     """
 
     layers: Scheme | None = None
@@ -31,6 +40,7 @@ class QuantizationPlan:
     exact_activations: bool = False
     overrides: tuple[tuple[str, Scheme | None], ...] = ()
     own_activations: bool = False
+    fine_activations: Literal["", "asked", "small model"] = ""
 
     def scheme_of(self, module: str, default: Scheme | None) -> Scheme | None:
         """Return how the matrix of a module is rounded; ``default`` where no override fits."""
@@ -67,18 +77,23 @@ class QuantizationPlan:
     @property
     def held(self) -> str:
         """What decides how weights are held."""
-        return f"{self.layers} {self.tables} {self.overrides} {self.own_activations}"
+        inputs = f"{self.own_activations} {self.fine_activations}"
+        return f"{self.layers} {self.tables} {self.overrides} {inputs}"
 
 
-def create_plan(options: ModelOptions) -> QuantizationPlan:
-    """Return the plan of an engine's settings."""
+def create_plan(options: ModelOptions, model: ModelConfig | None = None) -> QuantizationPlan:
+    """Return the plan of an engine's settings, for a model of that shape."""
     exact, size = options.activations == "fp32", options.quantization_group_size
+    fine: Literal["", "asked", "small model"] = "asked" if options.activations == "int16" else ""
+    if options.activations == "checkpoint" and model is not None and not model.is_encoder:
+        fine = "small model" if model.num_parameters < SMALL_MODEL else ""
     overrides = tuple(
         (pattern, None if name == KEEP else create_scheme(name, size))
         for pattern, name in options.overrides()
     )
     if options.quantization is None:
-        own = options.activations == "int8"
-        return QuantizationPlan(None, None, exact, overrides, own)
+        own = options.activations in ("int8", "int16")
+        return QuantizationPlan(None, None, exact, overrides, own, fine)
     layers = create_scheme(options.quantization, size)
-    return QuantizationPlan(layers, create_scheme("int8", size), exact, overrides)
+    tables = create_scheme("int8", size)
+    return QuantizationPlan(layers, tables, exact, overrides, fine_activations=fine)

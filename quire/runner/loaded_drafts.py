@@ -258,7 +258,7 @@ def _find(
         max_model_len=None,
     )
     path, config = folder, target
-    target_plan: QuantizationPlan | None = create_plan(resolved.config.model)
+    target_plan: QuantizationPlan | None = create_plan(resolved.config.model, target)
     if method.method != "self":
         assert method.model is not None, method
         target_plan = None

@@ -95,7 +95,7 @@ def _expected(
         folder,
         config,
         resolved.dtype,
-        create_plan(resolved.config.model),
+        create_plan(resolved.config.model, config),
         resolved.max_model_len,
         part=share,
         layers=layers,
@@ -135,7 +135,7 @@ def load(
     decoder = load_opened(
         opened if part is None else part.open(opened, backend),
         backend,
-        create_plan(options),
+        create_plan(options, opened.config),
         options.packed_weights_cache,
         on_progress,
         meanwhile,

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from quire.core.errors import UnsupportedInputError
+from quire.kernels.activation_scheme import FINE
 from quire.kernels.cpu.linear import CpuLinear
 from quire.kernels.cpu.native import native
 from quire.kernels.host_tensor import HostTensor
@@ -21,7 +22,9 @@ from tests.kernels.quantized_cases import (
     FORMATS,
     INTEGER_KINDS,
     OTHER_KINDS,
+    activation_inputs,
     other_quantized,
+    quantize_activations,
     random_quantized,
     simulate,
     simulate_float_codes,
@@ -82,6 +85,38 @@ def test_other_kinds_equal_their_simulation(isa: str, kind: str, inputs: int, ou
     x = normal(14, inputs)
     np.testing.assert_array_equal(layer(x), simulate(weight, x, fused=isa != "scalar"))
     assert layer.nbytes == weight.form.matrix_bytes(outputs, inputs)
+
+
+def left_over(weight: QuantizedTensor, x: np.ndarray) -> np.ndarray:
+    """Return what x is without what its codes stand for, in the order of inputs."""
+    order = np.arange(x.shape[1]) if weight.input_order is None else weight.input_order
+    ordered, size = x[:, order], activation_inputs(weight)
+    codes, scales = quantize_activations(ordered, size)
+    values = codes.astype(np.float32) * np.repeat(scales, size, axis=1)
+    rest = np.empty_like(x)
+    rest[:, order] = ordered - values[:, : x.shape[1]]
+    return rest
+
+
+@pytest.mark.parametrize("kind", [*FORMATS, *INTEGER_KINDS], ids=str)
+@pytest.mark.parametrize(("inputs", "outputs"), [(7, 1), (530, 70)])
+def test_inputs_of_16_bits_are_two_of_8_bits(
+    isa: str, kind: tuple[int, int, bool, bool] | str, inputs: int, outputs: int
+) -> None:
+    """Small models lost answers to 8 bits, and kept them in float32 at twice the time."""
+    make = other_quantized if isinstance(kind, str) else random_quantized
+    arguments = (kind, outputs, inputs) if isinstance(kind, str) else (outputs, inputs, *kind)
+    weight = make(*arguments)
+    layer = CpuLinear([replace(weight, activations=FINE)], [], "float32")
+    x = normal(140, inputs) * np.resize(np.float32([10.0**e for e in range(-7, 7)]), (140, 1))
+    x[3] = 0
+    got, fused = layer(x), isa != "scalar"
+    want = simulate(weight, x, fused) + simulate(weight, left_over(weight, x), fused)
+    np.testing.assert_array_equal(got, want)
+    np.testing.assert_array_equal(layer(x[5:6]), got[5:6], "a row's bits are its own")
+    exact = x.astype(np.float64) @ weight.float32().astype(np.float64).T
+    rough = np.abs(CpuLinear([weight], [], "float32")(x) - exact)
+    assert np.linalg.norm(got - exact) <= np.linalg.norm(rough) / 50
 
 
 def float_codes(rows: int, columns: int, group_size: int, over_rows: bool) -> QuantizedTensor:

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 
 import pytest
 
 from quire.core.config import EngineConfig, ModelOptions
 from quire.core.errors import ConfigError
 from quire.kernels.registry import create_backend
+from quire.models.config_reader import read_model_config
+from quire.models.hub import resolve_model
 from quire.models.loader import load_model
-from quire.quantization.plan import create_plan
+from quire.quantization.plan import SMALL_MODEL, create_plan
 from quire.quantization.round_to_nearest import create_scheme
 from tools.random_checkpoint import PRESETS, random_checkpoint
 
@@ -35,6 +38,31 @@ def test_what_is_no_list_of_pairs_is_refused(text):
 
 def test_a_group_size_may_be_for_overrides_alone():
     EngineConfig.from_keywords(quantization_overrides="*=int4", quantization_group_size=64)
+
+
+def test_small_models_have_inputs_of_16_bits():
+    config = read_model_config(resolve_model("quire-tiny"))
+    large = replace(config, num_layers=1000)
+    assert large.num_parameters > SMALL_MODEL > config.num_parameters
+    assert create_plan(ModelOptions(), config).fine_activations == "small model"
+    assert not create_plan(ModelOptions(), large).fine_activations
+    assert not create_plan(ModelOptions(activations="int8"), config).fine_activations
+    assert not create_plan(ModelOptions(activations="fp32"), config).fine_activations
+    asked = create_plan(ModelOptions(activations="int16"), large)
+    assert asked.fine_activations == "asked" and asked.own_activations
+    encoder = replace(config, is_encoder=True)
+    assert not create_plan(ModelOptions(), encoder).fine_activations
+
+
+@pytest.mark.parametrize(("quantization", "told"), [("int8", True), (None, False)])
+def test_a_small_model_says_how_its_inputs_are_rounded(quantization, told, caplog):
+    path, options = resolve_model("quire-tiny"), ModelOptions(quantization=quantization)
+    with caplog.at_level(logging.INFO):
+        made = create_plan(options, read_model_config(path))
+        load_model(path, create_backend("cpu", threads=1), plan=made)
+    lines = [line for line in caplog.messages if line.startswith("activations = int16, not int8:")]
+    assert len(lines) == told
+    assert any("inputs in int16" in line for line in caplog.messages) == told
 
 
 @pytest.fixture

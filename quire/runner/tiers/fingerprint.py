@@ -12,7 +12,7 @@ from quire.kernels.backend import KVCache
 from quire.models.packed_weights_cache import checkpoint_digest, samples, weight_files
 
 #: Changes when the same model would compute or store other bytes.
-VERSION = 1
+VERSION = 2
 READ_BYTES = 1 << 22
 
 
