@@ -69,12 +69,12 @@ def _read_quoted(line: str) -> str:
 
 def _show_answer(session: ChatSession) -> str:
     """Write the answer as it grows; return the line about its speed."""
+    from quire.cli.answer_view import show_answer
+    from quire.cli.silent_input import silent_input
     from quire.llm.interrupts import collect_interrupts
 
-    with collect_interrupts() as interrupted:
-        for delta in session.answer(stopped=lambda: bool(interrupted)):
-            sys.stdout.write(delta)
-            sys.stdout.flush()
-    sys.stdout.write("\n")
-    sys.stdout.flush()
+    with collect_interrupts() as interrupted, silent_input() as forget_keys:
+        show_answer(session.answer(stopped=lambda: bool(interrupted)))
+        if interrupted:
+            forget_keys()  # else lines that were typed ahead would ask for more
     return f"[{session.last_summary}{', stopped' if interrupted else ''}]"

@@ -12,10 +12,14 @@ from quire.core.sampling_params import SamplingParams
 
 Message = dict[str, Any]
 
+#: Of an answer, unless a flag, /set or the model says otherwise: small models may never end.
+MAX_TOKENS = 1024
+
 HELP = """\
 /system TEXT      set the system prompt; without TEXT, remove it
 /clear            forget the conversation, keep the system prompt
 /retry            answer the last question again
+/continue         go on with an answer that was cut
 /save FILE        write the conversation as JSON
 /load FILE        go on with a saved conversation
 /set NAME VALUE   change a sampling setting: /set temperature 0.7; without NAME, list them
@@ -30,14 +34,24 @@ class ChatModel(Protocol):
 
     Attributes:
         defaults: Its own sampling settings, as keywords.
+        num_tokens: Of the last answer.
+        was_cut: It ended at the limit of tokens or of the context.
     """
 
     defaults: dict[str, Any]
+
+    @property
+    def num_tokens(self) -> int: ...
+
+    @property
+    def was_cut(self) -> bool: ...
 
     def answer(
         self, messages: list[Message], sampling: dict[str, Any], stopped: Callable[[], bool]
     ) -> Iterator[str]:
         """Yield the next answer in pieces, at least one; ends early when ``stopped()``.
+
+        Where the last message is an answer, that one is continued.
 
         Raises:
             QuireError: The conversation is refused.
@@ -77,16 +91,25 @@ class ChatSession:
         self, model: ChatModel, *, system: str | None = None, sampling: dict[str, Any]
     ) -> None:
         self._model = model
-        self._sampling = {"max_tokens": None, **model.defaults, **sampling}
+        own = {name: value for name, value in model.defaults.items() if value is not None}
+        self._sampling = {"max_tokens": MAX_TOKENS, **own, **sampling}
         SamplingParams(**self._sampling)
         self.messages: list[Message] = []
+        self._continues = False
         self.last_summary = ""
         if system is not None:
             self._set_system(system)
 
     @property
     def wants_answer(self) -> bool:
-        return bool(self.messages) and self.messages[-1]["role"] == "user"
+        asked = bool(self.messages) and self.messages[-1]["role"] == "user"
+        return asked or self._continues
+
+    @property
+    def limit_reached(self) -> int | None:
+        """The ``max_tokens`` that cut the last answer; None where it ended otherwise."""
+        limit: int | None = self._sampling["max_tokens"]
+        return limit if self._model.was_cut and limit == self._model.num_tokens else None
 
     def ask(self, text: str) -> None:
         """Add the user's next message."""
@@ -104,11 +127,16 @@ class ChatSession:
                 pieces.append(piece)
                 yield piece
         finally:
-            if not pieces:
-                self.messages.pop()
-            else:
+            continues, self._continues = self._continues, False
+            if pieces and continues:
+                last = self.messages[-1]
+                self.messages[-1] = {**last, "content": last["content"] + "".join(pieces)}
+            elif pieces:
                 self.messages.append({"role": "assistant", "content": "".join(pieces)})
-                self.last_summary = self._model.summary()
+            elif not continues:
+                self.messages.pop()
+            if pieces:
+                self.last_summary = self._summary()
 
     def run_command(self, line: str) -> str | None:
         """Run a slash command; return what to tell the user, or None to leave.
@@ -123,6 +151,7 @@ class ChatSession:
             "/system": self._set_system,
             "/clear": self._clear,
             "/retry": self._retry,
+            "/continue": self._continue,
             "/save": self._save,
             "/load": self._load,
             "/set": self._set,
@@ -150,6 +179,16 @@ class ChatSession:
             raise RequestError("[chat] /retry needs a question before it; got none.")
         del self.messages[asked[-1] + 1 :]
         return ""
+
+    def _continue(self, rest: str) -> str:
+        if not self.messages or self.messages[-1]["role"] != "assistant":
+            raise RequestError("[chat] /continue needs an answer before it; got none.")
+        self._continues = True
+        return ""
+
+    def _summary(self) -> str:
+        told, limit = self._model.summary(), self.limit_reached
+        return told if limit is None else f"{told} of {limit:,}; /continue goes on"
 
     def _save(self, name: str) -> str:
         saved = {"messages": self.messages, "sampling": self._sampling}

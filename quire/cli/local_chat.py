@@ -36,7 +36,9 @@ class LocalChat:
         stopped: Callable[[], bool],
     ) -> Iterator[str]:
         shown = 0
-        prompt = chat_prompt(messages, self._engine.tokenizer)
+        continues = messages[-1]["role"] == "assistant"
+        options = {"add_generation_prompt": not continues, "continue_final_message": continues}
+        prompt = chat_prompt(messages, self._engine.tokenizer, **options)
         steps = follow(self._engine, [prompt], SamplingParams(**sampling), fit_output=True)
         for (self._answer,) in steps:
             yield self._answer.text[shown:]
@@ -44,6 +46,15 @@ class LocalChat:
             if stopped():
                 steps.close()
                 break
+
+    @property
+    def num_tokens(self) -> int:
+        return self._answer.num_tokens
+
+    @property
+    def was_cut(self) -> bool:
+        output = self._answer.output
+        return output is not None and output.outputs[0].finish_reason == "length"
 
     def describe(self) -> str:
         model = self._engine.config.model.model

@@ -22,7 +22,9 @@ class RemoteChat:
         self._base_url = base_url
         self._model = model
         self._summary = "no tokens"
-        self.defaults: dict[str, Any] = {}
+        self.num_tokens = 0
+        self.was_cut = False
+        self.defaults: dict[str, Any] = self._own_limit()
 
     def answer(
         self,
@@ -32,11 +34,16 @@ class RemoteChat:
     ) -> Iterator[str]:
         body = {name: value for name, value in sampling.items() if value is not None}
         body |= {"model": self._model, "messages": messages, "stream": True}
+        body["stream_options"] = {"include_usage": True}
+        if messages[-1]["role"] == "assistant":
+            body |= {"add_generation_prompt": False, "continue_final_message": True}
         started, first, num_pieces, reason = time.perf_counter(), None, 0, None
+        usage = None
         connection, prefix = connect(self._base_url)
         with closing(connection):  # leaving early ends the request
             response = request(connection, "POST", f"{prefix}/v1/chat/completions", body)
             for event in events(response):
+                usage = event.usage or usage
                 for choice in event.choices:
                     reason = choice.finish_reason or reason
                     text = "" if choice.delta is None else choice.delta.content or ""
@@ -47,12 +54,24 @@ class RemoteChat:
                 if stopped():
                     break
         last = time.perf_counter()
+        # Without a figure of the server's, as of a stopped answer, a piece is about a token.
+        self.num_tokens = num_pieces if usage is None else usage.completion_tokens
+        self.was_cut = reason == "length"
         if first is not None:
-            self._summary = f"{num_pieces} pieces, first after {first - started:.2f} s"
-            if num_pieces > 1 and last > first:
-                self._summary += f", {(num_pieces - 1) / (last - first):.1f} a second"
-            if reason == "length":
+            self._summary = f"{self.num_tokens} tokens, first after {first - started:.2f} s"
+            if self.num_tokens > 1 and last > first:
+                self._summary += f", {(self.num_tokens - 1) / (last - first):.1f} tok/s"
+            if self.was_cut:
                 self._summary += ", cut at the token limit"
+
+    def _own_limit(self) -> dict[str, Any]:
+        """Return the ``max_tokens`` of a preset, which the server would take where none is sent."""
+        connection, prefix = connect(self._base_url)
+        with closing(connection):
+            shown = request(connection, "POST", f"{prefix}/api/show", {"model": self._model})
+            parameters = read_answer(shown).get("parameters") or ""
+        lines = dict(line.split(maxsplit=1) for line in parameters.splitlines())
+        return {"max_tokens": int(lines["num_predict"])} if "num_predict" in lines else {}
 
     def summary(self) -> str:
         return self._summary

@@ -87,14 +87,20 @@ def run(
 
         converse(session, model)
         return
+    from quire.cli.answer_view import show_answer
+    from quire.cli.silent_input import silent_input
+
     session.ask(prompt)
-    for piece in session.answer(stopped=lambda: False):
-        sys.stdout.write(piece)
-        sys.stdout.flush()
-    sys.stdout.write("\n")
+    with silent_input():
+        show_answer(session.answer(stopped=lambda: False))
     if verbose:
-        sys.stdout.flush()
         click.echo(f"[{session.last_summary}]", err=True)
+    elif session.limit_reached is not None:
+        click.echo(
+            f"quire: the answer was cut at {session.limit_reached:,} tokens. Give --max-tokens for "
+            "more.",
+            err=True,
+        )
 
 
 def _seconds(keep_alive: str) -> float | None:

@@ -76,6 +76,20 @@ def test_an_answer_ends_where_the_context_ends(quire, model):
     assert ", cut at the token limit]" in result.stderr, result.stderr
 
 
+def test_an_answer_that_was_cut_is_continued(quire, tmp_path):
+    """An answer without a limit ran on to the end of the context: 3,436 tokens until Ctrl-C."""
+    saved = tmp_path / "saved.json"
+    script = ["/continue", "/show", "/set max_tokens 3", "What is the capital of France?"]
+    script += ["/set max_tokens 20", "/continue", f"/save {saved}"]
+    args = ("--temperature", "0", "--generation-config", "none")
+    result = quire("chat", "quire-tiny", *args, stdin="\n".join(script) + "\n")
+    assert '"max_tokens": 1024' in result.stderr
+    assert "[chat] /continue needs an answer before it; got none." in result.stderr
+    assert ", cut at the token limit of 3; /continue goes on]" in result.stderr
+    messages = json.loads(saved.read_text())["messages"]
+    assert messages[1:] == [{"role": "assistant", "content": "The capital of France is Paris."}]
+
+
 def test_question_that_does_not_fit_is_taken_back(quire, model, tmp_path):
     saved = tmp_path / "saved.json"
     script = f"{'word ' * 100}\nhi\n/save {saved}\n"

@@ -63,7 +63,9 @@ def test_a_server_is_started_used_again_and_emptied(url):
     assert f"starting a server at {url}" in first.stderr
     piped = quire("run", "quire-tiny", "--verbose", *base, input=f"{QUESTION}\n")
     assert piped.stdout == first.stdout
-    assert "starting" not in piped.stderr and "pieces, first after" in piped.stderr
+    assert "starting" not in piped.stderr and "tokens, first after" in piped.stderr
+    short = quire("run", "quire-tiny", QUESTION, "--max-tokens", "3", *base)
+    assert "the answer was cut at 3 tokens. Give --max-tokens for more." in short.stderr
     lines = ['"""What is', 'the capital of France?"""', "/system Be brief.", "/show", "/stats"]
     lines += ["/nothing", "/bye"]
     talk = converse(["run", "quire-tiny", *base, "--keep-alive", "17m"], lines)
