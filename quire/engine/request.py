@@ -98,7 +98,8 @@ class Request:
     @property
     def decodes(self) -> bool:
         """Whether the next step draws a token, or comes to those that needed no drawing."""
-        return self.decodes_after(self.num_computed_tokens)
+        num_computed = self.num_computed_tokens  # asked often, hence not decodes_after()
+        return num_computed >= self.num_prompt_tokens or len(self.token_ids) - num_computed == 1
 
     def decodes_after(self, num_computed: int) -> bool:
         """Return :attr:`decodes` of a step that begins after that many computed tokens."""

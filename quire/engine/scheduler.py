@@ -240,6 +240,7 @@ class Scheduler:
         running = self.running
         num_decodes_after = self.turns.num_decodes(self.running)
         budget = self.prefill.budget(num_decodes_after)
+        left = self.options.max_num_batched_tokens
         position = 0
         while position < len(running) and budget > 0:
             request = running[position]
@@ -258,7 +259,7 @@ class Scheduler:
                     hits = self.kv.get_computed_blocks(request)
                 num_missing = self._num_missing(request, hits)
                 num_new_tokens = self.prefill.chunk(num_missing, room, room if may_cut else 0)
-                most = self._room(plan) - num_decodes_after
+                most = left - num_decodes_after
                 start = request.num_computed_tokens + len(hits) * self.kv.block_size
                 num_whole = whole_pictures(request, start, num_new_tokens, most)
                 # A whole picture may be more than a step has for prompts; decodes run all the same.
@@ -270,7 +271,8 @@ class Scheduler:
                     break
                 self._apply_hits(request, hits)
                 self._plan_request(plan, request, num_new_tokens, allocation)
-                budget = min(budget - num_new_tokens, self._room(plan))
+                left -= num_new_tokens
+                budget = min(budget - num_new_tokens, left)
             position += 1
         return budget
 
@@ -300,10 +302,6 @@ class Scheduler:
         own = self.admission.own_growth(request, hits)
         return (request, hits, own) if self.admission.admits(outlook, own) else None
 
-    def _room(self, plan: SchedulerOutput) -> int:
-        """Return the tokens that are left of a step at most."""
-        return self.options.max_num_batched_tokens - plan.num_scheduled_tokens
-
     def _num_missing(self, request: Request, hits: Sequence[int] | None = None) -> int:
         """Return how many tokens of a request are neither computed nor found in the cache."""
         if hits is None:
@@ -317,6 +315,7 @@ class Scheduler:
         """Start waiting requests, in order, while slots, blocks and room for tokens last."""
         if self.running and self.options.batching_type == "static":
             return
+        left = self.options.max_num_batched_tokens - plan.num_scheduled_tokens
         while room > 0 and (found := self._next_request(outlook)) is not None:
             request, hits, own = found
             num_missing = self._num_missing(request, hits)
@@ -328,7 +327,7 @@ class Scheduler:
             longest = min(room, division.whole)
             num_new_tokens = self.prefill.chunk(num_missing, longest, division.first_part)
             start = request.num_computed_tokens + len(hits) * self.kv.block_size
-            num_new_tokens = whole_pictures(request, start, num_new_tokens, self._room(plan))
+            num_new_tokens = whole_pictures(request, start, num_new_tokens, left)
             if num_new_tokens == 0:
                 break
             # Room for the whole prompt, or its next chunks would only preempt one another.
@@ -342,6 +341,7 @@ class Scheduler:
             self._start(plan, request, hits)
             self._plan_request(plan, request, num_new_tokens, Allocation([], allocation.copy))
             room -= num_new_tokens
+            left -= num_new_tokens
 
     def _allocate_or_preempt(
         self, request: Request, num_new_tokens: int, hits: Sequence[int]
