@@ -64,6 +64,7 @@ class DrawingExecutor:
 
     kv_cache_spec = SPEC
     adapters = pictures = tiers = outgoing = failure = None
+    depth = 1
 
     def check(self) -> None:
         pass
