@@ -11,6 +11,7 @@ void bind_linear(nanobind::module_& m);
 void bind_low_rank(nanobind::module_& m);
 void bind_ngram(nanobind::module_& m);
 void bind_ops(nanobind::module_& m);
+void bind_patterns(nanobind::module_& m);
 void bind_probe(nanobind::module_& m);
 void bind_quantized(nanobind::module_& m);
 void bind_quantizing(nanobind::module_& m);
@@ -30,6 +31,7 @@ NB_MODULE(_native, m) {
   quire::bind_low_rank(m);
   quire::bind_ngram(m);
   quire::bind_ops(m);
+  quire::bind_patterns(m);
   quire::bind_probe(m);
   quire::bind_quantized(m);
   quire::bind_quantizing(m);

@@ -15,7 +15,7 @@ import numpy.typing as npt
 from quire.core.errors import GRAMMAR_LIMIT
 from quire.core.structured_outputs import TokenMatcher
 from quire.kernels.token_table import IntArray
-from quire.runner.token_rules import TokenRules
+from quire.runner.token_rules import NO_IDS, TokenRules
 
 #: Most that follow one drawn token; the step after it goes on, so this changes no output.
 MAX_FORCED_TOKENS = 32
@@ -125,7 +125,8 @@ def only_token(mask: bytes) -> int | None:
 
 def permitted(rules: TokenRules, output_ids: IntArray, token: int) -> bool:
     """Return whether everything but the grammar allows ``token`` after ``output_ids``."""
-    ids, values = rules.bias(output_ids)
+    forbidden = NO_IDS if rules.bad_words is None else rules.bad_words.forbidden(output_ids)
+    ids, values = rules.bias(len(output_ids), forbidden)
     biases: npt.NDArray[np.float32] = values[ids == token]
     if np.isneginf(biases).any():
         return False

@@ -436,10 +436,10 @@ class ModelRunner:
                 last_rows[request_id] = first - 1
         for fork in plan.forks:
             row = self._input.fork(fork.parent_id, fork.child_id)
-            self._sampling.set(row, fork.params, fork.seed)
+            parent = self._table.rows[fork.parent_id]
+            self._sampling.set(row, fork.params, fork.seed, parent)
             self._params[fork.child_id] = fork.params
             if self._speculation is not None:
-                parent = self._table.rows[fork.parent_id]
                 self._speculation.fork(parent, row, fork.params)
             draws.append(Draw(fork.child_id, row, last_rows[fork.parent_id], fork.params))
         return draws

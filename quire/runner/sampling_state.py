@@ -20,12 +20,12 @@ from quire.core.structured_outputs import GrammarSource, TokenMatcher
 from quire.kernels.backend import Backend
 from quire.kernels.sampling_batch import SamplingBatch
 from quire.kernels.token_table import IntArray, TokenTable
+from quire.runner.bad_words import BadWords
 from quire.runner.grammar_lookahead import GrammarLookahead
 from quire.runner.jump_forward import GrammarAdvance
 from quire.runner.mask_threads import SLOW_SECONDS, MaskJob, MaskThreads, wait
-from quire.runner.token_rules import FloatArray, TokenRules
+from quire.runner.token_rules import NO_IDS, FloatArray, TokenRules
 
-_NO_IDS: IntArray = np.empty(0, np.int32)
 _NO_VALUES: FloatArray = np.empty(0, np.float32)
 _NO_MASKS: npt.NDArray[np.uint32] = np.empty((0, 0), np.uint32)
 _FLOATS = (
@@ -70,11 +70,16 @@ class SamplingState:
         self._late: dict[int, IntArray] = {}  # outputs to be followed once lookaheads are done
         self._threads = MaskThreads()
 
-    def set(self, row: int, params: SamplingParams, seed: int) -> None:
+    def set(self, row: int, params: SamplingParams, seed: int, parent: int | None = None) -> None:
         """Remember the settings of ``row``, whoever had it before.
 
         When the row has output already, its grammar begins to follow that in another thread, and it
         is among :meth:`unready_rows` until that is done.
+
+        Args:
+            row: Of the table.
+            params, seed: Of its request.
+            parent: The row that it splits off from, with the same settings.
         """
         if row >= len(self._seed):
             self._grow()
@@ -85,7 +90,10 @@ class SamplingState:
         if params.structured_outputs is not None:
             assert self._grammars is not None, "structured outputs without a source of grammars"
             matcher = self._grammars.create_matcher(params.structured_outputs)
-        rules = TokenRules.from_params(params, self._eos_token_ids, matcher)
+        if parent is None:
+            rules = TokenRules.from_params(params, self._eos_token_ids, matcher)
+        else:
+            rules = self._rules[parent].for_row(matcher) if parent in self._rules else None
         self._rules.pop(row, None)
         self._jumping.discard(row)
         self._forget_jobs(row)
@@ -99,11 +107,13 @@ class SamplingState:
                     self._advances[row] = self._follow(row, self._output_ids(row), jumps=False)
 
     def restart(self, row: int) -> None:
-        """Forget how far the grammar of ``row`` has got, because its step failed.
+        """Forget how far grammar and bad words of ``row`` have got, because its step failed.
 
-        The step is computed again at once, so it follows the row's output when the token is drawn.
+        The step is computed again at once, so they follow the row's output when the token is drawn.
         """
         rules = self._rules.get(row)
+        if rules is not None and rules.bad_words is not None:
+            rules.bad_words = rules.bad_words.for_row()
         if rules is not None and rules.matcher is not None:
             self.unready_rows()  # those that are done tell whether they were slow
             self._forget_jobs(row)
@@ -286,17 +296,18 @@ class SamplingState:
     ) -> dict[str, npt.NDArray[Any]]:
         """Return what the rules of ``rows`` say, with the masks of some places of ``rows``."""
         table, count = self._table, len(rows)
-        history, bias_ids, allowed = [_NO_IDS], [_NO_IDS], [_NO_IDS]
+        history, bias_ids, allowed = [NO_IDS], [NO_IDS], [NO_IDS]
         bias_values = [_NO_VALUES]
         ruled = [(i, row) for i, row in enumerate(rows.tolist()) if row in self._rules]
         sizes = np.zeros((3, count + 1), np.int64)
         mask_rows = np.full(count, -1, np.int32)
         mask_rows[list(masks)] = np.arange(len(masks))
         words = [np.frombuffer(mask, np.uint32) for mask in masks.values()]
+        forbidden = self._forbidden(ruled, rows, lengths)
         for i, row in ruled:
             rules, tokens = self._rules[row], table.token_ids[row, : lengths[i]]
-            output_ids = tokens[table.num_prompt_tokens[row] :]
-            ids, values = rules.bias(output_ids)
+            num_output = len(tokens) - int(table.num_prompt_tokens[row])
+            ids, values = rules.bias(num_output, forbidden.get(i, NO_IDS))
             bias_ids.append(ids)
             bias_values.append(values)
             allowed.append(rules.allowed_ids)
@@ -316,6 +327,21 @@ class SamplingState:
             "mask_words": np.stack(words) if words else _NO_MASKS,
             "mask_rows": mask_rows,
         }
+
+    def _forbidden(
+        self, ruled: Sequence[tuple[int, int]], rows: IntArray, lengths: IntArray
+    ) -> dict[int, IntArray]:
+        """Return the tokens that bad words forbid next, by place in ``rows``."""
+        words: dict[int, BadWords] = {}
+        for i, row in ruled:
+            own = self._rules[row].bad_words
+            if own is not None:
+                words[i] = own
+        if not words:
+            return {}
+        places, owners = list(words), list(words.values())
+        found = BadWords.forbidden_of_rows(owners, self._table, rows[places], lengths[places])
+        return dict(zip(places, found, strict=True))
 
     def seed(self, row: int) -> int:
         """Return the seed of the draws of ``row``."""
@@ -422,12 +448,12 @@ def _no_rules(count: int) -> dict[str, npt.NDArray[Any]]:
     """Return the arrays of ``count`` rows without rules."""
     offsets = np.zeros(count + 1, np.int64)
     return {
-        "history_ids": _NO_IDS,
+        "history_ids": NO_IDS,
         "history_offsets": offsets,
-        "bias_ids": _NO_IDS,
+        "bias_ids": NO_IDS,
         "bias_values": _NO_VALUES,
         "bias_offsets": offsets,
-        "allowed_ids": _NO_IDS,
+        "allowed_ids": NO_IDS,
         "allowed_offsets": offsets,
         "mask_words": _NO_MASKS,
         "mask_rows": np.full(count, -1, np.int32),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -11,8 +11,11 @@ import numpy.typing as npt
 from quire.core.sampling_params import SamplingParams
 from quire.core.structured_outputs import StructuredOutputs, TokenMatcher
 from quire.kernels.token_table import IntArray
+from quire.runner.bad_words import BadWords
 
 FloatArray = npt.NDArray[np.float32]
+
+NO_IDS: IntArray = np.empty(0, np.int32)
 
 
 @dataclass(slots=True)
@@ -25,7 +28,8 @@ class TokenRules:
         allowed_ids: The only ids permitted, or empty.
         min_tokens: Outputs before which ``stop_ids`` are forbidden.
         stop_ids: End-of-sequence and stop ids.
-        bad_words: Sequences of at least two ids whose last one is forbidden after the others.
+        bad_words: Those of at least two tokens, and where the row's output is among them; None
+            without any.
         matcher: Follows the output through its grammar; None without one.
         constraint: What the matcher was made of.
         is_slow: The matcher has taken long.
@@ -40,7 +44,7 @@ class TokenRules:
     allowed_ids: IntArray
     min_tokens: int
     stop_ids: IntArray
-    bad_words: list[IntArray]
+    bad_words: BadWords | None
     matcher: TokenMatcher | None
     constraint: StructuredOutputs | None = None
     is_slow: bool = False
@@ -55,6 +59,7 @@ class TokenRules:
         bias = dict(params.logit_bias or {})
         bias.update({ids[0]: -np.inf for ids in params.bad_words_token_ids if len(ids) == 1})
         eos = () if params.ignore_eos else tuple(eos_token_ids)
+        words = [ids for ids in params.bad_words_token_ids if len(ids) > 1]
         rules = cls(
             penalized=params.repetition_penalty != 1.0
             or params.presence_penalty != 0.0
@@ -64,7 +69,7 @@ class TokenRules:
             allowed_ids=np.unique(np.array(params.allowed_token_ids or (), np.int32)),
             min_tokens=params.min_tokens,
             stop_ids=np.unique(np.array(eos + tuple(params.stop_token_ids or ()), np.int32)),
-            bad_words=[np.array(i, np.int32) for i in params.bad_words_token_ids if len(i) > 1],
+            bad_words=BadWords(words) if words else None,
             matcher=matcher,
             constraint=params.structured_outputs,
         )
@@ -73,26 +78,38 @@ class TokenRules:
             or rules.bias_ids.size
             or rules.allowed_ids.size
             or rules.min_tokens
-            or rules.bad_words
+            or rules.bad_words is not None
             or matcher is not None
         )
         return None if plain else rules
 
-    def bias(self, output_ids: IntArray) -> tuple[IntArray, FloatArray]:
-        """Return ids and values added to the logits of the token after ``output_ids``."""
-        forbidden = [
-            word[-1:]
-            for word in self.bad_words
-            if len(output_ids) >= len(word) - 1
-            and np.array_equal(output_ids[len(output_ids) - len(word) + 1 :], word[:-1])
-        ]
-        if len(output_ids) < self.min_tokens:
-            forbidden.append(self.stop_ids)
-        if not forbidden:
+    def for_row(self, matcher: TokenMatcher | None) -> TokenRules:
+        """Return the same rules for another row, whose output ``matcher`` follows."""
+        return replace(
+            self,
+            bad_words=None if self.bad_words is None else self.bad_words.for_row(),
+            matcher=matcher,
+            is_slow=False,
+            has_looked_ahead=False,
+            known=None,
+        )
+
+    def bias(self, num_output: int, forbidden: IntArray) -> tuple[IntArray, FloatArray]:
+        """Return ids and values added to the logits of a token.
+
+        Args:
+            num_output: Output tokens before it.
+            forbidden: By bad words.
+        """
+        if num_output < self.min_tokens:
+            forbidden = np.concatenate([forbidden, self.stop_ids])
+        if not len(forbidden):
             return self.bias_ids, self.bias_values
-        ids = np.concatenate(forbidden)
-        infinite = np.full(len(ids), -np.inf, np.float32)
-        return np.concatenate([self.bias_ids, ids]), np.concatenate([self.bias_values, infinite])
+        infinite = np.full(len(forbidden), -np.inf, np.float32)
+        return (
+            np.concatenate([self.bias_ids, forbidden]),
+            np.concatenate([self.bias_values, infinite]),
+        )
 
     def leave_a_token(self, output_ids: IntArray) -> bool:
         """Return whether any token may follow ``output_ids``."""
@@ -103,5 +120,7 @@ class TokenRules:
             left = np.intersect1d(left, named) if left.size else named
         elif not left.size:
             return True  # nothing else names all tokens
-        ids, values = self.bias(output_ids)
+        words = self.bad_words
+        forbidden = NO_IDS if words is None else words.for_row().forbidden(output_ids)
+        ids, values = self.bias(len(output_ids), forbidden)
         return bool(np.setdiff1d(left, ids[np.isneginf(values)]).size)
