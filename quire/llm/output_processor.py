@@ -96,12 +96,18 @@ class OutputProcessor:
         self._live: dict[str, LiveRequest] = {}
         self._seconds = 0.0
 
-    def add(self, request: EngineRequest) -> None:
-        """Expect outputs of a request."""
+    def add(self, request: EngineRequest, stop: StopStrings | None = None) -> None:
+        """Expect outputs of a request.
+
+        Args:
+            request: Complete.
+            stop: The search for its stop strings, where :func:`stop_strings_of` has made it before.
+        """
         params = request.params
+        stop = stop or stop_strings_of(params)
         self._live[request.request_id] = LiveRequest(
             request,
-            [self._sequence(index, params) for index in range(params.n)],
+            [self._sequence(index, params, stop) for index in range(params.n)],
             [None] if params.prompt_logprobs is not None else None,
         )
 
@@ -168,7 +174,9 @@ class OutputProcessor:
         _end(request, reason)
         return _output(request, finished=True)
 
-    def _sequence(self, index: int, params: SamplingParams) -> LiveSequence:
+    def _sequence(
+        self, index: int, params: SamplingParams, stop: StopStrings | None
+    ) -> LiveSequence:
         wants_logprobs = params.logprobs is not None
         output = CompletionOutput(
             index,
@@ -181,10 +189,7 @@ class OutputProcessor:
         detokenizer = self._tokenizer.create_detokenizer(
             skip_special_tokens=params.skip_special_tokens, continues=True
         )
-        stop_strings = None
-        if params.stop:
-            stop_strings = StopStrings(params.stop, params.include_stop_str_in_output)
-        return LiveSequence(output, detokenizer, stop_strings)
+        return LiveSequence(output, detokenizer, None if stop is None else stop.for_sequence())
 
     def _apply(self, request: LiveRequest, item: EngineOutput) -> bool:
         """Add what a step produced; return whether a stop string ended it before the engine did."""
@@ -267,6 +272,13 @@ class OutputProcessor:
             }
             found.append({i: Logprob(logprob, rank, texts[i]) for i, logprob, rank in ranked})
         return found
+
+
+def stop_strings_of(params: SamplingParams) -> StopStrings | None:
+    """Return the search that a request's sequences have a copy of each; any thread may ask."""
+    if not params.stop or not params.detokenize:
+        return None
+    return StopStrings(params.stop, params.include_stop_str_in_output)
 
 
 def _split(item: EngineOutput) -> list[EngineOutput]:

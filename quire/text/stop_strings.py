@@ -6,14 +6,19 @@ character, the first listed. vLLM has the same rule token by token, where a toke
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Sequence
+from itertools import accumulate
+
+from quire.kernels.cpu.native import native
 
 
 class StopStrings:
     """The search in one sequence's text.
 
-    Text that may yet turn out to be a stop string is held back. Each character costs a constant
-    number of steps per stop string, however long these are (Knuth, Morris and Pratt 1977).
+    Text that may yet turn out to be a stop string is held back. All stop strings are searched for
+    together, in an automaton that is made as texts come to its states: a character costs the same
+    however many there are, and a stop string what of it has come.
 
     Args:
         stop: Not empty, without empty strings.
@@ -25,10 +30,23 @@ class StopStrings:
 
     def __init__(self, stop: Sequence[str], include_in_output: bool = False) -> None:
         self.matched: str | None = None
+        self._stop = stop
         self._include = include_in_output
+        lengths = array("q", map(len, stop))
+        starts = array("q", accumulate(lengths, initial=0))
+        symbols = _symbols("".join(stop) + "\0")  # one comes after each
+        self._automaton = native.PatternAutomaton(
+            symbols, len(symbols), starts, lengths, len(lengths)
+        )
+        self._state = 0
         self._held = ""
-        self._stop = [(text, _borders(text)) for text in stop]
-        self._lengths = [0] * len(stop)  # Of each, how much the text so far ends with.
+
+    def for_sequence(self) -> StopStrings:
+        """Return the search for the same strings in another sequence's text."""
+        other = StopStrings.__new__(StopStrings)
+        other.matched, other._stop, other._include = None, self._stop, self._include
+        other._automaton, other._state, other._held = self._automaton, 0, ""
+        return other
 
     def add(self, text: str, may_end: bool = True) -> str:
         """Take the next text and return what is certain to be shown; may be empty.
@@ -41,21 +59,15 @@ class StopStrings:
         if self.matched is not None:
             return ""
         window = self._held + text
-        for end, character in enumerate(text, start=len(self._held) + 1):
-            for index, (stop, borders) in enumerate(self._stop):
-                length = self._lengths[index]
-                while length and stop[length] != character:
-                    length = borders[length - 1]
-                length += stop[length] == character
-                self._lengths[index] = length
-                if length == len(stop):
-                    if not may_end:
-                        self._lengths[index] = borders[-1]
-                        continue
-                    self.matched = stop
-                    self._held = ""
-                    return window[: end if self._include else end - length]
-        shown = len(window) - max(self._lengths)
+        self._state, num_read, found, num_open = self._automaton.search(
+            self._state, _symbols(text), len(text), may_end
+        )
+        if found >= 0:
+            self.matched = self._stop[found]
+            end = len(self._held) + num_read
+            self._held = ""
+            return window[: end if self._include else end - len(self.matched)]
+        shown = len(window) - num_open
         self._held = window[shown:]
         return window[:shown]
 
@@ -65,13 +77,6 @@ class StopStrings:
         return held
 
 
-def _borders(text: str) -> list[int]:
-    """For each prefix of ``text``, the length of its longest proper prefix that also ends it."""
-    borders = [0] * len(text)
-    length = 0
-    for i in range(1, len(text)):
-        while length and text[i] != text[length]:
-            length = borders[length - 1]
-        length += text[i] == text[length]
-        borders[i] = length
-    return borders
+def _symbols(text: str) -> memoryview:
+    """Return the code points of a text, as 32-bit integers."""
+    return memoryview(text.encode("utf-32-le", "surrogatepass")).cast("i")

@@ -7,9 +7,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from quire.text.stop_strings import StopStrings
+from tests.python_lines import lines_run
+from tests.text.stop_strings_oracle import SeparateSearches
 
 few_letters = st.text(alphabet="ab.", max_size=30)
 stops = st.lists(st.text(alphabet="ab.", min_size=1, max_size=5), min_size=1, max_size=4)
+#: Texts whose parts are shared, nested, equal, and outside of the first 16 bits.
+any_stops = st.lists(
+    st.text(alphabet="ab\n🙂\ud800", min_size=1, max_size=6), min_size=1, max_size=9
+)
+any_chunks = st.lists(st.tuples(st.text(alphabet="ab\n🙂\ud800", max_size=9), st.booleans()))
 
 
 def search(text: str, stop: list[str], include: bool) -> tuple[str, str | None]:
@@ -61,6 +68,19 @@ def test_holds_back_only_what_could_become_a_stop_string(text, stop):
         assert not held or any(s.startswith(held) for s in stop)
 
 
+@settings(max_examples=500, deadline=None)
+@given(chunks=any_chunks, stop=any_stops, include=st.booleans())
+def test_equals_a_search_for_each_stop_string(chunks, stop, include):
+    """What is shown and held back after each chunk, and which is found where several might be."""
+    first, oracle = StopStrings(stop, include), SeparateSearches(stop, include)
+    finder = first.for_sequence()
+    first.add("".join(stop))  # of another sequence
+    for text, may_end in chunks:
+        assert finder.add(text, may_end) == oracle.add(text, may_end)
+        assert finder.matched == oracle.matched
+    assert finder.flush() == oracle.flush()
+
+
 @pytest.mark.parametrize(
     ("stop", "text", "shown", "matched"),
     [
@@ -90,3 +110,20 @@ def test_long_stop_strings_cost_no_more():
     finder = StopStrings(["a" * 20_000 + "b"])
     shown = "".join(finder.add("a") for _ in range(40_000))
     assert (len(shown), len(finder.flush())) == (20_000, 20_000)
+
+
+def test_a_text_costs_the_same_with_a_thousand_stop_strings():
+    """Each character cost a step of Python for each of them: 60 requests held up all others."""
+    many = {
+        "zq7": [f"zq{i}" for i in range(1024)],
+        "eQ": ["e" * k + "Q" for k in range(1, 1024)],
+        "e" * 2000 + "7": ["e" * 2000 + str(i) for i in range(1024)],
+    }
+    text = "zqe" + "e" * 3000
+    one = StopStrings(["zq!"])
+    lines = lines_run(lambda: one.add(text))
+    for found, stop in many.items():
+        finder = StopStrings(stop)
+        assert lines_run(lambda finder=finder: finder.add(text)) == lines
+        finder.add(found)
+        assert finder.matched == found

@@ -13,6 +13,7 @@ from collections.abc import AsyncGenerator, Callable
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from quire.core import errors
@@ -28,7 +29,7 @@ from quire.core.request import EngineRequest
 from quire.llm.engine_client import EngineProgress
 from quire.llm.engine_views import EngineView, EngineViews
 from quire.llm.inferred_methods import infer_methods
-from quire.llm.output_processor import OutputProcessor
+from quire.llm.output_processor import OutputProcessor, stop_strings_of
 from quire.llm.output_streams import OutputStream, OutputStreams
 from quire.llm.process.launcher import EngineLauncher
 from quire.llm.process.messages import (
@@ -46,6 +47,8 @@ from quire.llm.process.messages import (
 )
 from quire.llm.process.supervisor import Supervisor
 from quire.llm.request_reader import RequestReader
+from quire.text.off_loop import run_by_size
+from quire.text.stop_strings import StopStrings
 from quire.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
@@ -56,6 +59,8 @@ DEFAULT_GRAMMAR_SECONDS = 10.0
 #: The engine keeps deadlines between steps; after a step that is later than this they are kept
 #: without it.
 DEADLINE_GRACE_SECONDS = 0.25
+#: Characters of stop strings that are sorted in the time in which one is tokenized.
+SORTED_PER_TOKENIZED = 64
 
 
 class EngineProxy:
@@ -147,7 +152,11 @@ class EngineProxy:
         stream = self._streams.open(request)
         ended = False
         try:
-            self._submit(await self._complete(request))
+            request = await self._complete(request)
+            num_characters = sum(map(len, request.params.stop or ()))
+            search = partial(stop_strings_of, request.params)
+            stop = await run_by_size(num_characters // SORTED_PER_TOKENIZED, search)
+            self._submit(request, stop)
             while not ended:
                 if request.deadline is None:
                     output = await stream.get()
@@ -241,11 +250,11 @@ class EngineProxy:
                 return replace(request, params=replace(request.params, structured_outputs=None))
         return request
 
-    def _submit(self, request: EngineRequest) -> None:
+    def _submit(self, request: EngineRequest, stop: StopStrings | None) -> None:
         with self._lock:
             self._supervisor.check_serving()
             self._supervisor.send(Add(replace(request, prompt=None)))  # text stays here
-            self._outputs.add(request)
+            self._outputs.add(request, stop)
 
     async def _get(self, deadline: float, stream: OutputStream, request_id: str) -> RequestOutput:
         """Return the next output; one that ends with ``timeout`` when the engine is too late."""
