@@ -34,6 +34,7 @@ from quire.engine.push_gate import PushGate
 from quire.engine.request import Request, derive_seed, sequence_seed
 from quire.engine.request_queue import arrival_order
 from quire.engine.scheduler import Scheduler
+from quire.engine.sequence_groups import PART, divide
 from quire.engine.stats import StepWatch
 from quire.engine.step_rules import check_steps
 from quire.engine.tier_gate import TIER_SECONDS, TierGate
@@ -87,6 +88,7 @@ class Engine:
         self._policy = options.scheduling_policy
         self._seed = config.seed
         self._clock = clock
+        self._takes_more = takes_more
         self._num_added = 0
         self._deadlines = Deadlines()
         self._dead: str | None = None
@@ -199,12 +201,19 @@ class Engine:
         if request.deadline is not None:
             num_live, group_of = len(live), self.scheduler.group
             self._deadlines.add(request.deadline, request_id, num_live, group_of)
-        if self._use_cache and self.scheduler.kv.layout.shares_blocks:
-            group[0].pending_children = group[1:]
-            self.scheduler.add(group[0])
+        self._queue(group)
+
+    def _queue(self, group: list[Request]) -> None:
+        """Queue the sequences of a request."""
+        kv = self.scheduler.kv
+        if self._use_cache and kv.layout.shares_blocks:
+            # Another part finds the prompt in the prefix cache, but for its pictures.
+            finds_prompt = kv.enable_prefix_caching and not group[0].source.pictures
+            heads = divide(group, in_parts=self._takes_more and finds_prompt)
+            self.scheduler.add(heads[0], heads[1:])
         else:  # nothing is shared
             for sequence in group:
-                sequence.token_ids = list(prompt)
+                sequence.token_ids = list(sequence.token_ids)
                 self.scheduler.add(sequence)
 
     def abort_request(self, request_id: str) -> list[EngineOutput]:
@@ -253,7 +262,7 @@ class Engine:
         if request.pictures:  # they are encoded first
             return False
         num_prompt_tokens, params = len(request.prompt_token_ids), request.params
-        return self.scheduler.starts_at_once(num_prompt_tokens, params.n)
+        return self.scheduler.starts_at_once(num_prompt_tokens, min(params.n, PART))
 
     def step(self, someone_came: Callable[[], bool] = lambda: False) -> list[EngineOutput]:
         """Run one iteration; return an output for each sequence that has one.

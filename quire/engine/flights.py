@@ -185,9 +185,9 @@ class Flights:
 
 def _is_under_way(sequence: Request, scheduler: Scheduler) -> bool:
     """Return whether a plan with a sequence, or with the one it is to split off from, is so."""
-    turns, parent = scheduler.turns, scheduler.requests.get(sequence.group_id)
+    turns, parent = scheduler.turns, scheduler.requests.get(sequence.parent_id)
     is_pending = parent is not None and sequence in parent.pending_children
-    return sequence.request_id in turns or (is_pending and sequence.group_id in turns)
+    return sequence.request_id in turns or (is_pending and sequence.parent_id in turns)
 
 
 def _written(row: ScheduledRequest, table: list[int], block_size: int) -> list[int]:

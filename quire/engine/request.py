@@ -9,7 +9,7 @@ from hashlib import blake2b
 from quire.core.outputs import RequestMetrics
 from quire.core.request import EngineRequest, RangeKey
 from quire.core.sampling_params import SamplingParams
-from quire.core.step import PromptLogprobs
+from quire.core.step import NewRequest, PromptLogprobs
 
 
 class RequestStatus(Enum):
@@ -42,6 +42,7 @@ class Request:
         order: Sort key of queue and preemption, least first; unique.
         priority: Lower goes first; 0 for all under ``fcfs``.
         pending_children: Sequences that split off in the step that ends the prompt.
+        parent_id: Of the sequence that it is to split off from, or has; empty for none.
         num_computed_tokens: Leading tokens whose KV is in the cache, or will be when the plans
             under way have been computed (see :class:`~quire.engine.turns.Turns`).
         num_cached_tokens: Of the prompt, those found by a prefix cache hit.
@@ -67,6 +68,7 @@ class Request:
     priority: int = 0
     status: RequestStatus = RequestStatus.WAITING
     pending_children: list[Request] = field(default_factory=list)
+    parent_id: str = ""
     num_computed_tokens: int = 0
     num_cached_tokens: int = 0
     num_loaded_tokens: int = 0
@@ -135,6 +137,19 @@ class Request:
         return (
             self.params.prompt_logprobs is not None
             and self.num_prompt_logprobs < self.num_prompt_tokens
+        )
+
+    def announced(self, block_ids: list[int]) -> NewRequest:
+        """Return what the runner is told when it starts with these blocks."""
+        return NewRequest(
+            request_id=self.request_id,
+            token_ids=list(self.token_ids),
+            num_prompt_tokens=self.num_prompt_tokens,
+            params=self.params,
+            seed=self.seed,
+            block_ids=block_ids,
+            num_computed_tokens=self.num_computed_tokens,
+            source=self.source,
         )
 
     def unreported(self, found: PromptLogprobs) -> PromptLogprobs | None:

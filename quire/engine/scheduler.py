@@ -9,7 +9,6 @@ from operator import attrgetter
 from quire.core.config import SchedulerOptions
 from quire.core.step import (
     Fork,
-    NewRequest,
     ScheduledRequest,
     SchedulerOutput,
     SequenceResult,
@@ -26,6 +25,7 @@ from quire.engine.kv_cache_manager import Allocation, KVCacheManager
 from quire.engine.lookahead import Lookahead, LookaheadPolicy
 from quire.engine.prefill_policy import Division, PrefillPolicy
 from quire.engine.request import Request, RequestStatus
+from quire.engine.sequence_groups import SequenceGroups
 from quire.engine.stats import EngineStats
 from quire.engine.stop import check_stop
 from quire.engine.turns import Turns
@@ -45,8 +45,9 @@ class Scheduler:
     from its place in the queue and from what the prefix cache still has of it. So the oldest
     advances at least every third step, and all others in turn.
 
-    A request with ``n`` > 1 takes ``n`` of ``max_num_seqs`` from its admission on, though its other
-    sequences split off only when the prompt is computed; they share its blocks and live on alone.
+    A request with ``n`` > 1, or a part of it (see :mod:`quire.engine.sequence_groups`), takes its
+    places of ``max_num_seqs`` from its admission on, though its other sequences split off only when
+    the prompt is computed; they share its blocks and live on alone.
 
     Args:
         options: Limits and policy.
@@ -80,7 +81,7 @@ class Scheduler:
         self.waiting = FairQueue(clock)
         self.running: list[Request] = []  # sorted by order
         self.requests: dict[str, Request] = {}
-        self._groups: dict[str, list[Request]] = {}
+        self._groups = SequenceGroups(options.max_num_seqs // 2)
         self._eos_token_ids = eos_token_ids
         self._use_cache = use_cache
         self._clock = clock
@@ -91,17 +92,29 @@ class Scheduler:
         self.gates: list[Gate] = []
         self.lookahead = None if lookahead is None else Lookahead(kv, lookahead, options)
 
-    def add(self, request: Request) -> None:
-        """Queue a request that can fit (the engine has checked), with its pending children."""
-        group = [request, *request.pending_children]
+    def add(self, request: Request, others: Sequence[Request] = ()) -> None:
+        """Queue a request that can fit (the engine has checked), with its pending children.
+
+        Args:
+            request: The first of its sequences, or of a part of them.
+            others: Those of its other parts, which start after it.
+        """
+        group = [one for head in (request, *others) for one in (head, *head.pending_children)]
         for sequence in group:
             self.requests[sequence.request_id] = sequence
-        self._groups.setdefault(request.group_id, []).extend(group)
+        self._groups.add(group)
+        self._groups.keep_back(others)
         self.stats.num_sequences_added += len(group)
         if self.running or len(self.waiting):
             self.prefill.chunk_size.joined(self._clock())
         self.kept.added(request)
         self.waiting.push(request)
+
+    def _queue_parts(self, request: Request) -> None:
+        """Queue parts of a request that start now: a sequence of it draws, or has ended."""
+        for head in self._groups.next_parts(request.group_id):
+            self.kept.added(head)
+            self.waiting.push(head)
 
     def hold(self, request: Request) -> None:
         """Keep a queued request from starting until :meth:`release`: something is on the way."""
@@ -125,7 +138,7 @@ class Scheduler:
 
     def group(self, group_id: str) -> list[Request]:
         """Return the live sequences of a user's request; empty when unknown or finished."""
-        return list(self._groups.get(group_id, ()))
+        return self._groups.live(group_id)
 
     def schedule(self, unready: Set[str] = frozenset()) -> SchedulerOutput:
         """Plan the next step; with nothing to do the plan's ``scheduled`` is empty.
@@ -391,18 +404,7 @@ class Scheduler:
         self._apply_hits(request, hits)
         request.status = RequestStatus.RUNNING
         insort(self.running, request, key=_order)
-        plan.new_requests.append(
-            NewRequest(
-                request_id=request.request_id,
-                token_ids=list(request.token_ids),
-                num_prompt_tokens=request.num_prompt_tokens,
-                params=request.params,
-                seed=request.seed,
-                block_ids=self.kv.block_ids(request),
-                num_computed_tokens=request.num_computed_tokens,
-                source=request.source,
-            )
-        )
+        plan.new_requests.append(request.announced(self.kv.block_ids(request)))
 
     def _apply_hits(self, request: Request, hits: Sequence[int]) -> None:
         if hits:
@@ -442,6 +444,7 @@ class Scheduler:
             child.status = RequestStatus.RUNNING
             self.kv.fork(request, child)
             insort(self.running, child, key=_order)
+        self._queue_parts(request)
         return children
 
     def _append_tokens(
@@ -493,7 +496,5 @@ class Scheduler:
         self.stats.finished[reason] += 1
         self.admission.ended(request, reason)
         del self.requests[request.request_id]
-        group = self._groups[request.group_id]
-        group.remove(request)
-        if not group:
-            del self._groups[request.group_id]
+        self._groups.ended(request)
+        self._queue_parts(request)
