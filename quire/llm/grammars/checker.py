@@ -18,9 +18,9 @@ import msgspec
 
 from quire.core.errors import CapacityError, RequestError
 from quire.core.metrics import COMPILATION_BUCKETS, Histogram, Samples
+from quire.core.sandboxes import Sandbox, SandboxDied, Sandboxes
 from quire.core.structured_outputs import StructuredOutputs
-from quire.llm.process.sandboxes import Sandbox, SandboxDied, Sandboxes
-from quire.llm.turns import Turns
+from quire.core.turns import Turns
 from quire.text.grammar import GrammarCompiler, grammar_of
 from quire.text.grammar_vocabulary import Vocabulary
 

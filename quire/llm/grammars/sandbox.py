@@ -17,8 +17,8 @@ import msgspec
 from llguidance import LLTokenizer
 
 from quire.core.errors import RequestError
+from quire.core.sandboxes import limit_computing, limit_memory
 from quire.llm.grammars.trial import try_out
-from quire.llm.process.sandboxes import limit_computing, limit_memory
 from quire.text.grammar import create_start
 from quire.text.grammar_vocabulary import Vocabulary
 

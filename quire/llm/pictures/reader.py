@@ -20,6 +20,8 @@ from quire.core.config import ModelOptions
 from quire.core.errors import CapacityError, ConfigError, RequestError
 from quire.core.picture_tiling import Tiling
 from quire.core.request import Picture
+from quire.core.sandboxes import Sandbox, SandboxDied, Sandboxes
+from quire.core.turns import Turns
 from quire.core.vision_config import PictureShape, VisionConfig
 from quire.llm.pictures.decoding import Pixels, Prepared
 from quire.llm.pictures.placing import (
@@ -32,8 +34,6 @@ from quire.llm.pictures.placing import (
 )
 from quire.llm.pictures.sandbox import Decoded
 from quire.llm.pictures.sources import PictureSource, SourceRules
-from quire.llm.process.sandboxes import Sandbox, SandboxDied, Sandboxes
-from quire.llm.turns import Turns
 from quire.text.tokenizer import Tokenizer
 
 _DECODER = "quire.llm.pictures.sandbox:decode_in_sandbox"

@@ -17,9 +17,9 @@ import pytest
 from quire import SamplingParams, StructuredOutputs
 from quire.core.config import EngineConfig
 from quire.core.errors import CapacityError, RequestError
+from quire.core.sandboxes import Sandbox
 from quire.llm.grammars.checker import GrammarChecker
 from quire.llm.process.proxy import EngineProxy
-from quire.llm.process.sandboxes import Sandbox
 from quire.text.grammar import GrammarCompiler
 from quire.text.tokenizer import load_tokenizer
 from tests.llm.asking import ask

@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from quire.core.errors import CapacityError, EngineDeadError
-from quire.llm.turns import Turns
+from quire.core.turns import Turns
 
 pytestmark = pytest.mark.asyncio
 
