@@ -38,6 +38,7 @@ PRELOADED = (
     "quire.llm.process.remote_engine_loop",
     "quire.runner.parallel.rank_process",
     "quire.runner.parallel.static_nodes",
+    "quire.text.template_sandbox",
     "uvicorn.lifespan.on",
     "uvicorn.loops.uvloop",
     "uvicorn.protocols.http.h11_impl",

@@ -6,8 +6,10 @@ process and nothing else; the next message gets a new one.
 
 from __future__ import annotations
 
+import errno
 import math
 import resource
+import signal
 from collections.abc import Callable
 from contextlib import suppress
 from multiprocessing.connection import Connection
@@ -19,6 +21,11 @@ from quire.core.child_process import ChildProcess, ending_text
 MAX_TRIES = 2
 #: What a process gets to start and to read its first message.
 START_SECONDS = 120.0
+#: How a process ends that its message has ended: stack, memory, computing time.
+_OVER_LIMITS = {
+    *(-signal.SIGSEGV, -signal.SIGBUS, -signal.SIGABRT, -signal.SIGXCPU),
+    errno.ENOMEM,
+}
 
 
 class SandboxDied(Exception):
@@ -27,6 +34,11 @@ class SandboxDied(Exception):
     def __init__(self, code: int) -> None:
         super().__init__(ending_text(code))
         self.code = code
+
+    @property
+    def is_over_limits(self) -> bool:
+        """Whether the message has ended them, by what it takes."""
+        return self.code in _OVER_LIMITS
 
 
 class Sandbox:

@@ -1,26 +1,21 @@
-"""Messages to prompt text by the model's own Jinja template, in a sandbox; it tokenizes nothing."""
+"""Messages to prompt text by the model's own Jinja template; it tokenizes nothing."""
 
 from __future__ import annotations
 
 import json
 import re
 from collections.abc import Mapping, Sequence
-from datetime import datetime
-from functools import cache, cached_property, partial
+from functools import cached_property, partial
 from itertools import takewhile
 from pathlib import Path
-from typing import Any, NoReturn
-
-from jinja2 import Template, TemplateError, meta, nodes
-from jinja2.ext import Extension, loopcontrols
-from jinja2.parser import Parser
-from jinja2.sandbox import ImmutableSandboxedEnvironment
+from typing import Any
 
 from quire.core.errors import ConfigError, RequestError
 from quire.models.config_fields import read_json
 from quire.text.message_content import as_parts, as_text, read_content, with_text
 from quire.text.plain_text import SpecialTexts, cut_at, unused_mark
 from quire.text.template_needs import TemplateNeeds, check_calls, has_forms
+from quire.text.template_processes import TemplateFailure, render, variables_of
 
 # Put after the text of a message to be continued. The space shows whether the template trims.
 _END_MARK = "\x02end of the final message\x02 "
@@ -30,55 +25,6 @@ _PROBE = "a text"
 _SYSTEM = ("system", "developer")
 #: What Ollama's templates are full of and Jinja's never have: ``{{ .Prompt }}``, ``{{ end }}``.
 _GO_TEMPLATE = re.compile(r"\{\{-?\s*(?:\.|\$|(?:if|else|end|range|with|define|block)\b)")
-
-
-class _GenerationTag(Extension):
-    """``{% generation %}`` marks the assistant's tokens for training; here it changes nothing."""
-
-    tags = {"generation"}
-
-    def parse(self, parser: Parser) -> nodes.Node:
-        line = next(parser.stream).lineno
-        body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
-        return nodes.Scope(body, lineno=line)
-
-
-def _raise_exception(message: str) -> NoReturn:
-    raise TemplateError(message)
-
-
-def _strftime_now(form: str) -> str:
-    return datetime.now().strftime(form)
-
-
-def _tojson(
-    value: Any,
-    ensure_ascii: bool = False,
-    indent: int | None = None,
-    separators: tuple[str, str] | None = None,
-    sort_keys: bool = False,
-) -> str:
-    # Jinja's own filter escapes HTML, which no model was trained on.
-    return json.dumps(
-        value,
-        ensure_ascii=ensure_ascii,
-        indent=indent,
-        separators=separators,
-        sort_keys=sort_keys,
-    )
-
-
-def _create_environment() -> ImmutableSandboxedEnvironment:
-    environment = ImmutableSandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, extensions=[_GenerationTag, loopcontrols]
-    )
-    environment.filters["tojson"] = _tojson
-    environment.globals["raise_exception"] = _raise_exception
-    environment.globals["strftime_now"] = _strftime_now
-    return environment
-
-
-_ENVIRONMENT = _create_environment()
 
 
 class ChatTemplate:
@@ -106,12 +52,16 @@ class ChatTemplate:
         self.picture_margins = ("", "")
         self._takes_parts: dict[str, bool] = {}
         self._needs: dict[str, TemplateNeeds] = {}
-        self._compiled: dict[str, Template] = {}
 
     @cached_property
     def shows_tools(self) -> bool:
         """Whether a conversation's prompt can tell the model of tools."""
         return "tool_use" in self.templates or self.reads("tools")
+
+    def prepare(self) -> None:
+        """Have a process compile the templates, so that the first conversation need not wait."""
+        for source in self.templates.values():
+            _variables(source)
 
     def reads(self, name: str) -> bool:
         """Return whether a template looks at the variable ``name``."""
@@ -301,23 +251,20 @@ class ChatTemplate:
 
     def _render(self, name: str, variables: dict[str, Any]) -> str:
         try:
-            if name not in self._compiled:
-                self._compiled[name] = _ENVIRONMENT.from_string(self.templates[name])
-            return self._compiled[name].render(variables)
-        except Exception as error:  # The template is a program of somebody else's.
+            return render(self.templates[name], variables)
+        except TemplateFailure as failure:
             raise RequestError(
-                f"[chat] the model's template must accept the messages; it says: {error}. "
+                f"[chat] the model's template must accept the messages; it {failure}. "
                 "Change them, or use another template with --chat-template.",
                 "messages",
-            ) from error
+            ) from failure
 
 
-@cache
-def _variables(source: str) -> set[str]:
+def _variables(source: str) -> frozenset[str]:
     try:
-        return meta.find_undeclared_variables(_ENVIRONMENT.parse(source))
-    except (TemplateError, RecursionError):  # rendering it says what is wrong
-        return set()
+        return variables_of(source)
+    except TemplateFailure:  # rendering it says what is wrong
+        return frozenset()
 
 
 def find_template(
@@ -340,8 +287,8 @@ def find_template(
     if override is not None:
         try:
             source = Path(override).read_text("utf-8")
-            _ENVIRONMENT.from_string(source)
-        except (OSError, UnicodeError, TemplateError) as error:
+            variables_of(source)
+        except (OSError, UnicodeError, TemplateFailure) as error:
             raise ConfigError(
                 f"[config] --chat-template must be a readable Jinja file; got {override} ({error})."
             ) from error
@@ -363,13 +310,9 @@ def check_template(source: str) -> None:
     """Return when a text can be a chat template.
 
     Raises:
-        ConfigError: It is no Jinja template, or shows no messages.
+        ConfigError: It is no Jinja template, shows no messages, or takes too much for a short one.
     """
-    try:
-        _ENVIRONMENT.from_string(source)
-        reason = "" if "messages" in _variables(source) else "one that does not read messages"
-    except Exception as error:  # the template is a program of somebody else's
-        reason = str(error)
+    reason = _refusal(source)
     if reason:
         told = f"a Go template ({reason})" if _GO_TEMPLATE.search(source) else reason
         raise ConfigError(
@@ -377,6 +320,22 @@ def check_template(source: str) -> None:
             "chat_template of the model's tokenizer_config.json, or leave it out: the model has "
             "its own."
         )
+
+
+def _refusal(source: str) -> str:
+    """Return why a text can be no chat template; empty if it can."""
+    try:
+        if "messages" not in variables_of(source):
+            return "one that does not read messages"
+    except TemplateFailure as failure:
+        return f"one that {failure}"
+    message = {"role": "user", "content": _PROBE}
+    try:
+        render(source, {"messages": [message], "add_generation_prompt": True})
+    except TemplateFailure as failure:
+        # What it says of this conversation it need not say of another one.
+        return f"one that {failure}" if failure.is_over_limits else ""
+    return ""
 
 
 def no_template_error() -> RequestError:

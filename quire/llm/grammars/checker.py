@@ -6,7 +6,6 @@ The server's side: what passes here is compiled once more where it is used.
 from __future__ import annotations
 
 import asyncio
-import signal
 import threading
 import time
 from collections import OrderedDict
@@ -31,8 +30,6 @@ MAX_PROCESSES = 3
 MAX_PER_CLIENT = 2
 #: New grammars of one client that wait for a process; further ones are sent away.
 MAX_WAITING_PER_CLIENT = 64
-#: How a process ends that its grammar has ended: stack, memory, computing time.
-_OF_THE_GRAMMAR = {-signal.SIGSEGV, -signal.SIGBUS, -signal.SIGABRT, -signal.SIGXCPU}
 #: Answers kept, refusals too.
 MAX_KEPT = 1024
 
@@ -117,7 +114,7 @@ class GrammarChecker:
         return f"[structured_outputs] {kind} must {rule}. Simplify it.", False
 
     def _refusal_of(self, death: SandboxDied, kind: str) -> str:
-        if death.code not in _OF_THE_GRAMMAR:
+        if not death.is_over_limits:
             raise CapacityError(
                 "[structured_outputs] the process that checks grammars has died twice "
                 f"({death}). Try again.",

@@ -105,6 +105,8 @@ class EngineProxy:
                 config.model, config.speculative.methods(), config.adapters
             )
             self.tokenizer: Tokenizer = reader.tokenizer
+            if self.tokenizer.chat_template is not None:
+                self.tokenizer.chat_template.prepare()
         except BaseException:
             supervisor.close()
             raise
