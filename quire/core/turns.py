@@ -32,6 +32,7 @@ class Turns:
         self._max_waiting = max_waiting
         self._refusal = refusal
         self._held: Counter[str] = Counter()
+        self._num_waiting: Counter[str] = Counter()
         #: Who waits, by client; the client that was served last is the last.
         self._waiting: OrderedDict[str, deque[asyncio.Future[None]]] = OrderedDict()
 
@@ -41,11 +42,11 @@ class Turns:
         Raises:
             CapacityError: This client waits for too many already.
         """
-        queue = self._waiting.setdefault(client_id, deque())
-        if sum(not turn.done() for turn in queue) >= self._max_waiting:
+        if self._num_waiting[client_id] >= self._max_waiting:
             raise CapacityError(self._refusal, 1.0)
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        queue.append(turn)
+        self._num_waiting[client_id] += 1
+        self._waiting.setdefault(client_id, deque()).append(turn)
         self._serve()
         try:
             await turn
@@ -53,6 +54,8 @@ class Turns:
             if turn.done() and not turn.cancelled():
                 self.give_back(client_id)
             raise
+        finally:
+            _subtract(self._num_waiting, client_id)
 
     async def run(self, client_id: str, threads: Executor, work: Callable[[], Result]) -> Result:
         """Wait for a place and return what ``work`` returns, which runs in one of ``threads``.
@@ -85,9 +88,7 @@ class Turns:
     def give_back(self, client_id: str) -> None:
         """Let the next one have a place."""
         self._num_free += 1
-        self._held[client_id] -= 1
-        if not self._held[client_id]:
-            del self._held[client_id]
+        _subtract(self._held, client_id)
         self._serve()
 
     def _serve(self) -> None:
@@ -102,3 +103,9 @@ class Turns:
                 self._waiting.move_to_end(client_id)
             if not queue:
                 del self._waiting[client_id]
+
+
+def _subtract(counts: Counter[str], name: str) -> None:
+    counts[name] -= 1
+    if not counts[name]:
+        del counts[name]

@@ -29,6 +29,7 @@ from quire.core.sampling_params import SamplingParams
 from quire.llm.engine_args import EngineArgs
 from quire.llm.engine_client import EngineProgress, Prompt
 from quire.llm.output_streams import OutputStreams
+from quire.llm.params import text_size
 from quire.llm.process.counter_pace import CounterPace
 from quire.llm.progress import loading_bar
 from quire.llm.text_engine import TextEngine
@@ -196,16 +197,16 @@ class AsyncLLM:
     ) -> EngineRequest:
         """Read and complete a request; long texts and grammars in a thread of their own."""
         if isinstance(prompt, EngineRequest):
-            size, params = 0, prompt.params
+            size, params = text_size(prompt.params), prompt.params
             work = partial(self._engine.complete, prompt)
         else:
             text = prompt.get("prompt") if isinstance(prompt, Mapping) else prompt
-            size = len(text) if isinstance(text, str) else 0
             params = params or SamplingParams(**self.default_sampling_params)
+            size = text_size(params) + (len(text) if isinstance(text, str) else 0)
             work = partial(self._engine.prepare, request_id, prompt, params, **attributes)
         if params.structured_outputs is not None or attributes.get("lora_request") is not None:
             size = INLINE_CHARACTERS
-        return await run_by_size(size, work)
+        return await run_by_size(size, "", work)
 
     def _send(self, command: Command) -> Future[Any]:
         """Have the engine's thread run ``command`` before its next step.

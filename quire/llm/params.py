@@ -10,6 +10,9 @@ from quire.core.model_config import ModelConfig
 from quire.core.sampling_params import SamplingParams
 from quire.text.tokenizer import Tokenizer
 
+#: What a word costs to tokenize besides its length.
+_CHARACTERS_PER_WORD = 32
+
 
 def complete_params(
     params: SamplingParams, tokenizer: Tokenizer, vocab_size: int, max_logprobs: int
@@ -47,6 +50,11 @@ def complete_params(
     if params.bad_words:
         params.bad_words_token_ids += _bad_words_ids(params.bad_words, tokenizer)
     return params
+
+
+def text_size(params: SamplingParams) -> int:
+    """Return how many characters :func:`complete_params` tokenizes, about."""
+    return sum(2 * len(word) + _CHARACTERS_PER_WORD for word in params.bad_words or ())
 
 
 def check_task(params: SamplingParams, model: ModelConfig) -> None:

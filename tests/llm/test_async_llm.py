@@ -406,3 +406,19 @@ async def test_shutdown_ends_open_requests_and_refuses_new_ones(
     with pytest.raises(EngineDeadError, match="shut down"):
         await last(engine, "abc", "2")
     await engine.shutdown()
+
+
+async def test_bad_words_were_tokenized_on_the_loop(engine: EngineClient, monkeypatch) -> None:
+    """Four megabytes of them, which a request may have, kept all others waiting for 6 s."""
+    threads = set()
+    encode = engine.tokenizer.encode
+
+    def watched(text: str, *options: Any, **named: Any) -> list[int]:
+        if "zq" in text:
+            threads.add(threading.current_thread().name.partition("_")[0])
+        return encode(text, *options, **named)
+
+    monkeypatch.setattr(engine.tokenizer, "encode", watched)
+    words = [f"zq{number}" for number in range(200)]
+    output = await last(engine, "abc", "1", SamplingParams(max_tokens=4, bad_words=words))
+    assert output.finished and threads == {"quire-texts"}

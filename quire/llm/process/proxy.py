@@ -31,6 +31,7 @@ from quire.llm.engine_views import EngineView, EngineViews
 from quire.llm.inferred_methods import infer_methods
 from quire.llm.output_processor import OutputProcessor, stop_strings_of
 from quire.llm.output_streams import OutputStream, OutputStreams
+from quire.llm.params import text_size
 from quire.llm.process.launcher import EngineLauncher
 from quire.llm.process.messages import (
     Abort,
@@ -157,7 +158,9 @@ class EngineProxy:
             request = await self._complete(request)
             num_characters = sum(map(len, request.params.stop or ()))
             search = partial(stop_strings_of, request.params)
-            stop = await run_by_size(num_characters // SORTED_PER_TOKENIZED, search)
+            stop = await run_by_size(
+                num_characters // SORTED_PER_TOKENIZED, request.client.client_id, search
+            )
             self._submit(request, stop)
             while not ended:
                 if request.deadline is None:
@@ -241,11 +244,12 @@ class EngineProxy:
 
     async def _complete(self, request: EngineRequest) -> EngineRequest:
         """Check and complete a request's settings; its grammar is compiled in the sandbox."""
-        request = self._reader.complete(request)
+        given, client_id = request, request.client.client_id
+        size = text_size(given.params)
+        request = await run_by_size(size, client_id, lambda: self._reader.complete(given))
         grammar = request.params.structured_outputs
         if grammar is not None:
             assert self._grammars is not None, "made when the model was loaded"
-            client_id = request.client.client_id
             possible = self._reader.first_tokens(request.params)
             if not await self._grammars.check(grammar, request.deadline, client_id, possible):
                 # Past its deadline: the engine ends it before it would need the grammar.

@@ -171,6 +171,11 @@ def _weight(text: str) -> float:
     return value
 
 
+def client_of(key: ApiKey | None) -> Client:
+    """Return on whose behalf a request with a key runs, or one without."""
+    return SHARED if key is None else key.client
+
+
 def _count(text: str) -> int:
     value = int(text)
     if value < 1:

@@ -15,6 +15,7 @@ from quire.protocol.anthropic import (
     AnthropicRequest,
     TokenCount,
 )
+from quire.server.access.authentication import client_of
 from quire.server.compat.anthropic_answer import AnthropicAnswer
 from quire.server.generation.chat_prompt import encode_chat, prepare_chat, written_out
 from quire.server.generation.endpoint import GenerationEndpoint, errors_in_sent_names
@@ -101,7 +102,9 @@ def routes(models: Models) -> list[Route]:
         body, headers = read_fields(fields, AnthropicPrompt, service.options.strict_params, unused)
         service.resolve_model(body.model)
         with errors_in_sent_names(body), errors_in_this_shape(service):
-            prompt = await encode_chat(service, body.chat_request(service.pictures is not None))
+            chat = body.chat_request(service.pictures is not None)
+            client_id = client_of(request.scope.get("api_key")).client_id
+            prompt = await encode_chat(service, chat, None, client_id)
             token_ids = await written_out(service, prompt.token_ids, prompt.sources)
         return json_response(TokenCount(len(token_ids)), headers)
 

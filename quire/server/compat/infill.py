@@ -49,6 +49,7 @@ class InfillPrompt:
         tokens: FimTokens,
         body: InfillRequest,
         longest: int,
+        client_id: str,
         *,
         named: bool = True,
     ) -> InfillPrompt:
@@ -61,6 +62,7 @@ class InfillPrompt:
             tokens: The model has all that are needed.
             body: What was sent.
             longest: Tokens of the context.
+            client_id: Clients take turns.
             named: Repository and files have names, where the model has tokens for them.
 
         Raises:
@@ -93,7 +95,8 @@ class InfillPrompt:
             return cls(extra, begin, encode(prefix), prompt, between, encode(suffix), end, is_cut)
 
         texts = [*(part for part in parts if isinstance(part, str)), prefix, body.prompt, suffix]
-        return await run_by_size(sum(len(text) + MARK_CHARACTERS for text in texts), encode_all)
+        size = sum(len(text) + MARK_CHARACTERS for text in texts)
+        return await run_by_size(size, client_id, encode_all)
 
     @property
     def num_tokens(self) -> int:

@@ -12,15 +12,16 @@ import quire
 from quire.core.metrics import add_up
 from quire.core.sampling_params import SamplingParams
 from quire.protocol.chat_completion import ChatCompletionRequest
+from quire.server.access.authentication import client_of
 from quire.server.generation.chat_prompt import read_conversation
 from quire.server.generation.model_facts import ModelFacts, find_facts
 from quire.server.generation.model_routes import get_route, post_route
 from quire.server.generation.models import Models
+from quire.server.generation.prompts import render
 from quire.server.generation.service import Service
 from quire.server.http.body import Fields, json_response, read_fields
 from quire.server.http.errors import ApiError
 from quire.text.chat_template import ChatTemplate
-from quire.text.off_loop import run_by_size
 
 #: Its names of settings, by ours.
 _NAMES = {
@@ -58,8 +59,8 @@ def routes(models: Models) -> list[Route]:
         body, headers = read_fields(fields, ChatCompletionRequest, service.options.strict_params)
         service.resolve_model(body.model)
         conversation, _ = read_conversation(service, body)
-        tokenizer = service.engine.tokenizer
-        parts = await run_by_size(len(conversation), lambda: conversation.render(tokenizer))
+        client_id = client_of(request.scope.get("api_key")).client_id
+        parts = await render(service.engine.tokenizer, conversation, client_id)
         return json_response({"prompt": "".join(parts)}, headers)
 
     return [

@@ -107,14 +107,17 @@ class Infill(LlamaEndpoint[InfillRequest]):
             raise ApiError(501, f"Infill is not supported by this model:{missing}")
         ours = self.our_request(body)
         longest = engine.max_model_len
-        prompt = await InfillPrompt.encode(engine.tokenizer, tokens, body, longest)
+        client_id = request.client.client_id
+        prompt = await InfillPrompt.encode(engine.tokenizer, tokens, body, longest, client_id)
         room = longest - (ours.max_tokens or longest // 4)
         token_ids, truncated = prompt.fit(room)
         ours = msgspec.structs.replace(ours, prompt=token_ids, stop_token_ids=tokens.ends or None)
         submission, _ = await prepare_completion(service, request.with_body(ours))
         tokenizer = engine.tokenizer
         text = await run_by_size(
-            len(token_ids), lambda: tokenizer.decode(token_ids, skip_special_tokens=False)
+            len(token_ids),
+            client_id,
+            lambda: tokenizer.decode(token_ids, skip_special_tokens=False),
         )
         return LlamaTexts(service, request, [text], truncated), submission
 

@@ -124,7 +124,9 @@ class Ollama(CompatEndpoint[T]):
             raise ApiError(400, message, param="suffix")
         after, longest = request.body.text_after, engine.max_model_len
         texts = InfillRequest(input_prefix=str(ours.prompt), input_suffix=after)
-        prompt = await InfillPrompt.encode(engine.tokenizer, tokens, texts, longest, named=False)
+        prompt = await InfillPrompt.encode(
+            engine.tokenizer, tokens, texts, longest, request.client.client_id, named=False
+        )
         # Nothing is left out: what is too long is refused, here or with all other prompts.
         if prompt.is_cut:
             raise PromptTooLongError(
@@ -287,8 +289,10 @@ class OllamaEmbed(GenerationEndpoint[OllamaEmbedRequest]):
         body, engine = request.body, self.service.engine
         given: list[Any] = [*body.texts()]
         if body.truncate is not False:
-            longest = engine.max_model_len
-            given = [await encode_beginning(engine.tokenizer, text, longest) for text in given]
+            longest, client_id = engine.max_model_len, request.client.client_id
+            given = [
+                await encode_beginning(engine.tokenizer, text, longest, client_id) for text in given
+            ]
         ours = request.with_body(EmbeddingRequest(input=given, dimensions=body.dimensions))
         answer, submission = await Embeddings(self.service).prepare(ours)
         return OllamaVectors(answer, self._only_one), submission

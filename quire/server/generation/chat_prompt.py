@@ -53,7 +53,7 @@ def read_conversation(
 
 
 async def encode_chat(
-    service: Service, body: ChatCompletionRequest, longest: PromptLimit | None = None
+    service: Service, body: ChatCompletionRequest, longest: PromptLimit | None, client_id: str
 ) -> ChatPrompt:
     """Check, render and tokenize a conversation.
 
@@ -61,13 +61,15 @@ async def encode_chat(
         service: The served model.
         body: The request.
         longest: How long the prompt may be; None for any length.
+        client_id: Clients take turns.
 
     Raises:
         RequestError: The request is wrong.
+        CapacityError: Too many texts of the client wait.
     """
     conversation, tool_use = read_conversation(service, body)
     tokenizer, special = service.engine.tokenizer, bool(body.add_special_tokens)
-    token_ids = await encode_prompt(tokenizer, conversation, special, longest)
+    token_ids = await encode_prompt(tokenizer, conversation, special, longest, client_id)
     sources = pictures_of(service, body.messages)
     return ChatPrompt(token_ids, tool_use, conversation.role, sources)
 
@@ -153,11 +155,11 @@ async def prepare_chat(
     Raises:
         RequestError: The request is wrong.
     """
-    body = request.body
+    body, client_id = request.body, request.client.client_id
     longest = PromptLimit(service.engine.max_model_len, param)
-    prompt = await encode_chat(service, body, longest)
+    prompt = await encode_chat(service, body, longest, client_id)
     token_ids, pictures = await read_pictures(
-        service, prompt.token_ids, prompt.sources, request.client.client_id, request.deadline
+        service, prompt.token_ids, prompt.sources, client_id, request.deadline
     )
     reading = AnswerReading.create(body, service, prompt.tool_use, token_ids)
     settings = reading.sampling_settings(body.constraint())

@@ -6,7 +6,7 @@ from msgspec import UNSET
 
 from quire.core.sampling_params import SamplingParams
 from quire.protocol.completion import DEFAULT_MAX_TOKENS, CompletionRequest
-from quire.server.generation.prompts import PromptLimit, encode_prompt
+from quire.server.generation.prompts import PromptLimit, decode_texts, encode_texts
 from quire.server.generation.service import Service
 from quire.server.generation.submission import ApiRequest, Submission
 
@@ -35,15 +35,16 @@ async def prepare_completion(
     body.check()
     tokenizer = service.engine.tokenizer
     limit = PromptLimit(service.engine.max_model_len, param)
-    special = body.add_special_tokens is not False
-    texts, prompts = [], []
-    for prompt in body.prompts():
-        if isinstance(prompt, str):
-            prompts.append(await encode_prompt(tokenizer, prompt, special, limit))
-            texts.append(prompt)
-        else:
-            prompts.append(prompt)
-            texts.append(tokenizer.decode(prompt) if body.echo else "")
+    special, client_id = body.add_special_tokens is not False, request.client.client_id
+    given = body.prompts()
+    texts = [prompt for prompt in given if isinstance(prompt, str)]
+    prompts = [prompt for prompt in given if not isinstance(prompt, str)]  # all are of one kind
+    if texts:
+        prompts = await encode_texts(tokenizer, texts, special, limit, client_id)
+    elif body.echo:
+        texts = await decode_texts(tokenizer, prompts, limit.num_tokens, client_id)
+    else:
+        texts = [""] * len(prompts)
     asked = [(ids, _params(service, body, len(ids), default_max_tokens)) for ids in prompts]
     return Submission.create(request, param, asked), texts
 

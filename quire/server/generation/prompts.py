@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from quire.core.errors import PromptTooLongError, RequestError
 from quire.protocol.chat_completion import Message
 from quire.protocol.tools import Tool
-from quire.text.off_loop import INLINE_CHARACTERS, run_by_size
+from quire.text.off_loop import INLINE_CHARACTERS, run_by_size, run_template
 from quire.text.tokenizer import CHARACTERS_PER_TOKEN, CUT_TOKENS, Tokenizer
 
 #: Variables of the template that are fields of the request.
@@ -167,53 +168,97 @@ def _told_of(tools: list[dict[str, Any]], content: Any) -> Any:
     return f"{text}\n{content}" if isinstance(content, str) else text
 
 
-async def encode_pair(
-    tokenizer: Tokenizer, pair: tuple[str, str], limit: PromptLimit
-) -> tuple[list[int], int | None]:
-    """Return the token ids of two texts read together; as :meth:`Tokenizer.encode_pair`.
+async def encode_pairs(
+    tokenizer: Tokenizer, pairs: Sequence[tuple[str, str]], limit: PromptLimit, client_id: str
+) -> list[tuple[list[int], int | None]]:
+    """Return the token ids of pairs of texts; of each as :meth:`Tokenizer.encode_pair`.
 
     Raises:
-        PromptTooLongError: They are so far beyond ``limit`` that their beginning shows it.
+        PromptTooLongError: One is so far beyond ``limit`` that its beginning shows it.
         RequestError: They are no text.
+        CapacityError: Too many texts of the client wait.
     """
 
-    def encode() -> tuple[list[int], int | None]:
+    def encode(pair: tuple[str, str]) -> tuple[list[int], int | None]:
         limit.check(tokenizer, pair)
         return tokenizer.encode_pair(*pair)
 
-    return await run_by_size(sum(map(len, pair)), encode)
+    size = sum(len(text) + MARK_CHARACTERS for pair in pairs for text in pair)
+    return await run_by_size(size, client_id, lambda: list(map(encode, pairs)))
 
 
-async def encode_beginning(tokenizer: Tokenizer, text: str, num_tokens: int) -> list[int]:
-    """Return the token ids of a text; as :meth:`Tokenizer.encode_beginning`."""
-    return await run_by_size(len(text), lambda: tokenizer.encode_beginning(text, num_tokens))
-
-
-async def encode_prompt(
-    tokenizer: Tokenizer,
-    prompt: str | list[str] | Conversation,
-    add_special_tokens: bool,
-    limit: PromptLimit | None = None,
+async def encode_beginning(
+    tokenizer: Tokenizer, text: str, num_tokens: int, client_id: str
 ) -> list[int]:
-    """Return the token ids of a text or a rendered conversation.
+    """Return the token ids of a text; as :meth:`Tokenizer.encode_beginning`."""
+    work = partial(tokenizer.encode_beginning, text, num_tokens)
+    return await run_by_size(len(text), client_id, work)
+
+
+async def encode_texts(
+    tokenizer: Tokenizer,
+    texts: Sequence[str | Sequence[str]],
+    add_special_tokens: bool,
+    limit: PromptLimit | None,
+    client_id: str,
+) -> list[list[int]]:
+    """Return the token ids of texts.
 
     Args:
         tokenizer: Of the served model.
-        prompt: The text, whole or in parts, or the conversation.
+        texts: Each whole or in parts.
         add_special_tokens: Add what the tokenizer adds to plain text; chat templates write it out.
-        limit: How long it may be.
+        limit: How long each may be; None for any length.
+        client_id: Clients take turns.
 
     Raises:
-        PromptTooLongError: It is so far beyond ``limit`` that its beginning shows it.
-        RequestError: See :meth:`Conversation.render`.
+        PromptTooLongError: One is so far beyond ``limit`` that its beginning shows it.
+        RequestError: One is no text.
+        CapacityError: Too many texts of the client wait.
     """
 
-    def encode() -> list[int]:
-        parts = given.render(tokenizer) if isinstance(given, Conversation) else given
+    def encode(parts: Sequence[str]) -> list[int]:
         if limit is not None:
             limit.check(tokenizer, parts)
         return tokenizer.encode_parts(parts, add_special_tokens)
 
-    given = [prompt] if isinstance(prompt, str) else prompt
-    size = len(given) if isinstance(given, Conversation) else sum(map(len, given))
-    return await run_by_size(size, encode)
+    cut = [[text] if isinstance(text, str) else text for text in texts]
+    size = sum(sum(map(len, parts)) + MARK_CHARACTERS for parts in cut)
+    return await run_by_size(size, client_id, lambda: list(map(encode, cut)))
+
+
+async def decode_texts(
+    tokenizer: Tokenizer, prompts: Sequence[Sequence[int]], longest: int, client_id: str
+) -> list[str]:
+    """Return the texts of token ids; none of prompts with more than ``longest``."""
+    shown = [ids if len(ids) <= longest else () for ids in prompts]
+    size = sum(len(ids) + MARK_CHARACTERS for ids in shown)
+    return await run_by_size(size, client_id, lambda: list(map(tokenizer.decode, shown)))
+
+
+async def render(tokenizer: Tokenizer, conversation: Conversation, client_id: str) -> list[str]:
+    """Return a prompt text in parts, without holding up an event loop.
+
+    Raises:
+        RequestError: See :meth:`Conversation.render`.
+        CapacityError: Too many texts of the client wait.
+    """
+    return await run_template(len(conversation), client_id, lambda: conversation.render(tokenizer))
+
+
+async def encode_prompt(
+    tokenizer: Tokenizer,
+    prompt: str | Sequence[str] | Conversation,
+    add_special_tokens: bool,
+    limit: PromptLimit | None,
+    client_id: str,
+) -> list[int]:
+    """Return the token ids of a text or a conversation; see :func:`encode_texts`.
+
+    Raises:
+        RequestError: Further: see :meth:`Conversation.render`.
+    """
+    if isinstance(prompt, Conversation):
+        prompt = await render(tokenizer, prompt, client_id)
+    (ids,) = await encode_texts(tokenizer, [prompt], add_special_tokens, limit, client_id)
+    return ids

@@ -9,14 +9,14 @@ from typing import Any, Generic, TypeVar
 
 from quire.core.adapters import AdapterReference
 from quire.core.beam_search_params import BeamSearchParams
-from quire.core.client import SHARED, Client
+from quire.core.client import Client
 from quire.core.errors import PromptTooLongError, RequestError
 from quire.core.request import EngineRequest, Picture, salt_keys
 from quire.core.sampling_params import SamplingParams
 from quire.llm.params import check_generates
 from quire.protocol.generation import GenerationRequest
 from quire.protocol.request_body import RequestBody, StreamableBody
-from quire.server.access.authentication import ApiKey
+from quire.server.access.authentication import ApiKey, client_of
 from quire.server.generation.service import Service
 from quire.server.observability.request_record import RequestRecord
 
@@ -110,7 +110,7 @@ class ApiRequest(Generic[T]):
     @property
     def client(self) -> Client:
         """On whose behalf it runs."""
-        return SHARED if self.api_key is None else self.api_key.client
+        return client_of(self.api_key)
 
 
 def _cache_keys(service: Service, api_key: ApiKey | None) -> tuple[str, ...]:

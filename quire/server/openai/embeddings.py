@@ -17,7 +17,7 @@ from quire.protocol.embedding import (
 )
 from quire.protocol.prompt_list import read_prompts
 from quire.server.generation.endpoint import GenerationEndpoint, WholeAnswer
-from quire.server.generation.prompts import PromptLimit, encode_prompt
+from quire.server.generation.prompts import PromptLimit, encode_texts
 from quire.server.generation.submission import ApiRequest, Submission
 from quire.server.http.errors import ApiError
 
@@ -48,12 +48,12 @@ class Embeddings(GenerationEndpoint[EmbeddingRequest]):
                 )
         special = body.add_special_tokens is not False
         limit = PromptLimit(service.engine.max_model_len, "input")
-        prompts = [
-            await encode_prompt(service.engine.tokenizer, item, special, limit)
-            if isinstance(item, str)
-            else item
-            for item in read_prompts(body.input, "input")
-        ]
+        given = read_prompts(body.input, "input")
+        texts = [item for item in given if isinstance(item, str)]
+        prompts = [item for item in given if not isinstance(item, str)]  # all are of one kind
+        if texts:
+            tokenizer, client_id = service.engine.tokenizer, request.client.client_id
+            prompts = await encode_texts(tokenizer, texts, special, limit, client_id)
         params = service.vector_params
         submission = Submission.create(request, "input", [(prompt, params) for prompt in prompts])
         return EmbeddingAnswer(request), submission

@@ -22,16 +22,22 @@ from quire.protocol.scoring import (
     Score,
     ScoreRequest,
     ScoreResponse,
-    ScoringRequest,
 )
 from quire.server.generation.endpoint import GenerationEndpoint, WholeAnswer
 from quire.server.generation.model_routes import ByModel
 from quire.server.generation.models import ManagedModels
-from quire.server.generation.prompts import PromptLimit, encode_pair, encode_prompt
+from quire.server.generation.prompts import (
+    MARK_CHARACTERS,
+    PromptLimit,
+    encode_pairs,
+    encode_texts,
+)
+from quire.server.generation.scoring import Scoring
 from quire.server.generation.service import Service
 from quire.server.generation.submission import ApiRequest, Submission
 from quire.server.http.errors import ApiError
 from quire.server.openai.embeddings import prompt_usage
+from quire.text.off_loop import run_template
 
 PATHS = {
     "score": ("/score", "/v1/score"),
@@ -130,7 +136,7 @@ class Classifications(GenerationEndpoint[ClassifyRequest]):
                 "model",
             )
         texts = request.body.texts()
-        prompts = await _encoded(self.service, request.body, texts, "input")
+        prompts = await _encoded(self.service, request, texts, "input")
         submission = Submission.create(request, "input", [(p, scoring.params()) for p in prompts])
 
         def write(outputs: list[RequestOutput]) -> ClassifyResponse:
@@ -170,15 +176,16 @@ async def _scored(
         )
     if scoring.classifier is not None and scoring.template is None:
         limit = PromptLimit(service.engine.max_model_len, param)
-        read = [await encode_pair(service.engine.tokenizer, pair, limit) for pair in pairs]
+        client_id = request.client.client_id
+        read = await encode_pairs(service.engine.tokenizer, pairs, limit, client_id)
         asked = [(token_ids, scoring.params()) for token_ids, _ in read]
         submission = Submission.create(request, param, asked)
         submission = submission.with_second_texts([start for _, start in read])
         return submission, lambda outputs: [scoring.probabilities(one)[0] for one in outputs]
     if scoring.labels:
-        texts = [scoring.prompt(*pair, body.instruction) for pair in pairs]
+        texts = await _prompts(scoring, request, pairs)
         special = False if scoring.template is not None else body.add_special_tokens
-        prompts = await _encoded(service, body, texts, param, special)
+        prompts = await _encoded(service, request, texts, param, special)
         submission = Submission.create(request, param, [(p, scoring.params()) for p in prompts])
         return submission, lambda outputs: [scoring.probabilities(one)[-1] for one in outputs]
     # A text that several pairs have is computed once.
@@ -186,7 +193,7 @@ async def _scored(
     for pair in pairs:
         for text in pair:
             places.setdefault(text, len(places))
-    prompts = await _encoded(service, body, list(places), param)
+    prompts = await _encoded(service, request, list(places), param)
     params = service.vector_params
 
     def cosines(outputs: list[RequestOutput]) -> list[float]:
@@ -196,16 +203,34 @@ async def _scored(
     return Submission.create(request, param, [(prompt, params) for prompt in prompts]), cosines
 
 
+async def _prompts(
+    scoring: Scoring,
+    request: ApiRequest[ScoreRequest] | ApiRequest[RerankRequest],
+    pairs: Sequence[tuple[str, str]],
+) -> Sequence[str | list[str]]:
+    """Return the prompts of pairs, whole or in parts."""
+    instruction = request.body.instruction
+
+    def render() -> list[str | list[str]]:
+        return [scoring.prompt(*pair, instruction) for pair in pairs]
+
+    if scoring.template is None:
+        return render()
+    size = sum(len(text) + MARK_CHARACTERS for pair in pairs for text in pair)
+    return await run_template(size, request.client.client_id, render)
+
+
 async def _encoded(
     service: Service,
-    body: ScoringRequest,
+    request: ApiRequest[Any],
     texts: Sequence[str | list[str]],
     param: str,
     special: bool | None = None,
 ) -> list[list[int]]:
     limit = PromptLimit(service.engine.max_model_len, param)
+    body, client_id = request.body, request.client.client_id
     add = (body.add_special_tokens if special is None else special) is not False
-    return [await encode_prompt(service.engine.tokenizer, text, add, limit) for text in texts]
+    return await encode_texts(service.engine.tokenizer, texts, add, limit, client_id)
 
 
 def routes(models: ManagedModels) -> list[Route]:

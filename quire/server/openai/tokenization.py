@@ -15,12 +15,14 @@ from quire.protocol.tokenization import (
     TokenizeRequest,
     TokenizeResponse,
 )
+from quire.server.access.authentication import client_of
 from quire.server.generation.chat_prompt import pictures_of, written_out
 from quire.server.generation.model_routes import post_route
 from quire.server.generation.models import Models
 from quire.server.generation.prompts import Conversation, encode_prompt
 from quire.server.generation.service import Service
 from quire.server.http.body import Fields, json_response, read_fields
+from quire.text.off_loop import run_by_size
 
 
 def routes(models: Models) -> list[Route]:
@@ -35,29 +37,38 @@ def routes(models: Models) -> list[Route]:
             raise RequestError(
                 "[prompt] give either prompt or messages, or llama-server's content.", "prompt"
             )
+        client_id = client_of(request.scope.get("api_key")).client_id
         if body.content is not None:
-            return json_response(await _content_tokens(service, body), headers)
-        token_ids = await _encode(service, body)
+            return json_response(await _content_tokens(service, body, client_id), headers)
+        token_ids = await _encode(service, body, client_id)
         answer = TokenizeResponse(
             count=len(token_ids), max_model_len=service.engine.max_model_len, tokens=token_ids
         )
-        if body.return_token_strs:
-            answer.token_strs = [
-                token or "" for token in tokenizer.convert_ids_to_tokens(token_ids)
-            ]
-        return json_response(answer, headers)
+
+        def write() -> Response:
+            if body.return_token_strs:
+                found = tokenizer.convert_ids_to_tokens(token_ids)
+                answer.token_strs = [token or "" for token in found]
+            return json_response(answer, headers)
+
+        return await run_by_size(len(token_ids), client_id, write)
 
     async def detokenize(service: Service, request: Request, fields: Fields) -> Response:
         tokenizer, strict = service.engine.tokenizer, service.options.strict_params
         body, headers = read_fields(fields, DetokenizeRequest, strict)
         service.resolve_model(body.model)
-        unknown = [i for i in body.tokens if i >= tokenizer.vocab_size]
-        if unknown:
-            raise RequestError(
-                f"[tokens] ids must be below {tokenizer.vocab_size}; got {unknown[0]}.", "tokens"
-            )
-        text = tokenizer.decode(body.tokens, skip_special_tokens=False)
-        return json_response(DetokenizeResponse(text, text), headers)
+
+        def decode() -> Response:
+            unknown = next((i for i in body.tokens if i >= tokenizer.vocab_size), None)
+            if unknown is not None:
+                raise RequestError(
+                    f"[tokens] ids must be below {tokenizer.vocab_size}; got {unknown}.", "tokens"
+                )
+            text = tokenizer.decode(body.tokens, skip_special_tokens=False)
+            return json_response(DetokenizeResponse(text, text), headers)
+
+        client_id = client_of(request.scope.get("api_key")).client_id
+        return await run_by_size(len(body.tokens), client_id, decode)
 
     return [
         post_route(models, "/tokenize", tokenize),
@@ -65,14 +76,18 @@ def routes(models: Models) -> list[Route]:
     ]
 
 
-async def _content_tokens(service: Service, body: TokenizeRequest) -> ContentTokens:
+async def _content_tokens(service: Service, body: TokenizeRequest, client_id: str) -> ContentTokens:
     tokenizer = service.engine.tokenizer
     content = body.content or ""
-    parts = tokenizer.special_texts.cut(content) if body.parse_special is False else [content]
-    token_ids = await encode_prompt(tokenizer, parts, bool(body.add_special))
-    if not body.with_pieces:
-        return ContentTokens(tokens=token_ids)
-    return ContentTokens(tokens=[_piece(i, tokenizer.token_bytes(i)) for i in token_ids])
+
+    def encode() -> ContentTokens:
+        parts = tokenizer.special_texts.cut(content) if body.parse_special is False else [content]
+        token_ids = tokenizer.encode_parts(parts, bool(body.add_special))
+        if not body.with_pieces:
+            return ContentTokens(tokens=token_ids)
+        return ContentTokens(tokens=[_piece(i, tokenizer.token_bytes(i)) for i in token_ids])
+
+    return await run_by_size(len(content), client_id, encode)
 
 
 def _piece(token_id: int, data: bytes) -> Piece:
@@ -82,10 +97,11 @@ def _piece(token_id: int, data: bytes) -> Piece:
         return Piece(id=token_id, piece=list(data))
 
 
-async def _encode(service: Service, body: TokenizeRequest) -> list[int]:
+async def _encode(service: Service, body: TokenizeRequest, client_id: str) -> list[int]:
     tokenizer = service.engine.tokenizer
     if body.prompt is not None:
-        return await encode_prompt(tokenizer, body.prompt, body.add_special_tokens is not False)
+        special = body.add_special_tokens is not False
+        return await encode_prompt(tokenizer, body.prompt, special, None, client_id)
     conversation = Conversation(
         body.messages or [],
         body.add_generation_prompt,
@@ -93,5 +109,6 @@ async def _encode(service: Service, body: TokenizeRequest) -> list[int]:
         body.chat_template_kwargs,
         body.tools,
     )
-    token_ids = await encode_prompt(tokenizer, conversation, bool(body.add_special_tokens))
+    special = bool(body.add_special_tokens)
+    token_ids = await encode_prompt(tokenizer, conversation, special, None, client_id)
     return await written_out(service, token_ids, pictures_of(service, conversation.messages))
