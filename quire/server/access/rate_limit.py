@@ -39,7 +39,7 @@ class TokenBucket:
         return max(0.0, (min(amount, self._size) - self._level) / rate)
 
     def take(self, amount: float) -> None:
-        """Take ``amount``, there or not: what is owed must flow in first."""
+        """Take ``amount``, there or not: what is owed must flow in first; below 0 it comes back."""
         self._level -= amount
 
 
@@ -61,8 +61,12 @@ class RateLimits:
         for reason in ("key_requests", "key_tokens"):
             rejections[reason] += 0
 
-    def admit(self, key: ApiKey, num_prompt_tokens: int) -> None:
+    def admit(self, key: ApiKey, num_tokens: int) -> None:
         """Count a request against its key.
+
+        Args:
+            key: Of the request.
+            num_tokens: All that it takes.
 
         Raises:
             ApiError: 429 with ``Retry-After``; nothing was counted.
@@ -70,7 +74,7 @@ class RateLimits:
         wanted = []
         for buckets, per_minute, amount, unit in (
             (self._requests, key.requests_per_minute, 1, "requests"),
-            (self._tokens, key.tokens_per_minute, num_prompt_tokens, "tokens"),
+            (self._tokens, key.tokens_per_minute, num_tokens, "tokens"),
         ):
             if per_minute is None:
                 continue
@@ -90,8 +94,49 @@ class RateLimits:
         for bucket, amount in wanted:
             bucket.take(amount)
 
-    def add_output(self, key: ApiKey, num_tokens: int) -> None:
-        """Count what a request produced; its key may owe it."""
-        bucket = self._tokens.get(key.digest)
-        if bucket is not None:
-            bucket.take(num_tokens)
+    def reserve(
+        self, key: ApiKey | None, num_prompt_tokens: int, num_output_tokens: int
+    ) -> Reservation:
+        """Count a request whose answers are to come against its key; without one, nothing.
+
+        Args:
+            key: Of the request.
+            num_prompt_tokens: Tokens of its prompts.
+            num_output_tokens: The most that its answers may have, as far as it says so.
+
+        Raises:
+            ApiError: As of :meth:`admit`.
+        """
+        if key is None:
+            return Reservation(None, 0)
+        self.admit(key, num_prompt_tokens + num_output_tokens)
+        return Reservation(self._tokens.get(key.digest), num_output_tokens)
+
+
+class Reservation:
+    """Tokens that were taken for answers before these are computed.
+
+    Args:
+        bucket: Where from; None where there is no limit.
+        num_tokens: How many.
+    """
+
+    def __init__(self, bucket: TokenBucket | None, num_tokens: int) -> None:
+        self._bucket = bucket
+        self._num_reserved = num_tokens
+        self._num_used = 0
+
+    def use(self, num_tokens: int) -> None:
+        """Count tokens of an answer; the key may owe those that were not reserved."""
+        self._num_used += num_tokens
+        if self._num_used > self._num_reserved:
+            self.settle()
+
+    def settle(self, num_unused: int = 0) -> None:
+        """Give back what was reserved and not used, and further tokens that nothing was done with.
+
+        Those that are used later are owed.
+        """
+        if self._bucket is not None:
+            self._bucket.take(self._num_used - self._num_reserved - num_unused)
+        self._num_reserved = self._num_used

@@ -15,6 +15,10 @@ from quire.server.http.errors import ApiError
 from quire.server.observability.request_observer import RequestObserver
 from quire.server.observability.request_record import Generation
 
+#: Output tokens that a request is reckoned to take which states no limit; more are counted as they
+#: come.
+UNSTATED_OUTPUT = 1024
+
 
 async def generate(
     service: Service, submission: Submission
@@ -36,9 +40,14 @@ async def generate(
     generations = [Generation(one.request_id, one.params) for one in engine_requests]
     observers = [RequestObserver(service.metrics, generation) for generation in generations]
     indices = {one.request_id: index for index, one in enumerate(engine_requests)}
-    if request.api_key is not None:
-        service.shared.rate_limits.admit(request.api_key, sum(sizes))
-    queued = service.admission.admit(sizes)
+    reserved = service.shared.rate_limits.reserve(
+        request.api_key, sum(sizes), _num_reserved(submission, service.engine.max_model_len)
+    )
+    try:
+        queued = service.admission.admit(sizes)
+    except ApiError:
+        reserved.settle(sum(sizes))
+        raise
     service.metrics.num_in_flight += 1
     try:
         request.record.begin_generations(
@@ -56,6 +65,7 @@ async def generate(
             async for output in outputs:
                 index = indices[output.request_id]
                 observers[index].observe(output)
+                reserved.use(sum(len(one.token_ids) for one in output.outputs))
                 queued[index].remove(served=True)
                 _check(output, generations)
                 yield index, output
@@ -63,9 +73,19 @@ async def generate(
         service.metrics.num_in_flight -= 1
         for entry in queued:
             entry.remove(served=False)
-        if request.api_key is not None:
-            num_tokens = sum(generation.num_output_tokens for generation in generations)
-            service.shared.rate_limits.add_output(request.api_key, num_tokens)
+        reserved.settle()
+
+
+def _num_reserved(submission: Submission, longest: int) -> int:
+    """Return how many output tokens a request is reckoned to take before it has any."""
+    found = 0
+    for request in submission.engine_requests:
+        params = request.params
+        if params.pooling is None:
+            room = max(1, longest - len(request.prompt_token_ids))
+            most = min(room, UNSTATED_OUTPUT) if params.max_tokens is None else params.max_tokens
+            found += params.n * most
+    return found
 
 
 def _check(output: RequestOutput, generations: list[Generation]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeAlias
 
@@ -10,11 +11,15 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
+from quire.server.access.authentication import ApiKey
 from quire.server.generation.endpoint import GenerationEndpoint
 from quire.server.generation.models import Models, find_known
 from quire.server.generation.service import Service
 from quire.server.http.body import Fields, model_name, read_json
 from quire.server.http.errors import ApiError
+
+#: What a token has of text, about, where tokens are not counted.
+BYTES_PER_TOKEN = 4
 
 
 class ByModel:
@@ -60,10 +65,17 @@ def get_route(models: Models, path: str, answer: Reply) -> Route:
 
 
 def post_route(models: Models, path: str, answer: JsonReply, any_type: bool = False) -> Route:
-    """Return a route with a JSON body, which names the model; see :func:`read_json`."""
+    """Return a route with a JSON body, which names the model; see :func:`read_json`.
+
+    It counts against the limits of its key, by the size of the body.
+    """
 
     async def post(request: Request) -> Response:
         fields = await read_json(request, any_type)
+        key: ApiKey | None = request.scope.get("api_key")
+        if key is not None:
+            num_bytes = sum(map(len, fields.values()))
+            models.shared.rate_limits.admit(key, math.ceil(num_bytes / BYTES_PER_TOKEN))
         async with models.lease(model_name(fields)) as service:
             return await answer(service, request, fields)
 

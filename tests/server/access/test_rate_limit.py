@@ -70,12 +70,10 @@ def test_requests_and_tokens_are_limited_apart_and_keys_too():
     for _ in range(2):
         limits.admit(few, 10_000)
     assert refused(limits, few, 1).headers["Retry-After"] == "30"
-    limits.admit(short, 500)
-    limits.add_output(short, 400)  # 300 owed
+    limits.reserve(short, 500, 0).use(400)  # 300 owed
     assert refused(limits, short, 60).headers["Retry-After"] == "36"
     for _ in range(1000):
-        limits.admit(free, 1000)
-    limits.add_output(free, 1000)
+        limits.reserve(free, 1000, 1000).use(3000)
     clock.now += 36
     limits.admit(short, 60)
     limits.admit(few, 1)
@@ -98,6 +96,30 @@ def test_a_refused_request_takes_nothing():
     refused(limits, key, 50)
     clock.now += 31
     limits.admit(key, 50)  # the second of its requests
+
+
+def test_a_key_took_many_times_its_tokens_at_once():
+    """Output was counted when an answer had ended, so all that began before had any length."""
+    clock = Clock()
+    limits, key = RateLimits(Counter(), clock), ApiKey.create("k", tpm=200)
+    first = limits.reserve(key, 10, 1500)
+    for _ in range(19):
+        with pytest.raises(ApiError, match="200 tokens a minute"):
+            limits.reserve(key, 10, 1500)
+    first.use(100)
+    first.settle()  # its client has left
+    second = limits.reserve(key, 10, 80)
+    assert refused(limits, key, 1).headers["Retry-After"] == "1"
+    second.use(80)
+    second.use(60)  # more than it was reckoned to take
+    second.settle()
+    assert refused(limits, key, 1).headers["Retry-After"] == "19"
+
+
+def test_a_request_that_the_queue_refuses_keeps_none_of_its_tokens():
+    limits, key = RateLimits(Counter(), Clock()), ApiKey.create("k", tpm=200)
+    limits.reserve(key, 100, 100).settle(100)
+    limits.admit(key, 200)
 
 
 @pytest.fixture

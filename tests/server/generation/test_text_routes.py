@@ -1,0 +1,81 @@
+"""Routes that only read texts: away from the event loop, and counted against the key's limits."""
+
+from __future__ import annotations
+
+import threading
+
+import httpx2
+import pytest
+
+from quire.core.config import EngineConfig
+from quire.server.access.authentication import ApiKey
+from quire.server.generation.service import Service
+from quire.server.generation.shared import Shared
+from quire.server.options import ServerOptions
+from quire.text.off_loop import INLINE_CHARACTERS
+from tests.server.conftest import run_in_thread
+
+MESSAGES = [{"role": "user", "content": "Hi"}]
+LONG = "ab" * INLINE_CHARACTERS
+ROUTES = {
+    "/tokenize": {"prompt": "Hi"},
+    "/detokenize": {"tokens": [5, 6]},
+    "/apply-template": {"messages": MESSAGES},
+    "/v1/messages/count_tokens": {"model": "quire-tiny", "messages": MESSAGES},
+}
+
+
+def test_what_only_reads_texts_was_counted_by_no_limit(engine):
+    options = ServerOptions(port=0, uvicorn_log_level="warning")
+    keys = (ApiKey.create("few", rpm=4), ApiKey.create("short", tpm=60))
+    service = Service(engine, EngineConfig(), Shared(options, keys))
+    with run_in_thread(service) as url, httpx2.Client(base_url=url, timeout=60) as client:
+
+        def ask(key: str, path: str, body: object) -> int:
+            headers = {"authorization": f"Bearer {key}"}
+            return client.post(path, json=body, headers=headers).status_code
+
+        assert [ask("few", path, body) for path, body in ROUTES.items()] == [200] * 4
+        assert [ask("few", path, body) for path, body in ROUTES.items()] == [429] * 4
+        assert ask("short", "/tokenize", {"prompt": "ab" * 200}) == 200
+        assert ask("short", "/tokenize", {"prompt": "ab"}) == 429
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/tokenize", {"prompt": LONG}),
+        ("/tokenize", {"content": LONG, "with_pieces": True, "parse_special": False}),
+        ("/tokenize", {"messages": [{"role": "user", "content": LONG}]}),
+        ("/v1/completions", {"prompt": ["ab" * 40] * 100, "max_tokens": 1}),
+        ("/v1/embeddings", {"input": ["ab" * 40] * 100}),
+        ("/score", {"text_1": "ab", "text_2": [f"ab{i}" * 20 for i in range(100)]}),
+        ("/infill", {"input_prefix": LONG, "input_suffix": LONG}),
+    ],
+)
+def test_many_short_texts_were_tokenized_on_the_loop(client, engine, monkeypatch, path, body):
+    """Each was short enough to be tokenized at once, a thousand of them one after another."""
+    threads = set()
+    encode = engine.tokenizer.encode
+
+    def watched(text, *options, **named):
+        if text and "ab" in text:
+            threads.add(threading.current_thread().name.partition("_")[0])
+        return encode(text, *options, **named)
+
+    monkeypatch.setattr(engine.tokenizer, "encode", watched)
+    client.post(path, json=body)
+    assert threads <= {"quire-texts"}
+
+
+def test_detokenizing_is_done_elsewhere(client, engine, monkeypatch):
+    threads = []
+    decode = engine.tokenizer.decode
+
+    def watched(*arguments, **named):
+        threads.append(threading.current_thread().name.partition("_")[0])
+        return decode(*arguments, **named)
+
+    monkeypatch.setattr(engine.tokenizer, "decode", watched)
+    answer = client.post("/detokenize", json={"tokens": [70] * INLINE_CHARACTERS})
+    assert (answer.status_code, threads) == (200, ["quire-texts"])
