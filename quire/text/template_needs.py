@@ -15,7 +15,7 @@ from itertools import takewhile
 from typing import Any, TypeAlias
 
 from quire.core.errors import RequestError
-from quire.text.tool_parsers.json_scanner import complete_json
+from quire.text.json_scanner import complete_json
 
 Message: TypeAlias = dict[str, Any]
 #: Renders messages with tools; None where the template refuses them.

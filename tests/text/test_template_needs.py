@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 
 import pytest
+from quire.text.tool_parsers.json_scanner import complete_json
 
 from quire.text.chat_template import ChatTemplate
-from quire.text.tool_parsers.json_scanner import complete_json
 
 #: How templates tell that a message has calls, and what they do with its content.
 CONTENT = {
