@@ -5,15 +5,18 @@ from __future__ import annotations
 import os
 import socket
 import struct
+import time
 from collections.abc import Callable
 from typing import TypeVar
 
 import msgspec
 
-from quire.distributed.connections import LENGTH_BYTES, exactly, framed
+from quire.distributed.connections import LENGTH_BYTES, decoded, exactly, framed
 
 #: Of a message: the hashes of a prompt of millions of tokens.
 _MOST_BYTES = 2**26
+#: After a connection that could not be let in.
+_PAUSE_SECONDS = 0.1
 Message = TypeVar("Message")
 
 
@@ -40,8 +43,7 @@ def receive(
 
     Raises:
         EOFError: The other side is gone.
-        OSError: It does not send in time, or a message that is too long.
-        msgspec.DecodeError: It is no such message.
+        OSError: It does not send in time, or no such message.
     """
     head, descriptors, *_ = socket.recv_fds(connection, LENGTH_BYTES, 1)
     head += exactly(connection, LENGTH_BYTES - len(head)) if head else b""
@@ -50,7 +52,23 @@ def receive(
     length = int.from_bytes(head, "little")
     if length > _MOST_BYTES:
         raise OSError(f"a message must have at most {_MOST_BYTES} bytes; got {length}")
-    return decode(exactly(connection, length)), descriptors
+    return decoded(decode, exactly(connection, length)), descriptors
+
+
+def accept_own_user(listener: socket.socket) -> socket.socket | None:
+    """Wait for a connection to a Unix socket and let it in; None where it is another user's.
+
+    None as well where it is gone already, or cannot be let in now: for want of descriptors, say.
+    """
+    try:
+        connection, _ = listener.accept()
+    except OSError:
+        time.sleep(_PAUSE_SECONDS)
+        return None
+    if peer_is_own_user(connection):
+        return connection
+    connection.close()
+    return None
 
 
 def peer_is_own_user(connection: socket.socket) -> bool:

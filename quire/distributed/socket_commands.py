@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from quire.core.errors import RankDeadError
-from quire.distributed.connections import Door, framed, keep_alive
+from quire.distributed.connections import Door, introduce, keep_alive
 
 _LENGTH, _RANK = struct.Struct("<Q"), struct.Struct("<I")
 _KEY = "commands"
@@ -46,7 +46,7 @@ class SocketCommands:
         else:
             port, token = ask(_KEY).decode().split()
             connection = socket.create_connection((address, int(port)), silence)
-            connection.sendall(framed(token.encode() + _RANK.pack(rank)))
+            introduce(connection, token, _RANK.pack(rank))
             self._keep(0, connection, None)
 
     def send(self, buffers: Sequence[bytes | memoryview]) -> None:
@@ -88,17 +88,16 @@ class SocketCommands:
         """Let every rank connect; whoever else comes does not know the word."""
         token = secrets.token_hex(16)
         end = time.monotonic() + silence
-        with Door(socket.create_server((address, 0))) as door:
+        with Door(socket.create_server((address, 0)), token) as door:
             tell(_KEY, f"{door.address[1]} {token}")
             while len(self._connections) < size - 1:
                 if time.monotonic() > end:
                     raise TimeoutError("a rank did not connect")
                 for connection, said in door.greet(_LOOK_SECONDS):
-                    word, number = said[: len(token)], said[len(token) :]
-                    if not secrets.compare_digest(word, token.encode()):
+                    if said is None:
                         connection.close()
                         continue
-                    (rank,) = _RANK.unpack(number)
+                    (rank,) = _RANK.unpack(said)
                     self._keep(rank, connection, silence)
 
     def _keep(self, rank: int, connection: socket.socket, limit: float | None) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 
+from quire.distributed.connections import decoded
 from quire.llm.process.messages import FromEngine, ToEngine
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -68,6 +69,7 @@ class MessageSocket:
 
         Raises:
             EOFError: The other side is gone and all it said was yielded.
+            ConnectionError: It says what no engine and no server does.
         """
         ended = False
         while True:
@@ -102,6 +104,6 @@ class MessageSocket:
             end = _LENGTH_BYTES + int.from_bytes(received[:_LENGTH_BYTES], "little")
             if len(received) < end:
                 return
-            message = self._decode(received[_LENGTH_BYTES:end])
+            message = decoded(self._decode, received[_LENGTH_BYTES:end])
             del received[:end]
             yield message

@@ -6,7 +6,6 @@ does not use it.
 
 from __future__ import annotations
 
-import select
 import socket
 import time
 from contextlib import suppress
@@ -19,6 +18,7 @@ from quire.core.config import EngineConfig
 from quire.core.errors import QuireError
 from quire.core.log import LogFormat, get_logger, set_format
 from quire.core.machine import read_machine
+from quire.distributed.connections import readable
 from quire.llm.replicas.node import TICK_SECONDS, NodeEngine, own_settings
 from quire.llm.replicas.shared_settings import shared_settings
 from quire.runner.parallel.handshake import StartFailed, receive, send
@@ -132,7 +132,7 @@ class Keeper:
         Raises:
             OSError: It is.
         """
-        while not select.select([self._server], [], [], 0)[0]:
+        while not readable([self._server], 0):
             for run in self._cluster.ended(list(self._numbers), TICK_SECONDS):
                 number = self._numbers.pop(run)
                 self._tell(number, run)

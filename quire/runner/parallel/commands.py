@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from quire.core.adapters import AdapterReference
+from quire.distributed.connections import decoded
 from quire.kernels.backend import Backend
 from quire.kernels.forward_batch import ForwardBatch
 
@@ -166,8 +167,12 @@ def encode(command: Command) -> bytes:
 
 
 def decode(data: bytes | bytearray | memoryview) -> Command:
-    """Return the command that :func:`encode` made bytes of."""
-    found: Command = _decode(data)
+    """Return the command that :func:`encode` made bytes of.
+
+    Raises:
+        ConnectionError: They are none.
+    """
+    found: Command = decoded(_decode, data)
     return found
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+from functools import partial
 from typing import TypeVar
 
 import msgspec
@@ -11,7 +12,7 @@ from quire.core import errors
 from quire.core.built_types import built
 from quire.core.config import EngineConfig
 from quire.core.errors import ModelLoadError, QuireError
-from quire.distributed.connections import LENGTH_BYTES, exactly, framed
+from quire.distributed.connections import LENGTH_BYTES, decoded, exactly, framed
 
 Message = TypeVar("Message")
 #: Far more than any message has: a length that somebody else sends would have memory taken.
@@ -101,7 +102,5 @@ def decode(data: bytes, kind: type[Message]) -> Message:
     Raises:
         OSError: It is none.
     """
-    try:
-        return msgspec.msgpack.decode(data, type=built(kind))
-    except msgspec.DecodeError as error:
-        raise ConnectionError(f"no {kind} was sent: {error}") from error
+    found: Message = decoded(partial(msgspec.msgpack.decode, type=built(kind)), data)
+    return found

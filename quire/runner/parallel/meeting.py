@@ -6,9 +6,7 @@ away.
 
 from __future__ import annotations
 
-import hmac
 import os
-import select
 import socket
 import time
 from collections.abc import Callable, Collection, Mapping
@@ -22,7 +20,13 @@ from quire import __version__
 from quire.core import env
 from quire.core.errors import ConfigError, ModelLoadError
 from quire.core.log import get_logger
-from quire.distributed.connections import GONE_SECONDS, Door, keep_alive
+from quire.distributed.connections import (
+    GONE_SECONDS,
+    Door,
+    introduce,
+    keep_alive,
+    readable,
+)
 from quire.runner.parallel.handshake import decode, receive, send
 
 log = get_logger(__name__)
@@ -33,6 +37,7 @@ Role = Literal["rank", "engine"]
 MEETING_SECONDS = 600.0
 _CONNECT_SECONDS = 5.0
 _RETRY_SECONDS = 0.25
+_OTHER_KEY = "[parallel] QUIRE_CLUSTER_KEY must be the same on all machines; got another."
 
 
 class Hello(msgspec.Struct, frozen=True):
@@ -40,7 +45,7 @@ class Hello(msgspec.Struct, frozen=True):
 
     Attributes:
         rank: Which it is to be.
-        key: What only ranks of this engine know.
+        key: What only ranks of this engine know; it is proven and never sent.
         version: Of the program.
         machine: The same for all that can share memory.
         node: Name of the machine, for people.
@@ -126,9 +131,9 @@ class Meeting:
         role: Role = "rank",
         settings: Mapping[str, str] | None = None,
     ) -> None:
-        self._key, self._role, self._settings = key, role, dict(settings or {})
+        self._role, self._settings = role, dict(settings or {})
         try:
-            self._door = Door(socket.create_server(address))
+            self._door = Door(socket.create_server(address), key)
         except OSError as error:
             raise ConfigError(
                 f"[parallel] --master-addr and --master-port must be of this machine and free; got "
@@ -195,7 +200,7 @@ class Meeting:
     def _meet(
         self,
         connection: socket.socket,
-        greeting: bytes,
+        greeting: bytes | None,
         ranks: Collection[int],
         found: dict[int, RankLink],
     ) -> RankLink | None:
@@ -203,8 +208,11 @@ class Meeting:
         try:
             connection.settimeout(_CONNECT_SECONDS)
             host = connection.getpeername()[0]
-            said = decode(greeting, Hello)
-            refusal = self._refusal(said, ranks, found)
+            if greeting is None:
+                refusal = _OTHER_KEY
+            else:
+                said = decode(greeting, Hello)
+                refusal = self._refusal(said, ranks, found)
             send(connection, Answer(refusal))
             if not refusal:
                 receive(connection, Answer)  # it may have given up meanwhile
@@ -217,8 +225,6 @@ class Meeting:
         return None
 
     def _refusal(self, said: Hello, ranks: Collection[int], found: dict[int, RankLink]) -> str:
-        if not hmac.compare_digest(said.key.encode(), self._key.encode()):
-            return "[parallel] QUIRE_CLUSTER_KEY must be the same on all machines; got another."
         if said.version != __version__:
             return (
                 f"[parallel] all machines must run Quire {__version__}, as the first one does; got "
@@ -280,7 +286,8 @@ def join(
             if connection.getsockname() == connection.getpeername():
                 raise OSError("a port that nobody listens at met itself")
             connection.settimeout(max(1.0, end - time.monotonic()))
-            send(connection, own)
+            greeting = msgspec.msgpack.encode(msgspec.structs.replace(own, key=""))
+            introduce(connection, own.key, greeting)
             refusal = receive(connection, Answer).refusal
             if not refusal:
                 send(connection, Answer())
@@ -315,7 +322,7 @@ def _forget_gone(found: dict[int, RankLink]) -> None:
     """Drop ranks that are gone again: others may come in their place."""
     ranks = {link.connection: rank for rank, link in found.items()}
     # They say nothing until they are told what they are to be.
-    for connection in select.select(ranks, [], [], 0)[0]:
+    for connection in readable(ranks, 0):
         log.warning("[parallel] %s is gone again", found.pop(ranks[connection]))
         connection.close()
 

@@ -6,7 +6,6 @@ again.
 
 from __future__ import annotations
 
-import select
 import socket
 from collections.abc import Callable
 from contextlib import suppress
@@ -20,6 +19,7 @@ from quire.core.child_process import ChildProcess, ending_text
 from quire.core.errors import ModelLoadError, QuireError
 from quire.core.log import get_logger
 from quire.core.parallel_options import ParallelOptions
+from quire.distributed.connections import readable
 from quire.runner.parallel.handshake import StartFailed, receive, send
 from quire.runner.parallel.meeting import Address
 
@@ -88,7 +88,7 @@ class NodeRanks:
         """Return a rank that has ended, within that time; None for none."""
         sockets = {child.socket: rank for rank, child in self._children.items()}
         waited = [*sockets, *([] if wake is None else [wake])]
-        for found in select.select(waited, [], [], seconds)[0]:
+        for found in readable(waited, seconds):
             if found is not wake:
                 return sockets[found]
         return None

@@ -17,13 +17,11 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 
-import msgspec
-
 from quire.core.errors import EngineDeadError, RankDeadError
 from quire.core.expert_sharing import ExpertSharing
 from quire.core.log import get_logger
 from quire.core.metrics import Samples
-from quire.distributed.local_messages import peer_is_own_user, receive, send
+from quire.distributed.local_messages import accept_own_user, peer_is_own_user, receive, send
 from quire.distributed.shared_memory_group import SharedMemory
 from quire.layers.engine_experts import Floats, Ints, Multiply
 from quire.layers.expert_placement import ExpertPlacement
@@ -74,7 +72,7 @@ class ExpertSiblings:
         self._requests: dict[int, Requests] = {}
         self._rows_asked = 0
         self._error: RankDeadError | None = None
-        self._loaded, self._is_leaving = threading.Event(), False
+        self._loaded, self._is_leaving, self._is_closed = threading.Event(), False, False
         self.failure, self._fail = socket.socketpair()
         self._wake, self._waker = socket.socketpair()
         self._lock = threading.Lock()  # of what follows
@@ -163,6 +161,7 @@ class ExpertSiblings:
                 connection.shutdown(socket.SHUT_WR)
         while self._served and time.monotonic() < end:
             time.sleep(_RETRY_SECONDS)
+        self._is_closed = True
         with suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)
         self._poke()
@@ -193,7 +192,7 @@ class ExpertSiblings:
             try:
                 connection.connect("\0" + self._addresses[engine])
                 return connection, self._meet(engine, connection)
-            except (OSError, EOFError, msgspec.DecodeError) as error:
+            except (OSError, EOFError) as error:
                 log.debug("[experts] engine %d is not there: %r", engine, error)
                 connection.close()
             except BaseException:
@@ -260,10 +259,9 @@ class ExpertSiblings:
 
     def _let_in(self) -> bool:
         """Return False once nobody is to come any more."""
-        try:
-            connection, _ = self._listener.accept()
-        except OSError:
-            return False
+        connection = accept_own_user(self._listener)
+        if connection is None:
+            return not self._is_closed
         connection.settimeout(_GREETING_SECONDS)
         name = f"quire-experts-{len(self._threads)}"
         thread = threading.Thread(target=self._serve, args=(connection,), name=name, daemon=True)
@@ -298,7 +296,7 @@ class ExpertSiblings:
         results: Results | None = None
         try:
             self._loaded.wait()
-            if self._is_leaving or not peer_is_own_user(connection):
+            if self._is_leaving:
                 return
             memory = create_memory()
             results = Results(
@@ -317,7 +315,7 @@ class ExpertSiblings:
                 count = results.serve()
                 with self._lock:
                     self._rows_served += count
-        except (EOFError, OSError, msgspec.DecodeError, RankDeadError) as error:
+        except (EOFError, OSError, RankDeadError) as error:
             log.debug("[experts] an engine has left: %r", error)
         except Exception:
             log.exception("[experts] rows of another engine cannot be multiplied")

@@ -21,7 +21,7 @@ class Link(Protocol):
         """Return the row for each block, or ``NO_ROW``.
 
         Raises:
-            OSError, EOFError, msgspec.DecodeError: It does not answer.
+            OSError, EOFError: It does not answer.
         """
         ...
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Callable, Sequence
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import msgspec
 
@@ -23,8 +23,8 @@ NO_ROW = -1
 _MOST_PARTS = 512
 
 
-class Knock(msgspec.Struct, tag=True):
-    """First message of a sender on another machine.
+class Knock(NamedTuple):
+    """How a sender on another machine introduces itself.
 
     Attributes:
         key: What only engines of this server know.
@@ -79,9 +79,9 @@ class Blocks(msgspec.Struct, tag=True):
     checksums: list[int]
 
 
-Message: TypeAlias = Knock | Hello | Offer | Rows | Release | Blocks
+Message: TypeAlias = Hello | Offer | Rows | Release | Blocks
 _encode = msgspec.msgpack.Encoder().encode
-decode: Callable[[bytes], Message] = msgspec.msgpack.Decoder(Message).decode
+_decode: Callable[[bytes], Message] = msgspec.msgpack.Decoder(Message).decode
 
 
 def encoded(message: Message) -> bytes:
@@ -91,7 +91,7 @@ def encoded(message: Message) -> bytes:
 
 def receive(connection: socket.socket) -> tuple[Message, list[int]]:
     """Return the next message; see :func:`quire.distributed.local_messages.receive`."""
-    return local_messages.receive(connection, decode)
+    return local_messages.receive(connection, _decode)
 
 
 def rows_of(answer: Message, count: int) -> list[int]:

@@ -10,8 +10,6 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-import msgspec
-
 from quire.core.found_blocks import FoundBlocks
 from quire.core.kv_transfer import InboxAddress, KVTransfer
 from quire.core.log import get_logger
@@ -69,7 +67,7 @@ class Outbox:
             if link is None:
                 link = self._links[target] = self._connect(self._addresses[target])
             rows = link.offer(block_hashes)
-        except (OSError, EOFError, msgspec.DecodeError, IndexError) as error:
+        except (OSError, EOFError, IndexError) as error:
             log.warning("[kv] engine %d takes no blocks: %r", target, error)
             self._drop(target)
             now = time.monotonic()

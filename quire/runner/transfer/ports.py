@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import hmac
 import socket
 import threading
 import time
 from contextlib import suppress
 from zlib import crc32
 
-import msgspec
-
 from quire.core.errors import ConfigError
 from quire.core.kv_transfer import KVTransfer
 from quire.core.log import get_logger
 from quire.distributed.connections import GREETING_SECONDS, Door, keep_alive
-from quire.distributed.local_messages import peer_is_own_user, send
+from quire.distributed.local_messages import accept_own_user, send
 from quire.runner.transfer.inbox import Inbox, Sender
 from quire.runner.transfer.messages import (
     Blocks,
@@ -24,7 +21,6 @@ from quire.runner.transfer.messages import (
     Offer,
     Release,
     Rows,
-    decode,
     receive,
     receive_parts,
 )
@@ -41,9 +37,15 @@ class _Connections:
 
     def begin(self, connection: socket.socket, *, brings: bool) -> None:
         """Answer a sender until it is gone."""
-        self._connections.add(connection)
         arguments = (connection, Sender(brings))
-        threading.Thread(target=self._serve, args=arguments, daemon=True).start()
+        thread = threading.Thread(target=self._serve, args=arguments, daemon=True)
+        self._connections.add(connection)
+        try:
+            thread.start()
+        except RuntimeError as error:  # the system has no more threads
+            log.warning("[kv] a sender is sent away: %s", error)
+            self._connections.discard(connection)
+            connection.close()
 
     def close(self) -> None:
         """Send all away."""
@@ -63,7 +65,7 @@ class _Connections:
                     inbox.give_up(message.block_hashes, sender)
                 elif isinstance(message, Blocks) and sender.brings:
                     _take(connection, inbox, message, sender)
-        except (EOFError, OSError, msgspec.DecodeError) as error:
+        except (EOFError, OSError) as error:
             log.debug("[kv] a sender has left: %r", error)
         finally:
             inbox.give_up(list(sender.offered), sender)
@@ -101,6 +103,7 @@ class UnixPort:
 
     def __init__(self, inbox: Inbox, name: str) -> None:
         self._connections = _Connections(inbox)
+        self._is_closed = False
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self._listener.bind("\0" + name)
         self._listener.listen()
@@ -109,21 +112,17 @@ class UnixPort:
 
     def close(self) -> None:
         """Send all away."""
-        _end(self._listener)
+        self._is_closed = True
+        _end(self._listener)  # which ends the wait
         self._thread.join()
         self._listener.close()
         self._connections.close()
 
     def _accept(self) -> None:
-        while True:
-            try:
-                connection, _ = self._listener.accept()
-            except OSError:
-                return
-            if peer_is_own_user(connection):
+        while not self._is_closed:
+            connection = accept_own_user(self._listener)
+            if connection is not None:
                 self._connections.begin(connection, brings=False)
-            else:
-                connection.close()
 
 
 class TcpPort:
@@ -139,7 +138,7 @@ class TcpPort:
     """
 
     def __init__(self, inbox: Inbox, address: tuple[str, int], knock: Knock) -> None:
-        self._hello, self._knock = inbox.hello, knock
+        self._hello, self._fingerprint = inbox.hello, knock.fingerprint
         self._connections = _Connections(inbox)
         self._is_closed = False
         try:
@@ -150,7 +149,7 @@ class TcpPort:
                 f"{address[0]}:{address[1]} ({error.strerror}). Give another --master-port, after "
                 "which those of the engines are, or --master-addr."
             ) from error
-        self._door = Door(self._listener)
+        self._door = Door(self._listener, knock.key)
         self._thread = threading.Thread(target=self._greet, name="quire-kv-port", daemon=True)
         self._thread.start()
 
@@ -167,25 +166,22 @@ class TcpPort:
             for connection, greeting in self._door.greet(GREETING_SECONDS):
                 try:
                     self._meet(connection, greeting)
-                except (OSError, msgspec.DecodeError) as error:
+                except Exception as error:  # nobody else could come
                     log.warning("[kv] one that connected is no engine: %s", error)
                     connection.close()
 
-    def _meet(self, connection: socket.socket, greeting: bytes) -> None:
-        said = decode(greeting)
-        if not isinstance(said, Knock):
-            raise OSError(f"it says {type(said).__name__}")
-        refusal = self._refusal(said)
+    def _meet(self, connection: socket.socket, fingerprint: bytes | None) -> None:
+        refusal = self._refusal(fingerprint)
         send(connection, Hello(self._hello.num_rows, self._hello.block_bytes, refusal))
         if refusal:
             raise OSError(refusal)
         keep_alive(connection)
         self._connections.begin(connection, brings=True)
 
-    def _refusal(self, said: Knock) -> str:
-        if not hmac.compare_digest(said.key.encode(), self._knock.key.encode()):
+    def _refusal(self, fingerprint: bytes | None) -> str:
+        if fingerprint is None:
             return "it is of another server"
-        if said.fingerprint != self._knock.fingerprint:
+        if fingerprint != self._fingerprint:
             return "it has another checkpoint, other settings or another processor"
         return ""
 

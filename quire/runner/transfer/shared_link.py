@@ -22,7 +22,7 @@ class SharedLink:
         sent: Told of each block.
 
     Raises:
-        OSError, EOFError, msgspec.DecodeError: There is none, or it does not answer.
+        OSError, EOFError: There is none, or it does not answer.
     """
 
     def __init__(self, name: str, block_bytes: int, sent: Sent) -> None:

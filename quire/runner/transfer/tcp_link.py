@@ -11,8 +11,7 @@ from contextlib import suppress
 from zlib import crc32
 
 from quire.core.kv_transfer import InboxAddress
-from quire.distributed.connections import keep_alive
-from quire.distributed.local_messages import send
+from quire.distributed.connections import introduce, keep_alive
 from quire.runner.tiers.sealed_block import Bytes
 from quire.runner.transfer.link import ANSWER_SECONDS, Sent
 from quire.runner.transfer.messages import (
@@ -42,11 +41,11 @@ class TcpLink:
     Args:
         address: Of the receiver.
         block_bytes: Of each block.
-        knock: What is said there first.
+        knock: How it introduces itself there.
         sent: Told of blocks.
 
     Raises:
-        OSError, EOFError, msgspec.DecodeError: There is none, or it takes no blocks.
+        OSError, EOFError: There is none, or it takes no blocks.
     """
 
     def __init__(self, address: InboxAddress, block_bytes: int, knock: Knock, sent: Sent) -> None:
@@ -62,7 +61,7 @@ class TcpLink:
         self._connection = socket.create_connection(place, timeout=ANSWER_SECONDS)
         try:
             keep_alive(self._connection)
-            send(self._connection, knock)
+            introduce(self._connection, knock.key, knock.fingerprint)
             hello, _ = receive(self._connection)
             if not isinstance(hello, Hello) or hello.refusal or hello.block_bytes != block_bytes:
                 raise OSError(f"it takes no blocks of {block_bytes} bytes: {hello}")

@@ -14,6 +14,7 @@ import msgspec
 import pytest
 
 from quire.core.errors import ConfigError, ModelLoadError
+from quire.distributed.connections import framed, introduce
 from quire.runner.parallel import meeting
 from quire.runner.parallel.meeting import Meeting, hello, join, machine_id
 from tests.ports import free_ports
@@ -88,7 +89,8 @@ def test_noise_does_not_hold_up_a_meeting(threads):
     driver = Meeting(LOOPBACK, "")
     waiting = threads.submit(driver.gather, [1], seconds=60)
     with ExitStack() as stack:
-        noises = [b"", b"\0", b"GET / HTTP/1.1\r\n\r\n", b"\x01\0\0\0\xc1"] * 10
+        no_utf8 = framed(b"\x83\xa4rank\x01\xa3key\xa3\xed\xa0\x80\xa7version\xa0")
+        noises = [b"", b"\0", b"GET / HTTP/1.1\r\n\r\n", b"\x01\0\0\0\xc1", no_utf8] * 8
         strangers = []
         for noise in noises:
             strangers.append(stack.enter_context(socket.create_connection(driver.address)))
@@ -97,7 +99,21 @@ def test_noise_does_not_hold_up_a_meeting(threads):
         (link,) = waiting.result()
         for stranger in strangers:
             with suppress(ConnectionResetError):
-                assert stranger.recv(1) == b""
+                while stranger.recv(64):
+                    pass
+    closed(link.connection, came)
+
+
+def test_a_greeting_that_is_no_utf8_ends_no_meeting(threads):
+    """Machine 1 could never join after it: the server's thread that greets had ended."""
+    driver = Meeting(LOOPBACK, "")
+    waiting = threads.submit(driver.gather, [1], seconds=60)
+    with socket.create_connection(driver.address, timeout=60) as stranger:
+        introduce(stranger, "", b"\x83\xa4rank\x01\xa3key\xa3\xed\xa0\x80\xa7version\xa0")
+        with suppress(ConnectionResetError):
+            assert stranger.recv(1) == b""
+    came = join(driver.address, hello(1, ""))
+    (link,) = waiting.result()
     closed(link.connection, came)
 
 

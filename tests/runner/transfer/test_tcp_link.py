@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -17,6 +18,7 @@ import pytest
 from quire.core.errors import ConfigError
 from quire.core.kv_transfer import InboxAddress, KVTransfer
 from quire.core.metrics import add_up
+from quire.distributed.connections import Door, framed, introduce
 from quire.distributed.local_messages import send
 from quire.llm.replicas.roles import Roles
 from quire.runner.transfer import tcp_link
@@ -80,7 +82,7 @@ def outbox(address: InboxAddress) -> Iterator[Outbox]:
 def raw(inbox: Inbox, address: InboxAddress) -> Iterator[socket.socket]:
     """A sender of which each byte is chosen."""
     with socket.create_connection((address.host, address.port), timeout=60) as connection:
-        send(connection, Knock(KEY, KNOWN))
+        introduce(connection, KEY, KNOWN)
         assert receive(connection)[0] == Hello(8, SIZE)
         yield connection
 
@@ -98,10 +100,11 @@ def offer(connection: socket.socket, numbers: Sequence[int]) -> list[int]:
 
 
 def is_ended(connection: socket.socket) -> bool:
-    try:
-        return connection.recv(1) == b""
-    except ConnectionError:
-        return True
+    """Read what it is told until it ends, which is waited for."""
+    with suppress(ConnectionError):
+        while connection.recv(4096):
+            pass
+    return True
 
 
 def test_blocks_come_as_they_were_sent(inbox: Inbox, outbox: Outbox) -> None:
@@ -197,6 +200,50 @@ def test_a_sender_of_something_else_is_sent_away(
         TcpLink(address, size, knock, lambda num_bytes, seconds: None)
 
 
+#: A frame of msgpack whose text is no UTF-8: of a message with a key, as it was sent before.
+NO_UTF8 = framed(b"\x83\xa4type\xa5Knock\xa3key\xa3\xed\xa0\x80\xabfingerprint\xc4\x00")
+
+
+def test_a_frame_that_is_no_utf8_ends_no_port(
+    inbox: Inbox, outbox: Outbox, address: InboxAddress
+) -> None:
+    """It ended the thread that greets, before any key was asked for: no sender could come again."""
+    for said in (NO_UTF8, NO_UTF8 + bytes(32)):
+        with socket.create_connection((address.host, address.port), timeout=60) as stranger:
+            stranger.sendall(said)
+            assert stranger.recv(16)
+    outbox.announce(0, [name(1)])
+    assert outbox.wants(name(1))
+
+
+def test_a_message_that_is_no_utf8_ends_that_sender_alone(
+    inbox: Inbox, outbox: Outbox, raw: socket.socket
+) -> None:
+    assert NO_ROW not in offer(raw, [1])
+    raw.sendall(NO_UTF8)
+    assert is_ended(raw)
+    until(lambda: inbox.num_blocks == 0)
+    outbox.announce(0, [name(1)])
+    assert outbox.wants(name(1))
+
+
+def test_a_port_without_a_thread_for_a_sender_takes_the_next(
+    inbox: Inbox, outbox: Outbox, address: InboxAddress, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The error of a thread that could not be started ended the one that greets."""
+
+    def refuse(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(threading.Thread, "start", refuse)
+        with socket.create_connection((address.host, address.port), timeout=60) as sender:
+            introduce(sender, KEY, KNOWN)
+            assert is_ended(sender)
+    outbox.announce(0, [name(1)])
+    assert outbox.wants(name(1))
+
+
 def test_strangers_hold_up_nobody(inbox: Inbox, outbox: Outbox, address: InboxAddress) -> None:
     with ExitStack() as stack:
         strangers = [
@@ -204,7 +251,13 @@ def test_strangers_hold_up_nobody(inbox: Inbox, outbox: Outbox, address: InboxAd
             for _ in range(100)
         ]
         for number, stranger in enumerate(strangers):
-            said = (b"", b"\x20", b"GET / HTTP/1.1\r\n\r\n", b"\xff\xff\xff\x7f", b"\x01\0\0\0x")
+            said = (
+                b"",
+                b"\x20",
+                b"GET / HTTP/1.1\r\n\r\n",
+                b"\xff\xff\xff\x7f",
+                framed(b"x") + bytes(32),
+            )
             with suppress(ConnectionError):
                 stranger.sendall(said[number % len(said)])
         outbox.announce(0, [name(1)])
@@ -218,13 +271,15 @@ def deaf() -> Iterator[tuple[TcpLink, socket.socket]]:
     """Open a link to a receiver that reads as little as the test does."""
 
     def answer() -> socket.socket:
-        connection, _ = server.accept()
+        while not (found := door.greet(60.0)):
+            pass
+        ((connection, _),) = found
         connection.settimeout(60)
-        receive(connection)
         send(connection, Hello(99, 2**20))
         return connection
 
-    with socket.create_server(("127.0.0.1", 0)) as server, ThreadPoolExecutor(1) as pool:
+    server = socket.create_server(("127.0.0.1", 0))
+    with Door(server, KEY) as door, ThreadPoolExecutor(1) as pool:
         answered = pool.submit(answer)
         link = TcpLink(address_of(server), 2**20, Knock(KEY, KNOWN), lambda *_: None)
         with answered.result() as connection:
