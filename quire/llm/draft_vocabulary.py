@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from quire.core.errors import ConfigError, QuireError
 from quire.core.log import get_logger
+from quire.core.regular_files import TABLE_BYTES, read_regular
 from quire.core.speculative_config import MethodName, SpeculativeMethod, refuse
 from quire.models.hub import resolve_model
 from quire.speculative.vocabularies import VocabularyPair, pair_vocabularies
@@ -107,7 +108,9 @@ def _same_files(first: Path, second: Path) -> bool:
     pairs = [(first / name, second / name) for name in FILES]
     found = [pair for pair in pairs if any(path.is_file() for path in pair)]
     return all(
-        ours.is_file() and theirs.is_file() and ours.read_bytes() == theirs.read_bytes()
+        ours.is_file()
+        and theirs.is_file()
+        and read_regular(ours, TABLE_BYTES) == read_regular(theirs, TABLE_BYTES)
         for ours, theirs in found
     )
 

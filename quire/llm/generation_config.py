@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from quire.core.errors import ConfigError, ModelLoadError
+from quire.core.regular_files import read_regular_text
 from quire.core.sampling_params import SamplingParams
 from quire.models.gguf_file import open_gguf
 
@@ -111,10 +112,10 @@ def _read_override(values: Mapping[str, Any]) -> dict[str, Any]:
 
 def _read_file(folder: Path, mode: str) -> GenerationConfig:
     path = folder / "generation_config.json"
-    if not path.is_file():
+    if not path.exists():
         return GenerationConfig()
     try:
-        values = json.loads(path.read_text("utf-8"))
+        values = json.loads(read_regular_text(path))
         eos = values.get("eos_token_id")
         eos = eos if isinstance(eos, list) else [eos]
         eos_token_ids = tuple(int(token_id) for token_id in eos if token_id is not None)

@@ -11,6 +11,7 @@ import numpy as np
 
 from quire.core.errors import ModelLoadError, WeightMismatchError
 from quire.core.model_config import ModelConfig
+from quire.core.regular_files import TABLE_BYTES
 from quire.kernels.host_tensor import HostTensor
 from quire.models.config_fields import read_json
 from quire.models.expert_share import ExpertShare
@@ -129,7 +130,7 @@ def _single_file(folder: Path) -> Path | None:
 def _open_shards(folder: Path) -> dict[str, SafetensorsFile]:
     """Return the file of each tensor of the shards, whether the index lists it or not."""
     index = folder / INDEX
-    weight_map = read_json(index).get("weight_map")
+    weight_map = read_json(index, TABLE_BYTES).get("weight_map")
     if not isinstance(weight_map, dict) or not weight_map:
         raise ModelLoadError(f"[load] {index} must hold a weight_map; got {weight_map!r:.80}.")
     opened: dict[str, SafetensorsFile] = {}

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from quire.core.errors import ModelLoadError, UnsupportedArchitectureError
+from quire.core.regular_files import SETTINGS_BYTES, read_regular
 
 log = logging.getLogger(__name__)
 
@@ -59,15 +60,38 @@ NEUTRAL: dict[str, tuple[Any, ...]] = {
     "use_mrope": (None, False),
 }
 
+#: Of a layer, at most.
+MAX_EXPERTS = 1024
+#: The most of what a model is built of one by one, about ten times as many as any published one has
+#: (126 layers, 512 experts, 128 heads): a larger number would take hours and all memory.
+# fmt: off
+MOST = {
+    **dict.fromkeys(("num_hidden_layers", "num_layers", "n_layer", "depth"), 1024),
+    **dict.fromkeys(
+        (
+            "num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts",
+            "n_shared_experts", "num_experts_per_tok",
+        ), MAX_EXPERTS,
+    ),
+    **dict.fromkeys(
+        (
+            "num_attention_heads", "num_key_value_heads", "n_head", "num_heads",
+            "sliding_window_pattern", "_sliding_window_pattern",
+        ), 4096,
+    ),
+}
+# fmt: on
 
-def read_json(path: Path) -> dict[str, Any]:
+
+def read_json(path: Path, max_bytes: int = SETTINGS_BYTES) -> dict[str, Any]:
     """Return the JSON object in ``path``.
 
     Raises:
-        ModelLoadError: No such file, not UTF-8, not JSON, or not an object.
+        ModelLoadError: No such file, not a regular one, larger, not UTF-8, not JSON, or not an
+            object.
     """
     try:
-        value = json.loads(path.read_bytes())
+        value = json.loads(read_regular(path, max_bytes))
     except OSError as error:
         raise ModelLoadError(
             f"[load] {path} must be readable; got {error.strerror}. Is this a model folder?"
@@ -112,12 +136,14 @@ class ConfigFields:
         return made
 
     def integer(self, name: str, default: int | None = None, *, minimum: int = 1) -> int:
-        """Return an integer of at least ``minimum`` and below 2**31."""
+        """Return an integer of at least ``minimum`` and below 2**31, or at most :data:`MOST`."""
         value = self._value(name, default)
         if isinstance(value, float) and value.is_integer():
             value = int(value)
         if type(value) is not int or not minimum <= value < 2**31:
             raise self.error(name, f"must be an integer >= {minimum} and < 2**31")
+        if value > MOST.get(name, value):
+            raise self.error(name, f"must be <= {MOST[name]}")
         return value
 
     def number(self, name: str, default: float | None = None, *, above: float = 0.0) -> float:

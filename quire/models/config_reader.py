@@ -24,6 +24,9 @@ from quire.models.vision.picture_shape import read_picture_shape
 
 log = logging.getLogger(__name__)
 
+#: In all layers: each has names of tensors, which are looked for. Published models have 25,000.
+MOST_EXPERTS = 1 << 16
+
 
 def read_model_config(folder: Path) -> ModelConfig:
     """Read the configuration of a checkpoint.
@@ -47,6 +50,11 @@ def read_model_config(folder: Path) -> ModelConfig:
     config = FAMILIES[architecture].read_config(fields.changed({"architectures": [architecture]}))
     if architecture != named and not config.tie_word_embeddings:
         config = replace(config, tie_word_embeddings=True, has_head=False)
+    num_experts = config.num_layers * (config.moe.num_experts if config.moe else 0)
+    if num_experts > MOST_EXPERTS:
+        raise ModelLoadError(
+            f"[load] {path} must have <= {MOST_EXPERTS} experts in all layers; got {num_experts}."
+        )
     bos = _special_ids(fields, "bos_token_id")
     config = replace(
         config,

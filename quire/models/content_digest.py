@@ -6,6 +6,8 @@ import hashlib
 from collections.abc import Iterable
 from pathlib import Path
 
+from quire.core.regular_files import open_regular
+
 #: Read of each file: its beginning, where shapes stand, and pieces all over it.
 HEAD_BYTES = 1 << 20
 NUM_SAMPLES, SAMPLE_BYTES = 64, 1 << 14
@@ -24,7 +26,7 @@ def content_digest(folders: Iterable[Path]) -> str:
         for file in _files(folder):
             size = file.stat().st_size
             digest.update(f"{size}\n".encode())
-            with file.open("rb") as stream:
+            with open_regular(file) as stream:
                 digest.update(stream.read(HEAD_BYTES))
                 for number in range(1, NUM_SAMPLES + 1):
                     stream.seek(max(0, size * number // NUM_SAMPLES - SAMPLE_BYTES))

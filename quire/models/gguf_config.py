@@ -20,7 +20,7 @@ from quire.core.errors import ModelLoadError, UnsupportedArchitectureError
 from quire.core.model_config import ModelConfig
 from quire.core.pooling_config import PoolingConfig
 from quire.layers.rope import longrope_attention
-from quire.models.config_fields import ConfigFields
+from quire.models.config_fields import MAX_EXPERTS, ConfigFields
 from quire.models.gguf_architectures import ARCHITECTURES
 from quire.models.gguf_file import GgufHeader
 from quire.models.gguf_keys import (
@@ -37,7 +37,6 @@ from quire.models.registry import get_family
 
 log = logging.getLogger(__name__)
 
-MAX_EXPERTS = 1024
 #: ``pooling_type`` of classes.
 RANKING = 4
 #: Of llama.cpp, where a file says nothing.

@@ -27,6 +27,7 @@ from pathlib import Path
 from typing import Any
 
 from quire.core.errors import ModelLoadError
+from quire.core.regular_files import open_regular
 from quire.kernels.cpu.native import native
 from quire.models.mapped_pages import release_pages
 from quire.quantization.gguf_layouts import LAYOUT_BY_CODE, LAYOUTS, OTHER_TYPES, Layout
@@ -87,7 +88,7 @@ def is_gguf(path: Path) -> bool:
         return False
     if path.suffix == ".gguf":
         return True
-    with path.open("rb") as file:
+    with open_regular(path) as file:
         return file.read(4) == MAGIC
 
 
@@ -172,7 +173,7 @@ class GgufFile(GgufHeader):
     def __init__(self, path: Path) -> None:
         self.path = path
         try:
-            with path.open("rb") as file:
+            with open_regular(path) as file:
                 size = os.fstat(file.fileno()).st_size
                 if size < 24:
                     raise damaged(path, "must begin with a header of 24 bytes", f"{size} bytes")

@@ -15,6 +15,7 @@ from fnmatch import fnmatch
 from pathlib import Path
 
 from quire.core.errors import ModelLoadError, QuireError, UnsupportedArchitectureError
+from quire.core.regular_files import TABLE_BYTES
 from quire.models.checkpoint import AUTO_GPTQ, INDEX
 from quire.models.config_fields import read_json
 from quire.models.config_reader import read_model_config
@@ -98,7 +99,7 @@ def _is_whole(folder: Path, weights: bool) -> bool:
     if not weights or not index.is_file():
         return True
     try:
-        shards = read_json(index).get("weight_map")
+        shards = read_json(index, TABLE_BYTES).get("weight_map")
     except ModelLoadError:  # loading it says what is wrong
         return True
     return not isinstance(shards, dict) or all(

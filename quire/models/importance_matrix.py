@@ -18,6 +18,7 @@ from pathlib import Path
 import numpy as np
 
 from quire.core.errors import ModelLoadError
+from quire.core.regular_files import TABLE_BYTES, open_regular, read_regular
 from quire.models.gguf_file import MAGIC, GgufFile
 from quire.models.gguf_writer import TensorPlan, write_gguf
 from quire.quantization.gguf_layouts import LAYOUTS
@@ -92,7 +93,7 @@ def read_importance_matrix(path: Path) -> ImportanceMatrix:
         ModelLoadError: It cannot be read, or holds something else.
     """
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             is_gguf = file.read(4) == MAGIC
     except OSError as error:
         raise _refuse(path, "be readable", error.strerror) from None
@@ -164,7 +165,7 @@ def _floats(file: GgufFile, name: str) -> np.ndarray:
 
 def _read_older(path: Path) -> ImportanceMatrix:
     """Read ``.dat``: sums are means times a number of calls, which is stored with them."""
-    data = path.read_bytes()
+    data = read_regular(path, TABLE_BYTES)
     numbers = _Numbers(path, data)
     entries = {}
     for _ in range(numbers.take()):

@@ -22,6 +22,7 @@ from urllib.parse import quote, unquote
 
 from quire.core import env
 from quire.core.errors import ConfigError, ModelLoadError
+from quire.core.regular_files import read_regular_text
 from quire.core.sampling_params import SamplingParams
 from quire.models.file_state import FileState, file_state
 from quire.models.model_details import ModelDetails
@@ -264,7 +265,7 @@ def _path(name: str) -> Path:
 
 def _read(path: Path) -> Manifest:
     try:
-        values = tomllib.loads(path.read_text("utf-8"))
+        values = tomllib.loads(read_regular_text(path))
         if values["format"] != FORMAT:
             raise ValueError(f"format {values['format']!r}")
         preset = values.get("preset", {})

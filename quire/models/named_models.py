@@ -12,6 +12,7 @@ from typing import Any
 
 from quire.core import env
 from quire.core.errors import ModelLoadError
+from quire.core.regular_files import open_regular
 from quire.models.hub_download import HubFile, cached_file, fetch_file
 from quire.models.hub_files import hub_errors
 from quire.models.likely_fit import check_fit, likely_bytes
@@ -155,5 +156,5 @@ def _read(name: str, entry: Mapping[str, Any]) -> NamedModel:
 
 
 def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
+    with open_regular(path) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()

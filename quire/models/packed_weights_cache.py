@@ -28,6 +28,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, Self
 
 from quire.core.errors import ConfigError
+from quire.core.regular_files import open_regular
 from quire.kernels.activation_scheme import ActivationScheme
 from quire.kernels.backend import Backend
 from quire.kernels.nested_scales import NestedForm
@@ -57,7 +58,7 @@ def checkpoint_digest(path: Path, settings: str) -> str:
     for file in weight_files(path):
         status = file.stat()
         digest.update(f"{file.name} {status.st_size} {status.st_mtime_ns}\n".encode())
-        with file.open("rb") as stream:
+        with open_regular(file) as stream:
             for part in samples(stream, status.st_size):
                 digest.update(part)
     return digest.hexdigest()[:32]
@@ -222,7 +223,7 @@ class PackedWeightsCache:
     def _open(self) -> bool:
         """Map the file, check its table and begin to check its parts."""
         try:
-            with self._path.open("rb") as file:
+            with open_regular(self._path) as file:
                 self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
         except FileNotFoundError:
             return False

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from quire.core.errors import ConfigError
+from quire.core.regular_files import read_regular_text
 from quire.models.manifests import Preset, check_messages, check_sampling
 
 KEYS = {
@@ -40,7 +41,7 @@ def read_preset_file(path: Path) -> PresetFile:
             default is out of range, or the template cannot be read.
     """
     try:
-        values: dict[str, Any] = tomllib.loads(path.read_text("utf-8"))
+        values: dict[str, Any] = tomllib.loads(read_regular_text(path))
     except (OSError, ValueError) as error:
         raise ConfigError(f"[create] {path} must be a readable TOML file; got {error}.") from error
     unknown = ", ".join(sorted(set(values) - set(KEYS)))
@@ -55,7 +56,7 @@ def read_preset_file(path: Path) -> PresetFile:
         raise ConfigError(f'[create] {path} must name a base; got none. Add base = "quire-tiny".')
     template = path.parent / values["template"] if "template" in values else None
     try:
-        source = template.read_text("utf-8") if template is not None else None
+        source = read_regular_text(template) if template is not None else None
     except (OSError, ValueError) as error:
         raise ConfigError(f"[create] {path}: template must be a file; got {error}.") from error
     sampling = check_sampling(values.get("sampling", {}), f"{path}: sampling")

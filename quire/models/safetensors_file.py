@@ -19,6 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from quire.core.errors import ModelLoadError
+from quire.core.regular_files import open_regular
 from quire.kernels.host_tensor import NUMPY_DTYPES, HostTensor
 from quire.models.mapped_pages import release_pages
 
@@ -89,7 +90,7 @@ class SafetensorsFile:
     def __init__(self, path: Path) -> None:
         self.path = path
         try:
-            with path.open("rb") as file:
+            with open_regular(path) as file:
                 size = os.fstat(file.fileno()).st_size
                 self.entries = _read_entries(path, file.read(8), file, size)
                 self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from quire.core.errors import ModelLoadError, UnsupportedArchitectureError
 from quire.core.pooling_config import PoolingConfig
+from quire.core.regular_files import read_regular
 from quire.models.config_fields import ConfigFields, read_json
 
 #: Kinds of pooling of ours, by the fields of the file and by its newer one of words.
@@ -26,7 +27,7 @@ def read_pooling(folder: Path) -> PoolingConfig | None:
         UnsupportedArchitectureError: A module or a kind of pooling is not implemented.
     """
     path = folder / "modules.json"
-    if not path.is_file():
+    if not path.exists():
         return None
     kind, normalize = None, False
     for module in _modules(path):
@@ -46,7 +47,7 @@ def read_pooling(folder: Path) -> PoolingConfig | None:
 
 def _modules(path: Path) -> list[ConfigFields]:
     try:
-        modules = json.loads(path.read_bytes())
+        modules = json.loads(read_regular(path))
     except (OSError, ValueError, RecursionError) as error:
         raise ModelLoadError(f"[load] {path} must be JSON; got {error}. Copy it again.") from error
     if not isinstance(modules, list) or not all(isinstance(module, dict) for module in modules):

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from quire.core.errors import ConfigError
+from quire.core.regular_files import read_regular_text
 from quire.quantization.producers.float8 import SCALES
 from quire.quantization.producers.integer_grid import IntegerGrid
 from quire.quantizing.methods import BITS, METHODS, Method, methods_with
@@ -238,7 +239,7 @@ def read_rules(path: Path) -> tuple[Rule, ...]:
         ConfigError: The file cannot be read, or a rule has a field that is unknown or wrong.
     """
     try:
-        values = tomllib.loads(path.read_text("utf-8"))
+        values = tomllib.loads(read_regular_text(path))
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else str(error)
         raise ConfigError(f"[quantize] --recipe must be TOML; got {path}: {reason}.") from None

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from quire.core.errors import ConfigError, RequestError
+from quire.core.regular_files import read_regular_text
 from quire.models.config_fields import read_json
 from quire.text.message_content import as_parts, as_text, read_content, with_text
 from quire.text.plain_text import SpecialTexts, cut_at, unused_mark
@@ -285,7 +286,7 @@ def find_template(
     """
     if override is not None:
         try:
-            source = Path(override).read_text("utf-8")
+            source = read_regular_text(override)
             variables_of(source)
         except (OSError, UnicodeError, TemplateFailure) as error:
             raise ConfigError(
@@ -296,9 +297,9 @@ def find_template(
         return ChatTemplate({"default": preset}, special_tokens)
     files = {"default": folder / "chat_template.jinja"}
     files |= {path.stem: path for path in sorted(folder.glob("additional_chat_templates/*.jinja"))}
-    templates = {name: path.read_text("utf-8") for name, path in files.items() if path.is_file()}
+    templates = {name: read_regular_text(path) for name, path in files.items() if path.exists()}
     older = folder / "chat_template.json"
-    if not templates and older.is_file():
+    if not templates and older.exists():
         templates = _read_entry(read_json(older).get("chat_template"))
     if not templates:
         templates = _read_entry(config.get("chat_template"))

@@ -102,7 +102,7 @@ def _of_gguf(path: Path) -> tuple[dict[str, Any], _Vocabulary]:
 
 def _of_folder(folder: Path) -> tuple[dict[str, Any], _Vocabulary]:
     config, tokenizer = (
-        read_json(folder / name) if (folder / name).is_file() else {}
+        read_json(folder / name) if (folder / name).exists() else {}
         for name in ("tokenizer_config.json", "tokenizer.json")
     )
     ids = {token["content"]: token["id"] for token in tokenizer.get("added_tokens") or ()}

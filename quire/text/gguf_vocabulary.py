@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from quire.core.errors import ModelLoadError
+from quire.core.regular_files import TABLE_BYTES, read_regular
 from quire.models.gguf_keys import PREFIX
 from quire.text.gguf_encoder_vocabulary import (
     DEFAULT_IDS,
@@ -92,7 +93,7 @@ def _byte_level(tokenizer: Tokenizer, pre: str, vocab_size: int) -> dict[str, An
 
 
 def _sentencepiece(folder: Path, tokenizer: Tokenizer, vocab_size: int) -> dict[str, Any]:
-    model = parse_model((folder / "tokenizer.model").read_bytes())
+    model = parse_model(read_regular(folder / "tokenizer.model", TABLE_BYTES))
     if model.algorithm != BPE:
         raise ModelLoadError(
             f"[convert] the tokenizer.model of {folder} must be BPE; got unigram, which no "

@@ -13,6 +13,7 @@ from tokenizers import AddedToken, processors
 from tokenizers import Tokenizer as Backend
 
 from quire.core.errors import ModelLoadError, QuireError, RequestError
+from quire.core.regular_files import TABLE_BYTES, read_regular, read_regular_text
 from quire.text.chat_template import ChatTemplate, find_template, no_template_error
 from quire.text.detokenizer import Detokenizer
 from quire.text.fim_tokens import GGUF_NAMES
@@ -258,7 +259,7 @@ def load_tokenizer(
             backend = _read_tokenizer_json(source)
         elif (folder / "tokenizer.model").is_file():
             source = folder / "tokenizer.model"
-            model = parse_model(source.read_bytes())
+            model = parse_model(read_regular(source, TABLE_BYTES))
             model.add_dummy_prefix &= config.get("add_prefix_space") is not False
             with library_errors("a model"):
                 backend = build_tokenizer(model, legacy=config.get("legacy") is not False)
@@ -284,7 +285,7 @@ def load_tokenizer(
 
 def _read_json(path: Path) -> dict[str, Any]:
     try:
-        value = json.loads(path.read_text("utf-8"))
+        value = json.loads(read_regular_text(path))
     except (ValueError, RecursionError) as error:
         raise ValueError(f"{path.name} that is no JSON ({error})") from error
     if not isinstance(value, dict):
@@ -298,7 +299,7 @@ def _read_config(folder: Path) -> dict[str, Any]:
         name: folder / f"{name}.json"
         for name in ("tokenizer_config", "special_tokens_map", "added_tokens")
     }
-    files = {name: _read_json(path) if path.is_file() else {} for name, path in paths.items()}
+    files = {name: _read_json(path) if path.exists() else {} for name, path in paths.items()}
     config = files["tokenizer_config"]
     if "added_tokens_decoder" not in config:
         config.update(files["special_tokens_map"])

@@ -11,6 +11,7 @@ from typing import Any
 
 from quire.core.config import ModelOptions
 from quire.core.errors import RequestError
+from quire.core.regular_files import TABLE_BYTES, read_regular
 from quire.core.vision_config import VisionConfig
 from quire.llm.engine_client import Prompt
 from quire.llm.pictures.reader import PictureReader
@@ -101,7 +102,7 @@ def picture_part(path: Path) -> dict[str, Any]:
         RequestError: It cannot be read.
     """
     try:
-        data = path.read_bytes()
+        data = read_regular(path, TABLE_BYTES)
     except OSError as error:
         raise RequestError(f"[image] {path} must be a readable file: {error.strerror}.") from None
     return {"type": "image_url", "image_url": {"url": _data_url(data)}}

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from quire.core.adapters import AdapterReference
 from quire.core.errors import ModelLoadError
+from quire.core.regular_files import open_regular
 from quire.kernels.host_tensor import HostTensor
 from quire.models.adapters.peft_settings import CONFIG, PeftSettings, read_settings, unreadable
 from quire.models.hub import ASSETS, EMBEDDED
@@ -215,7 +216,7 @@ def hash_adapter(folder: str | Path) -> str:
     for name in (CONFIG, WEIGHTS):
         path = Path(folder) / name
         try:
-            with path.open("rb") as file:
+            with open_regular(path) as file:
                 state.update(path.stat().st_size.to_bytes(8, "little"))
                 while part := file.read(1 << 20):
                     state.update(part)

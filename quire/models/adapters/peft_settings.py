@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from quire.core.errors import ModelLoadError
+from quire.core.regular_files import open_regular
 
 CONFIG = "adapter_config.json"
 MAX_CONFIG_BYTES = 1 << 20
@@ -118,7 +119,7 @@ def read_settings(path: Path) -> PeftSettings:
     """
     file = path / CONFIG
     try:
-        with file.open("rb") as opened:
+        with open_regular(file) as opened:
             text = opened.read(MAX_CONFIG_BYTES + 1)
     except OSError as error:
         raise unreadable(file, error) from None

@@ -24,9 +24,9 @@ def read_picture_shape(folder: Path, vision: VisionConfig) -> PictureShape:
         ModelLoadError: The file is missing or asks for something that is not implemented.
     """
     path, values = folder / FILE, None
-    if path.is_file():
+    if path.exists():
         values = read_json(path)
-    elif (folder / NESTED_FILE).is_file():
+    elif (folder / NESTED_FILE).exists():
         path = folder / NESTED_FILE
         values = read_json(path).get("image_processor")
     if not isinstance(values, dict):

@@ -7,6 +7,7 @@ from hashlib import sha256
 from pathlib import Path
 
 from quire.core.model_config import ModelConfig
+from quire.core.regular_files import open_regular
 from quire.core.resolve import ResolvedConfig
 from quire.kernels.backend import KVCache
 from quire.models.packed_weights_cache import checkpoint_digest, samples, weight_files
@@ -59,7 +60,7 @@ def quick_fingerprint(path: Path, settings: str) -> bytes:
     for file in weight_files(path):
         num_bytes = file.stat().st_size
         state.update(f"\n{file.name} {num_bytes}\n".encode())
-        with file.open("rb") as stream:
+        with open_regular(file) as stream:
             for part in samples(stream, num_bytes):
                 state.update(part)
     return state.digest()
@@ -70,7 +71,7 @@ def shared_fingerprint(path: Path, settings: str) -> bytes:
     state = sha256(settings.encode())
     for file in weight_files(path):
         state.update(f"\n{file.name} {file.stat().st_size}\n".encode())
-        with file.open("rb") as stream:
+        with open_regular(file) as stream:
             while part := stream.read(READ_BYTES):
                 state.update(part)
     return state.digest()

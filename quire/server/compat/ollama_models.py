@@ -13,6 +13,7 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
 import quire
+from quire.core.regular_files import open_regular
 from quire.models.store import UPLOADED
 from quire.protocol.ollama import OPTION_NAMES, OllamaShowRequest
 from quire.server.compat.ollama_names import OllamaNames, tagged
@@ -182,7 +183,10 @@ def _license(facts: ModelFacts) -> str:
     path = None if facts.stored is None else facts.stored.path
     try:
         found = sorted(path.glob("LICENSE*")) if path is not None and path.is_dir() else []
-        text = found[0].read_text("utf-8", "replace")[:_MAX_LICENSE_CHARACTERS] if found else ""
+        if not found:
+            return facts.details.licence
+        with open_regular(found[0]) as file:
+            text = file.read(4 * _MAX_LICENSE_CHARACTERS).decode("utf-8", "replace")
     except OSError:
-        text = ""
-    return text or facts.details.licence
+        return facts.details.licence
+    return text[:_MAX_LICENSE_CHARACTERS] or facts.details.licence

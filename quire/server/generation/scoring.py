@@ -6,11 +6,11 @@ import math
 from collections.abc import Sequence
 from copy import copy
 from dataclasses import dataclass
-from pathlib import Path
 
 from quire.core.errors import ConfigError, RequestError
 from quire.core.outputs import RequestOutput
 from quire.core.pooling_config import ClassifierConfig
+from quire.core.regular_files import read_regular_text
 from quire.core.sampling_params import RequestOutputKind, SamplingParams
 from quire.llm.engine_client import EngineClient
 from quire.llm.pooling_outputs import check_scores, class_probabilities
@@ -133,7 +133,7 @@ def _template_source(name: str) -> str:
     if name in SCORE_TEMPLATES:
         return SCORE_TEMPLATES[name]
     try:
-        return Path(name).read_text(encoding="utf-8")
+        return read_regular_text(name)
     except (OSError, ValueError) as error:
         raise ConfigError(
             f"[config] --score-template must be a Jinja file, or {', '.join(SCORE_TEMPLATES)}; "
