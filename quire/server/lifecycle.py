@@ -21,9 +21,10 @@ from starlette.types import ASGIApp
 from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 from uvicorn.server import HANDLED_SIGNALS
 
+from quire.core.background_stream import wait_until_logged
 from quire.core.errors import ConfigError
 from quire.core.loading import Loading
-from quire.core.log import library_config
+from quire.core.log import get_logger, library_config
 from quire.server.access.authentication import OPEN_PATHS
 from quire.server.http.body import MAX_BODY_BYTES
 from quire.server.http.connection_rules import (
@@ -40,6 +41,8 @@ from quire.server.options import ServerOptions
 if TYPE_CHECKING:  # it imports the engine, and the first second comes before that
     from quire.server.generation.models import ManagedModels
 
+log = get_logger(__name__)
+
 KEEP_ALIVE_SECONDS = 60
 #: Time for aborted requests to send their error before connections are cut.
 SHUTDOWN_GRACE_SECONDS = 5
@@ -47,6 +50,10 @@ SHUTDOWN_GRACE_SECONDS = 5
 POLL_SECONDS = 0.02
 #: Time for the engine to end whose model is not wanted any more.
 CANCEL_SECONDS = 5.0
+#: For all that follows the last request: engines end, threads are joined.
+END_SECONDS = 15.0
+#: Between two looks whether the server is to end.
+LOOK_SECONDS = 0.5
 #: Ticks of uvicorn, a tenth of a second each, between two looks for clients that do not read.
 LOOK_TICKS = 10
 
@@ -108,6 +115,11 @@ class Server(uvicorn.Server):
         self._outer = ProxyHeadersMiddleware(app, settings.forwarded_allow_ips)
         settings.app = self._outer
         super().__init__(settings)
+
+    @property
+    def longest_end(self) -> float:
+        """Seconds from a signal to the end of the process, at most."""
+        return self._options.shutdown_timeout + SHUTDOWN_GRACE_SECONDS + END_SECONDS
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Listen, then load."""
@@ -233,6 +245,8 @@ def run_server(server: Server, listener: socket.socket, uds: str | None = None) 
         ConfigError: Somebody else has taken the address since it was bound.
         QuireError: The model could not be loaded.
     """
+    watch = threading.Thread(target=_end_in_time, args=(server, uds), name="quire-end", daemon=True)
+    watch.start()
     try:
         server.run(sockets=[listener])
     except OSError as error:
@@ -244,6 +258,23 @@ def run_server(server: Server, listener: socket.socket, uds: str | None = None) 
             os.unlink(uds)
     if server.error is not None:
         raise server.error
+
+
+def _end_in_time(server: Server, uds: str | None) -> None:
+    """End this process some time after it was told to end, whatever its threads wait for.
+
+    A thread that hangs in a call of the system, at a broken disk for one, is joined for ever.
+    """
+    while not server.should_exit:
+        time.sleep(LOOK_SECONDS)
+    time.sleep(server.longest_end)
+    names = sorted(thread.name for thread in threading.enumerate() if not thread.daemon)
+    log.error("[serve] not ended in %g s, so by force; at work: %s", server.longest_end, names)
+    wait_until_logged()
+    if uds is not None:
+        with suppress(OSError):
+            os.unlink(uds)
+    os._exit(1)
 
 
 def handle_signals(handler: Callable[[int, FrameType | None], None] | signal.Handlers) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import socket
+import subprocess
+import sys
 import time
 
 import httpx2
@@ -120,6 +122,44 @@ def test_who_comes_while_it_ends_is_told_so(engine):
     assert running.answers["whole"].status_code == 200
     assert '"finish_reason":"stop"' in running.answers["streamed"].text
     assert engine.ended == ["finished", "finished"], "nothing else was begun"
+
+
+HUNG = """
+import asyncio, threading
+from quire.core.loading import Loading
+from quire.server import lifecycle
+from quire.server.listener import bind
+from quire.server.options import ServerOptions
+
+async def app(scope, receive, send):
+    asyncio.get_running_loop().run_in_executor(None, threading.Event().wait)
+    await send({"type": "http.response.start", "status": 503, "headers": []})
+    await send({"type": "http.response.body", "body": b""})
+
+lifecycle.END_SECONDS = lifecycle.SHUTDOWN_GRACE_SECONDS = 0.2
+lifecycle.CANCEL_SECONDS = 0.1
+options = ServerOptions(port=0, shutdown_timeout=0)
+load = lifecycle.Load(threading.Event().wait, app, Loading())
+server = lifecycle.Server(options, load)
+lifecycle.handle_signals(server.handle_exit)
+listener = bind(options)
+listener.listen()
+print(listener.getsockname()[1], flush=True)
+lifecycle.run_server(server, listener)
+"""
+
+
+def test_a_hung_thread_does_not_keep_a_server():
+    """A load that read a FIFO was joined for ever: 24 minutes after SIGTERM it was still there."""
+    command = [sys.executable, "-c", HUNG]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as server:
+        assert server.stdout is not None and server.stderr is not None
+        port = int(server.stdout.readline())
+        assert httpx2.get(f"http://127.0.0.1:{port}/", timeout=60).status_code == 503
+        server.terminate()
+        assert server.wait(60) == 1
+        told = server.stderr.read().decode()
+    assert "[serve] not ended in 0.4 s, so by force; at work: ['MainThread'" in told
 
 
 def test_late_requests_are_ended_with_words(engine):
