@@ -86,15 +86,13 @@ def convert(
     _check_place(out, force)
     from quire.core.machine import read_machine
     from quire.llm.progress import loading_bar
+    from quire.models.float_folder import resolve_float_folder
     from quire.models.gguf_export import GgufExport
     from quire.models.gguf_writer import write_gguf
-    from quire.models.hub import resolve_model
     from quire.models.importance_matrix import read_importance_matrix
     from quire.text.gguf_vocabulary import gguf_vocabulary
 
-    folder, imatrix = resolve_model(model), of_files["imatrix"]
-    if folder.is_file():
-        raise ConfigError(f"[convert] MODEL must be a folder of safetensors; got file {folder}.")
+    folder, imatrix = resolve_float_folder(model, "convert", "MODEL"), of_files["imatrix"]
     export = GgufExport(
         folder,
         of_files["type_name"].upper(),

@@ -69,14 +69,12 @@ def finetune(source: str, out: Path, **asked: Any) -> None:
     _settle(asked)
     from quire.cli.finetune_results import Finetuning
     from quire.models.checkpoint import Checkpoint
-    from quire.models.hub import resolve_model
+    from quire.models.float_folder import resolve_float_folder
     from quire.models.loader import open_generating
     from quire.quantizing.unfinished import Unfinished
 
     plan = _plan(asked)
-    folder = resolve_model(source)
-    if folder.is_file():
-        raise ConfigError(f"[finetune] SOURCE must be a folder of safetensors; got file {folder}.")
+    folder = resolve_float_folder(source, "finetune", "SOURCE")
     opened = open_generating(folder, "float32", plan.sequence_length)
     if not isinstance(opened.tensors, Checkpoint):
         raise ConfigError(f"[finetune] SOURCE must hold floats; got {folder}, which is quantized.")

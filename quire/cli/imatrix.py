@@ -42,14 +42,12 @@ def imatrix(
     from quire.core.machine import read_machine
     from quire.kernels.registry import create_backend
     from quire.llm.stage_bar import stage_bar
-    from quire.models.hub import resolve_model
+    from quire.models.float_folder import resolve_float_folder
     from quire.models.importance_matrix import ImportanceMatrix, write_importance_matrix
     from quire.quantizing.calibration import Calibration, calibration_samples
     from quire.quantizing.importance import collect_importance
 
-    folder = resolve_model(model)
-    if folder.is_file():
-        raise ConfigError(f"[imatrix] MODEL must be a folder of safetensors; got file {folder}.")
+    folder = resolve_float_folder(model, "imatrix", "MODEL")
     wanted = Calibration(
         text=calibration, count=samples, length=sample_length, where="[imatrix] --calibration"
     )

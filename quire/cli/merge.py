@@ -22,15 +22,13 @@ def merge(base: str, adapter: str, out: Path) -> None:
     from quire.models.adapters.merge import merged_tensors
     from quire.models.adapters.peft_folder import read_adapter
     from quire.models.checkpoint import Checkpoint
-    from quire.models.hub import resolve_model
+    from quire.models.float_folder import resolve_float_folder
     from quire.models.loader import open_checkpoint
     from quire.quantizing.output import copy_files, write_weights
     from quire.quantizing.run import in_file_order
     from quire.quantizing.unfinished import stored_data
 
-    folder = resolve_model(base)
-    if folder.is_file():
-        raise ConfigError(f"[merge] BASE must be a folder of safetensors; got file {folder}.")
+    folder = resolve_float_folder(base, "merge", "BASE")
     opened = open_checkpoint(folder, "auto", None)
     stored = opened.tensors
     if not isinstance(stored, Checkpoint):

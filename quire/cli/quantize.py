@@ -78,16 +78,14 @@ def quantize(source: str, out: Path, **asked: Any) -> None:
     GGUF files, K-types included, are written by quire convert.
     """
     from quire.llm.stage_bar import stage_bar
-    from quire.models.hub import resolve_model
+    from quire.models.float_folder import resolve_float_folder
     from quire.quantizing.quantize_checkpoint import Order, quantize_checkpoint
     from quire.quantizing.run import Job
     from quire.quantizing.stored_format import FORMATS as STORED
 
     recipe = _recipe(asked)
     name = asked["format_name"] or recipe.default.default_format
-    folder = resolve_model(source)
-    if folder.is_file():
-        raise ConfigError(f"[quantize] SOURCE must be a folder of safetensors; got file {folder}.")
+    folder = resolve_float_folder(source, "quantize", "SOURCE")
     samples, calibration = _samples(folder, recipe.uses_inputs, asked)
     order = Order(
         job=Job(

@@ -26,6 +26,7 @@ from quire.models.gguf_names import LONG_FACTORS, ROPE_FACTORS, SHORT_FACTORS, g
 from quire.models.gguf_places import Place, file_config, find_places
 from quire.models.gguf_writer import TensorPlan
 from quire.models.importance_matrix import ImportanceMatrix
+from quire.models.quantization_config import read_quantization
 from quire.models.split_experts import split_experts
 from quire.models.tensor_source import check_tensors, map_weights
 from quire.quantization.gguf_layouts import LAYOUTS
@@ -65,7 +66,8 @@ class GgufExport:
 
     Raises:
         ModelLoadError: The checkpoint is damaged, or has what a GGUF file cannot say.
-        ConfigError: The type needs an importance, and there is none for a matrix.
+        ConfigError: The checkpoint is quantized, or the type needs an importance and there is none
+            for a matrix.
     """
 
     def __init__(
@@ -78,6 +80,11 @@ class GgufExport:
         threads: int = 1,
     ) -> None:
         config = read_model_config(folder)
+        if read_quantization(folder) is not None:
+            raise ConfigError(
+                f"[convert] MODEL must hold floats; got {folder}, which is quantized. Convert the "
+                "checkpoint that it was made of."
+            )
         if config.pooler and config.classifier is None:
             log.warning("The pooler is left out: a GGUF file has one where it has classes.")
             config = replace(config, pooler=False)

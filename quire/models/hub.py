@@ -5,9 +5,12 @@ from __future__ import annotations
 import logging
 import os
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from quire.core.errors import ModelLoadError, QuireError
+from quire.models.adapters.peft_settings import CONFIG as ADAPTER_CONFIG
 from quire.models.gguf_choice import choose_gguf, gguf_files
 from quire.models.gguf_file import is_gguf
 from quire.models.hub_files import HubReference, download, find_cached, is_read
@@ -22,7 +25,7 @@ from quire.models.manifests import (
     write_manifest,
 )
 from quire.models.model_details import known_details
-from quire.models.named_models import named_model
+from quire.models.named_models import named_model, near_names
 from quire.models.pull_progress import OnProgress, PullProgress, terminal_progress
 
 log = logging.getLogger(__name__)
@@ -95,10 +98,11 @@ def download_model(
             named.check_fit(on_progress, must_fit=must_fit)
         path = named.fetch(on_progress)
     else:
-        path, is_asked = download(
-            _hub_reference(model, revision), on_progress, weights=weights, must_fit=must_fit,
-            kept=_kept_file(model, revision),
-        )  # fmt: skip
+        with _near_names(model):
+            path, is_asked = download(
+                _hub_reference(model, revision), on_progress, weights=weights, must_fit=must_fit,
+                kept=_kept_file(model, revision),
+            )  # fmt: skip
     if weights and is_asked:
         on_progress(PullProgress("writing manifest"))
         _note_pulled(model, revision, path)
@@ -121,6 +125,20 @@ def find_model(model: str, revision: str | None = None, *, weights: bool = True)
     if path is None:
         path = find_cached(_hub_reference(model, revision), weights=weights)
     return path or _noted_gguf(model, revision)
+
+
+@contextmanager
+def _near_names(model: str) -> Iterator[None]:
+    """Say of a short name that nothing has which ones there are, not that the hub is away."""
+    try:
+        yield
+    except ModelLoadError as error:
+        if "/" in model:
+            raise
+        raise ModelLoadError(
+            f"[load] {model} must be a folder, a hub id such as org/name, or a name that quire "
+            f"list --catalogue shows; got none of these.{near_names(model)}"
+        ) from error
 
 
 def _noted_gguf(model: str, revision: str | None) -> Path | None:
@@ -276,6 +294,11 @@ def _local_model(model: str) -> Path | None:
 def _model_of_folder(folder: Path) -> Path:
     """Return a folder of safetensors as it is, else the GGUF file in it if there is one."""
     names = [path.name for path in folder.iterdir()]
+    if ADAPTER_CONFIG in names and "config.json" not in names:
+        raise ModelLoadError(
+            f"[load] {folder} is an adapter, not a model. Load its base with --enable-lora "
+            f"--lora-modules NAME={folder}, or add it to its base with quire merge."
+        )
     if not gguf_files(names) or any(name.endswith(".safetensors") for name in names):
         return folder
     return folder / choose_gguf(names, None, str(folder))

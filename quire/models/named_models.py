@@ -13,6 +13,7 @@ from typing import Any
 from quire.core import env
 from quire.core.errors import ModelLoadError
 from quire.core.regular_files import open_regular
+from quire.core.suggestions import did_you_mean
 from quire.models.hub_download import HubFile, cached_file, fetch_file
 from quire.models.hub_files import hub_errors
 from quire.models.likely_fit import check_fit, likely_bytes
@@ -36,6 +37,7 @@ class NamedModel:
         packaged: The same file on the Python index.
         sampling: What the model's makers recommend, in the names of ``generation_config.json``;
             the file itself has no defaults.
+        floats: Repository of the checkpoint that the file was made of.
         name, licence, parameters, quantization, architecture, context: What people are told of it
             before it is there; context in tokens.
     """
@@ -47,6 +49,7 @@ class NamedModel:
     sha256: str
     packaged: PackagedFile | None = None
     sampling: Mapping[str, float] = field(default_factory=dict)
+    floats: str = ""
     name: str = ""
     licence: str = ""
     parameters: str = ""
@@ -127,6 +130,13 @@ def named_model(name: str) -> NamedModel | None:
     wanted = name.lower().removesuffix(":latest")
     default = _file()["default_tags"].get(wanted)
     return catalogue().get(f"{wanted}:{default}" if default is not None else wanted)
+
+
+def near_names(name: str) -> str:
+    """Return `` Did you mean X?`` of names in the catalogue, empty where none is near."""
+    family = name.partition(":")[0].lower()
+    known = dict.fromkeys(one.partition(":")[0] for one in catalogue())
+    return did_you_mean(name.lower(), catalogue(), 2) or did_you_mean(family, known, 2)
 
 
 def largest_in_family(model: NamedModel, room_bytes: int) -> NamedModel | None:

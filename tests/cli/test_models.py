@@ -8,6 +8,8 @@ from pathlib import Path
 import httpx2
 import pytest
 
+from quire.models.hub import ASSETS
+from quire.models.named_models import catalogue
 from tests.commands import run_quire
 from tests.models.hub_stand_in import HubStandIn, serving
 from tests.servers import start_server
@@ -191,3 +193,55 @@ def test_the_files_of_a_repository_are_told_apart(quire_with):
 
 def test_the_model_inside_stays(quire):
     assert "is part of the package and stays" in quire("rm", "quire-tiny", code=1)
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("qwen4", "Did you mean qwen3:"),
+        ("llama3", "Did you mean llama3."),
+        ("zzz", "none of these."),
+    ],
+)
+def test_an_unknown_name_names_the_nearest_ones(quire, name, meant):
+    """``pull qwen4`` said that the hub cannot be reached, and to run quire pull."""
+    told = quire("pull", name, code=1)
+    assert f"[load] {name} must be a folder" in told and meant in told
+    assert "cannot be reached" not in told and told.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("command", "arguments"),
+    [
+        ("quantize", ("out", "--method", "rtn")),
+        ("convert", ("out.gguf",)),
+        ("imatrix", ("out.gguf",)),
+        ("merge", ("adapter", "out")),
+    ],
+)
+def test_what_needs_floats_names_those_of_a_short_name(quire, tmp_path, command, arguments):
+    """It named the file that it could not read, and not the checkpoint that it needed."""
+    first, *rest = arguments
+    told = quire(command, "smollm2", str(tmp_path / first), *rest, code=1)
+    assert "Its floats are HuggingFaceTB/SmolLM2-135M-Instruct." in told
+
+
+def test_every_name_has_the_checkpoint_that_its_file_was_made_of():
+    for model in catalogue().values():
+        assert model.floats.count("/") == 1 and "GGUF" not in model.floats, model.name
+
+
+def test_an_adapter_is_no_model(quire):
+    """Its remedy was to complete the folder's tokenizer."""
+    folder = ASSETS / "quire-tiny-adapters/sql"
+    told = quire("serve", str(folder), "--dry-run", code=1)
+    assert "is an adapter" in told and f"--lora-modules NAME={folder}" in told
+
+
+def test_a_quantized_folder_is_not_converted(quire, tmp_path):
+    """It said that 202 tensors were missing, and to check that both belong together."""
+    config = json.loads((ASSETS / "quire-tiny/config.json").read_text())
+    config["quantization_config"] = {"quant_method": "gptq", "bits": 4, "group_size": 32}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    told = quire("convert", str(tmp_path), str(tmp_path / "out.gguf"), code=1)
+    assert "MODEL must hold floats" in told and "which is quantized" in told

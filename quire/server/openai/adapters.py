@@ -32,12 +32,17 @@ class UnloadAdapter(msgspec.Struct, kw_only=True):
 
 
 def routes(models: Models) -> list[Route]:
-    """Return the routes; none where adapters are chosen at the start alone."""
+    """Return the routes; where adapters are named at the start alone, they say so."""
     options = models.shared.options
-    if not options.allow_runtime_lora_updating:
-        return []
+
+    def check_allowed() -> None:
+        if not options.allow_runtime_lora_updating:
+            raise ApiError(
+                404, "Adapters are named at the start here (--allow-runtime-lora-updating is off)."
+            )
 
     async def load_adapter(request: Request) -> Response:
+        check_allowed()
         fields = await read_json(request)
         body, headers = read_fields(fields, LoadAdapter, options.strict_params)
         async with models.lease(None) as service:
@@ -46,6 +51,7 @@ def routes(models: Models) -> list[Route]:
         return PlainTextResponse(text, headers=headers)
 
     async def unload_adapter(request: Request) -> Response:
+        check_allowed()
         fields = await read_json(request)
         body, headers = read_fields(fields, UnloadAdapter, options.strict_params)
         async with models.lease(None) as service:

@@ -210,9 +210,13 @@ def test_their_number_is_bounded(
             held.remove(name)
 
 
-def test_routes_are_there_only_where_they_are_asked_for(live: Live) -> None:
+def test_routes_do_nothing_where_they_are_not_asked_for(live: Live) -> None:
+    """They were unknown routes there: nothing named the flag."""
     body = {"lora_name": "x", "lora_path": "y"}
-    assert live.http.post("/v1/load_lora_adapter", json=body).status_code == 404
+    for path in ("/v1/load_lora_adapter", "/v1/unload_lora_adapter"):
+        answer = live.http.post(path, json=body)
+        assert answer.status_code == 404
+        assert "--allow-runtime-lora-updating" in answer.json()["error"]["message"]
 
 
 def test_modules_are_pairs_or_objects() -> None:

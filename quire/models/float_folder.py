@@ -1,0 +1,30 @@
+"""The folder of a model whose floats a command reads, which a GGUF file does not have."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from quire.core.errors import ConfigError
+from quire.models.hub import resolve_model, stands_for
+from quire.models.named_models import named_model
+
+
+def resolve_float_folder(model: str, where: str, name: str) -> Path:
+    """Return the folder of a checkpoint, downloading it when it is nowhere on this machine.
+
+    Args:
+        model: As of :func:`~quire.models.hub.resolve_model`.
+        where, name: The command and its argument, for errors.
+
+    Raises:
+        ConfigError: It is a file.
+        ModelLoadError: As of :func:`~quire.models.hub.resolve_model`.
+    """
+    known = named_model(stands_for(model)[0])
+    folder = None if known is not None else resolve_model(model)
+    if folder is not None and not folder.is_file():
+        return folder
+    advice = "" if known is None else f" Its floats are {known.floats}."
+    raise ConfigError(
+        f"[{where}] {name} must be a folder of safetensors; got file {folder or model}.{advice}"
+    )
