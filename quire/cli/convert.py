@@ -29,7 +29,8 @@ TYPES = (
 @click.option(
     "--type", "type_name", type=click.Choice(TYPES, case_sensitive=False), default="f16",
     show_default=True,
-    help="Of the matrices; vectors stay float32. K-types are llama.cpp's mixes.", metavar="TYPE",
+    help="Of the matrices; vectors stay float32. K-types are llama.cpp's mixes. "
+    f"One of {', '.join(TYPES).lower()}.", metavar="TYPE",
 )  # fmt: skip
 @click.option("--pure", is_flag=True, help="One type for all matrices, not a mix.")
 @click.option(
