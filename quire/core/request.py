@@ -98,6 +98,7 @@ class EngineRequest:
         arrival_time: On the same clock; None means when the engine gets it.
         adapter: Added to the model for its tokens; its ``cache_keys`` are among ``extra_keys``.
         push_to: Number of the engine that its full blocks are sent to, where engines have roles.
+        is_whole: Its client sees nothing of the answer before the end.
     """
 
     request_id: str
@@ -117,6 +118,7 @@ class EngineRequest:
     arrival_time: float | None = None
     adapter: AdapterReference | None = None
     push_to: int | None = None
+    is_whole: bool = False
 
     def with_adapter(self, adapter: AdapterReference) -> EngineRequest:
         """Return the request with an adapter, and cached blocks of that one's requests alone."""

@@ -62,7 +62,7 @@ def test_a_request_is_the_same_at_the_other_side_of_the_process_boundary() -> No
         pictures=(Picture(1, 2, "key", bytes(12), 2, 2),),
         client=Client("c", 2.0), arrival_time=0.25, speculative_method="ngram",
         adapter=AdapterReference("a", "/a", "0f", 100),
-        push_to=1,
+        push_to=1, is_whole=True,
         continuation=Continuation(True, "p", ("q",)),
     )  # fmt: skip
     for field in fields(request)[3:]:

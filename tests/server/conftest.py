@@ -77,7 +77,8 @@ class ScriptedEngine:
         hold_after: Wait after that many tokens until ``released`` or shut down.
         num_held: Requests that have begun to wait so.
         open_requests: Ids that were started and not ended.
-        params, clients, prompts: Of each request, in order.
+        params, clients: Of each request, in order.
+        requests: All of them.
         ended: How each request ended: ``finished`` or ``closed``.
     """
 
@@ -107,7 +108,7 @@ class ScriptedEngine:
         self.open_requests: set[str] = set()
         self.params: list[SamplingParams] = []
         self.clients: list[Client] = []
-        self.prompts: list[list[int]] = []
+        self.requests: list[EngineRequest] = []
         self.ended: list[str] = []
         self.dead = False
         self.state = EngineProgress(0, 0.0, 0.0, 0.0)
@@ -124,7 +125,7 @@ class ScriptedEngine:
         self.open_requests.add(request_id)
         self.params.append(request.params)
         self.clients.append(request.client)
-        self.prompts.append(request.prompt_token_ids)
+        self.requests.append(request)
         ending = "closed"
         try:
             async for output in self._states(request_id, request.prompt_token_ids, request.params):

@@ -227,10 +227,11 @@ def test_each_answer_is_taken_back(name, engine, with_tools, serve):
                 body |= in_options if name == "Ollama" else {route.limit: limit}
             answer = http.post(route.path, json=body)
             assert answer.status_code == 200, (text, limit, answer.text)
+            assert engine.requests[-1].is_whole is not is_streamed
             given = route.joined(_events(answer)) if is_streamed else route.whole(answer.json())
             back = http.post(route.path, json=route.back(given) | {"stream": False})
             assert back.status_code == 200, (text, limit, is_streamed, given, back.text)
-            prompt = engine.tokenizer.decode(engine.prompts[-1])
+            prompt = engine.tokenizer.decode(engine.requests[-1].prompt_token_ids)
             assert all(part in prompt for part in shown), (text, given, prompt)
             assert prompt.count("Weather?") == 2
 
@@ -271,4 +272,6 @@ def test_answers_of_other_servers_are_taken(name, engine, with_tools, serve):
         answer = http.post(route.path, json=route.back(message) | {"stream": False})
         assert answer.status_code == 200, (given, answer.text)
         assert "X-Ignored-Params" not in answer.headers
-        assert ("No." in engine.tokenizer.decode(engine.prompts[-1])) == ("No." in str(given))
+        assert ("No." in engine.tokenizer.decode(engine.requests[-1].prompt_token_ids)) == (
+            "No." in str(given)
+        )

@@ -28,6 +28,7 @@ from quire.llm.engine_client import EngineProgress
 from quire.llm.engine_views import EngineView, EngineViews
 from quire.llm.process.proxy import EngineProxy
 from quire.llm.replicas.dispatcher import Assignment, Dispatcher, Job
+from quire.llm.replicas.given_outputs import GivenOutputs
 from quire.llm.replicas.pools import PromptPools
 from quire.llm.replicas.prefill_choice import PrefillChoice
 from quire.llm.replicas.prefill_workers import PrefillWorkers
@@ -37,16 +38,17 @@ from quire.llm.replicas.serving_engines import ServingEngines
 
 log = get_logger(__name__)
 
-#: A request whose engine dies before its first output is tried once more elsewhere. Not more
-#: often: it may be what the engine died of.
+#: A request whose engine dies before its reader's client has seen anything is tried once more
+#: elsewhere. Not more often: it may be what the engine died of.
 MOST_TRIES = 2
 
 
 class ReplicatedEngine:
     """Engines of one model; see :class:`quire.llm.engine_client.EngineClient`.
 
-    Each request goes to one of them. When that dies before the request's first output, another one
-    answers; later the request ends with ``EngineDeadError``, as it does with one engine.
+    Each request goes to one of them. When that dies before the request's first output, or before
+    the end of an answer that is read as a whole, another one answers; else the request ends with
+    ``EngineDeadError``, as it does with one engine.
 
     Args:
         engines: Loaded, with the same settings; they are this one's, and end with it.
@@ -97,13 +99,17 @@ class ReplicatedEngine:
         if request.params.seed is None:  # as one engine would draw it, whoever computes it
             seed = derive_seed(self.config.seed, next(self._numbers))
             request = replace(request, params=replace(request.params, seed=seed))
-        job = self._job(request)
+        job, given = self._job(request), GivenOutputs()
+        goes_on = request.is_whole and request.params.output_kind is RequestOutputKind.DELTA
         for num_tries in itertools.count(1):
             assignment = self._assign(request, job)
             is_answered = False
             try:
-                async for output in self._outputs(request, job, assignment):
-                    is_answered = True
+                outputs = self._outputs(request, job, assignment)
+                async for output in given.rest(outputs) if given else outputs:
+                    is_answered = not goes_on
+                    if goes_on:
+                        given.add(output)
                     yield output
                 return
             except (EngineDeadError, CapacityError) as error:

@@ -166,6 +166,7 @@ class Submission:
                 pictures=tuple(pictures),
                 deadline=request.deadline,
                 client=request.client,
+                is_whole=not request.stream,
             )
             for index, (token_ids, params) in enumerate(prompts)
         ]

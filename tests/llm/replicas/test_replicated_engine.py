@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,16 +18,20 @@ from quire.core.errors import CapacityError, ConfigError, EngineDeadError, Model
 from quire.core.loading import Loading
 from quire.core.machine import read_machine
 from quire.core.metrics import add_up
+from quire.core.outputs import CompletionOutput, RequestOutput
 from quire.core.request import EngineRequest
+from quire.core.sampling_params import RequestOutputKind
 from quire.llm.beam_search_stream import search_beams
 from quire.llm.process.proxy import EngineProxy
 from quire.llm.process.restart_delay import RestartDelay
+from quire.llm.replicas.given_outputs import GivenOutputs
 from quire.llm.replicas.loading import divide, load_replicas
 from quire.llm.replicas.replicated_engine import ReplicatedEngine
 from tests.llm.asking import ask
 from tests.llm.shared_engines import Growth
 from tests.sizes import sized
 
+DELTA = RequestOutputKind.DELTA
 GREEDY = SamplingParams(temperature=0.0, max_tokens=8, ignore_eos=True)
 #: Of a request that is under way, a hundred times as long as it takes to kill its engine.
 LONG_TOKENS = sized(600, 1900)
@@ -118,6 +122,72 @@ async def test_a_killed_engine_costs_no_request_that_had_no_output(
     for number in range(4):
         await answer(engine, f"new {number}", GREEDY, f"n{number}")
     assert add_up(victim.stats(), "generation_tokens") > before, "it gets requests again"
+
+
+async def test_a_killed_engine_costs_no_answer_that_is_read_as_a_whole(
+    create: Callable[..., ReplicatedEngine],
+) -> None:
+    """An answer whose client had seen nothing ended with a 503, since its first token was made.
+
+    Another engine computes it again, and what it adds is checked to follow what was there.
+    """
+    engine = create(max_num_seqs=2)
+    victim = engine.engines[0]
+    sampled = SamplingParams(
+        n=2, seed=3, max_tokens=LONG_TOKENS, ignore_eos=True, logprobs=1, output_kind=DELTA
+    )
+
+    async def whole(name: str) -> RequestOutput:
+        first: RequestOutput | None = None
+        async for output in ask(engine, "abc", sampled, name, is_whole=True):
+            assert first is None or not first.finished, "it ends once"
+            if first is None:
+                first = output
+            else:
+                first.merge(output)
+        assert first is not None
+        return first
+
+    expected = await whole("alone")
+    for attempt in range(10):
+        grown = Growth(victim)
+        works = [asyncio.create_task(whole(f"{attempt}-{i}")) for i in range(3)]
+        while grown("generation_tokens") < 4 and not all(work.done() for work in works):
+            await asyncio.sleep(0.01)
+        num_under_way = victim.progress().pending
+        assert victim.pid is not None
+        os.kill(victim.pid, signal.SIGKILL)
+        for output in await asyncio.gather(*works):
+            assert output.finished and output.outputs == expected.outputs
+        while victim.pid is None:
+            await asyncio.sleep(0.05)
+        if num_under_way:  # else all had ended before the kill
+            break
+    assert num_under_way
+
+
+async def test_another_engines_answer_is_not_given_where_it_differs() -> None:
+    given = GivenOutputs()
+    assert not given
+    given.add(delta([1, 2], "ab"))
+    given.add(delta([3], "c"))
+
+    async def answers(*deltas: RequestOutput) -> AsyncGenerator[RequestOutput, None]:
+        for one in deltas:
+            yield one
+
+    same = [delta([1], "a"), delta([2, 3, 4], "bcd"), delta([5], "e", finish_reason="stop")]
+    (rest,) = [output async for output in given.rest(answers(*same))]
+    assert rest.finished and rest.outputs == [
+        CompletionOutput(0, "de", [4, 5], finish_reason="stop")
+    ]
+    with pytest.raises(EngineDeadError, match="not its own"):
+        await anext(given.rest(answers(delta([1, 2, 9], "abz", finish_reason="stop"))))
+
+
+def delta(token_ids: list[int], text: str, finish_reason: str | None = None) -> RequestOutput:
+    completion = CompletionOutput(0, text, token_ids, finish_reason=finish_reason)
+    return RequestOutput("r", None, [7], None, [completion], finish_reason is not None)
 
 
 async def test_a_request_is_tried_once_more_and_not_on_every_engine(

@@ -1,0 +1,79 @@
+"""What a lost engine has given of a request, and what another one's answer adds to it.
+
+The same request has the same tokens, whoever computes them: an answer that goes on where the first
+one ended is the one that the first engine would have given. That is checked, not assumed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from dataclasses import replace
+
+from quire.core.errors import EngineDeadError
+from quire.core.outputs import CompletionOutput, RequestOutput
+
+
+class GivenOutputs:
+    """The deltas of one request that its reader has."""
+
+    def __init__(self) -> None:
+        self._completions: dict[int, CompletionOutput] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._completions)
+
+    def add(self, output: RequestOutput) -> None:
+        """Take note of a delta."""
+        for completion in output.outputs:
+            token_ids = [*completion.token_ids]
+            own = replace(completion, token_ids=token_ids, logprobs=None, token_origins=None)
+            if completion.index in self._completions:
+                self._completions[completion.index].merge(own)
+            else:
+                self._completions[completion.index] = own
+
+    async def rest(
+        self, outputs: AsyncGenerator[RequestOutput, None]
+    ) -> AsyncGenerator[RequestOutput, None]:
+        """Yield one delta: what a whole answer adds to what was given.
+
+        Args:
+            outputs: All deltas of another engine's answer.
+
+        Raises:
+            EngineDeadError: That answer does not begin with what was given.
+        """
+        whole: RequestOutput | None = None
+        async with aclosing(outputs):
+            async for output in outputs:
+                if whole is None:
+                    whole = output
+                else:
+                    whole.merge(output)
+        if whole is not None:
+            if whole.prompt_logprobs is not None:
+                whole.prompt_logprobs = []  # they came with the first delta
+            completions = [self._rest(completion) for completion in whole.outputs]
+            yield replace(whole, outputs=completions)
+
+    def _rest(self, completion: CompletionOutput) -> CompletionOutput:
+        given = self._completions.get(completion.index)
+        if given is None:
+            return completion
+        start = len(given.token_ids)
+        is_same = completion.token_ids[:start] == given.token_ids
+        if not is_same or not completion.text.startswith(given.text):
+            raise EngineDeadError(
+                "[engine] the engine of this request was lost, and another one's answer is not its "
+                "own. Ask again."
+            )
+        logprobs, origins = completion.logprobs, completion.token_origins
+        return replace(
+            completion,
+            text=completion.text[len(given.text) :],
+            token_ids=completion.token_ids[start:],
+            logprobs=None if logprobs is None else logprobs[start:],
+            token_origins=None if origins is None else origins[start:],
+            num_rejected_tokens=completion.num_rejected_tokens - given.num_rejected_tokens,
+        )
