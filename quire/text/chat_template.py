@@ -219,7 +219,11 @@ class ChatTemplate:
         messages: Sequence[Mapping[str, Any]],
         tools: Sequence[Mapping[str, Any]] | None = None,
     ) -> str | None:
-        """Return what a template makes of messages of our own; None where it refuses them."""
+        """Return what a template makes of messages of our own; None where it refuses them.
+
+        Raises:
+            RequestError: It takes too much: further ones would take as much.
+        """
         variables = {
             **self.special_tokens,
             "documents": None,
@@ -230,7 +234,10 @@ class ChatTemplate:
         }
         try:
             return self._render(name, variables)
-        except RequestError:
+        except RequestError as error:
+            failure = error.__cause__
+            if isinstance(failure, TemplateFailure) and failure.is_over_limits:
+                raise
             return None
 
     def _add_defaults(self, conversation: list[dict[str, Any]]) -> None:

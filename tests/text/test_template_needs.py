@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 
 import pytest
-from quire.text.tool_parsers.json_scanner import complete_json
 
+from quire.core.errors import RequestError
+from quire.text import chat_template, template_processes
 from quire.text.chat_template import ChatTemplate
+from quire.text.json_scanner import complete_json
 
 #: How templates tell that a message has calls, and what they do with its content.
 CONTENT = {
@@ -168,6 +170,27 @@ def test_a_template_is_probed_once_and_only_for_histories_with_calls():
     assert num_renders <= 1 + 11 + 1
     template.render(history(None, SENT))
     assert template.num_renders == num_renders + 1
+
+
+def test_a_template_that_takes_long_for_calls_is_not_probed_on(monkeypatch):
+    """Each of eleven renders would take as long as a template may."""
+    monkeypatch.setattr(template_processes, "RENDER_SECONDS", 0.2)
+    loops = "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}"
+    slow = (
+        f"{{% for m in messages if m.tool_calls %}}{loops}{{% endfor %}}{{{{ messages | length }}}}"
+    )
+    asked = []
+    render_one = template_processes.render
+
+    def counting(*arguments):
+        asked.append(arguments)
+        return render_one(*arguments)
+
+    monkeypatch.setattr(chat_template, "render", counting)
+    with pytest.raises(RequestError, match="takes longer than"):
+        render(slow, history(None, SENT))
+    assert len(asked) <= 4
+    assert render(slow, [USER]) == "1"
 
 
 FIRST_ONLY = (

@@ -96,6 +96,7 @@ class Conversation:
             for message in self.messages
             for value in (
                 message.content,
+                message.refusal,
                 message.name,
                 message.reasoning,
                 message.reasoning_content,
