@@ -276,7 +276,7 @@ class OllamaChatRequest(OllamaRequest, kw_only=True):
                 rule = "must be system, user, assistant or tool"
                 raise refuse(f"messages[{index}].role", rule, message.role)
             where = f"messages[{index}].images"
-            content = _content(message.content or "", message.images, where, takes_pictures)
+            said = _content(message.content or "", message.images, where, takes_pictures)
             calls = [
                 _call(call, f"{index:05d}{number:04d}")
                 for number, call in enumerate(message.tool_calls or ())
@@ -285,7 +285,7 @@ class OllamaChatRequest(OllamaRequest, kw_only=True):
             messages.append(
                 Message(
                     role=role,
-                    content=content,
+                    content=said or None if calls else said,
                     reasoning=message.thinking,
                     tool_calls=calls or None,
                     name=message.tool_name,

@@ -6,6 +6,7 @@ import json
 import math
 import re
 
+import msgspec
 import pytest
 
 from quire.core.config import EngineConfig, ModelOptions
@@ -204,6 +205,17 @@ def test_without_a_prompt_it_is_loaded_and_a_model_that_stays_is_not_said_to_go(
     assert answer.headers.get("x-ignored-params") == (
         "keep_alive" if "keep_alive" in body else None
     )
+
+
+def test_a_call_without_text_has_no_content():
+    """Ollama's messages cannot say so: templates that ask for none lost such calls."""
+    call = {"function": {"name": "now", "arguments": {}}}
+    messages = [
+        {"role": "assistant", "content": text, "tool_calls": calls}
+        for text, calls in (("", [call]), ("So.", [call]), ("", []))
+    ]
+    asked = msgspec.convert({"messages": messages}, OllamaChatRequest).our_request()
+    assert [message.content for message in asked.messages] == [None, "So.", ""]
 
 
 def test_vectors(live):
