@@ -135,6 +135,8 @@ def _message(item: dict[str, Any], where: str, takes_pictures: bool) -> Message:
     if role not in ("user", "assistant", "system", "developer"):
         raise refuse(f"{where}.role", "must be user, assistant, system or developer", role)
     value = item.get("content")
+    if value is None and role == "assistant":
+        return Message(role=role)
     if takes_pictures and isinstance(value, list):
         parts = [_part(part, f"{where}.content[{index}]") for index, part in enumerate(value)]
         if any(part["type"] == "image_url" for part in parts):

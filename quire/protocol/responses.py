@@ -77,8 +77,8 @@ class ReasoningOptions(msgspec.Struct, kw_only=True):
     """``reasoning``; no summaries are made."""
 
     effort: ReasoningEffort | None = None
-    summary: Literal["auto", "concise", "detailed"] | None = None
-    generate_summary: Literal["auto", "concise", "detailed"] | None = None
+    summary: str | None = None
+    generate_summary: str | None = None
 
 
 class ResponsesRequest(GenerationRequest, kw_only=True):
@@ -87,7 +87,6 @@ class ResponsesRequest(GenerationRequest, kw_only=True):
     refused = REFUSED | {
         "background": (False,),
         "conversation": (),
-        "context_management": ([],),
         "logprobs": (False,),
         "max_tool_calls": (),
         "max_tokens": (),

@@ -251,6 +251,7 @@ OTHERS = {
     "Responses": [
         [],
         [{"type": "message", "role": "assistant", "content": []}],
+        [{"role": "assistant", "content": None}],
         [{"role": "assistant", "content": [{"type": "refusal", "refusal": "No."}]}],
         [{"type": "reasoning", "summary": [{"type": "summary_text", "text": "hm"}]}],
         [{"type": "function_call", "call_id": "c", "name": "now", "arguments": "{"}],

@@ -258,6 +258,7 @@ LEFT_OUT = {
     "text": {"verbosity": "low"},
     "reasoning": {"summary": "auto"},
     "client_metadata": {"a": "b"},
+    "context_management": [{"type": "compaction", "compact_threshold": 9}],
     "tools": [
         NOW,
         {"type": "web_search"},
@@ -275,7 +276,7 @@ def test_what_a_coding_agent_sends_is_served_and_what_does_nothing_is_named(star
     named = set(raw.headers["x-ignored-params"].split(", "))
     assert {f"tools[{index}]" for index in (1, 2, 3, 4)} <= named
     assert {"include", "truncation", "text.verbosity", "reasoning.summary"} <= named
-    assert "client_metadata" in named and "tools[0]" not in named
+    assert {"client_metadata", "context_management"} <= named and "tools[0]" not in named
     assert [tool.name for tool in raw.parse().tools] == ["now"]
     assert client.prompts[-1].count('"function"') == 2  # one tool is shown, in its own words
     with pytest.raises(openai.BadRequestError, match="strict-params"):
