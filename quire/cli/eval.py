@@ -164,7 +164,7 @@ def _reference_config(config: EngineConfig, reference: str, dtype: str) -> Engin
 
     So a quantization, a type of the KV cache and the like are the judged model's alone.
     """
-    from quire.core.config import CacheOptions
+    from quire.core.cache_options import CacheOptions
 
     plain = EngineConfig.from_keywords(model=reference, dtype=dtype)
     return replace(

@@ -8,8 +8,9 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
+from quire.core.cache_options import CacheOptions
 from quire.core.child_process import ChildProcess
-from quire.core.config import CacheOptions, EngineConfig
+from quire.core.config import EngineConfig
 from quire.core.errors import ConfigError
 from quire.core.loading import Loading
 from quire.core.machine import Machine, read_machine

@@ -10,9 +10,10 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields, replace
 from os import PathLike, fspath
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal
 
 from quire.core.adapter_options import AdapterOptions
+from quire.core.cache_options import CacheOptions
 from quire.core.counts import parse_count
 from quire.core.errors import ConfigError
 from quire.core.expert_sharing import ExpertSharing
@@ -33,12 +34,6 @@ from quire.core.speculative_settings import (
     name_methods,
     parse_speculative,
 )
-
-KVCanaryMode: TypeAlias = Literal["off", "log", "raise"]
-KVCacheDtype: TypeAlias = Literal[
-    "auto", "float32", "float16", "bfloat16", "fp8", "fp8_e4m3", "int8", "int4"
-]
-
 
 #: Tokens that a step may draw in any case: a single sequence may have that many proposed but one.
 LEAST_LOGITS_ROWS = 32
@@ -156,44 +151,6 @@ class ModelOptions:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CacheOptions:
-    """The KV cache: its size, type and sharing."""
-
-    block_size: int = option(16, "tokens per KV block")
-    memory: int | None = option(
-        None,
-        "bytes for weights, scratch and KV (8GiB); overrides the fraction",
-        common=True,
-        sized=True,
-    )
-    gpu_memory_utilization: float = option(
-        0.9, "fraction of device memory (CPU: of what is free) to use"
-    )
-    free_gpu_memory_fraction: float | None = option(
-        None, "KV cache: fraction of what weights and scratch leave free; overrides the other"
-    )
-    kv_cache_memory_bytes: int | None = option(None, "bytes for the KV cache alone", sized=True)
-    max_tokens_in_paged_kv_cache: int | None = option(
-        None, "most tokens the KV cache holds", sized=True
-    )
-    num_gpu_blocks_override: int | None = option(None, "number of KV blocks, whatever the memory")
-    kv_cache_dtype: KVCacheDtype = option(
-        "auto",
-        "of K and V; auto: as the weights; fp8, int8: twice the tokens of 16 bits, int4: thrice",
-    )
-    kv_layout: Literal["paged", "static", "contiguous"] = option(
-        "paged",
-        "static: a request reserves blocks for --max-model-len; contiguous: in one run",
-    )
-    enable_prefix_caching: bool = option(
-        True, "reuse KV blocks of equal prefixes", aliases=("enable-block-reuse",)
-    )
-    kv_canary: KVCanaryMode = option("off", "on a changed checksum of a reused KV block")
-    kv_cache_metrics: bool = option(False, "measure how long KV blocks live and lie idle")
-    use_cache: bool = option(True, "off: recompute every token each step (for teaching)")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class SchedulerOptions:
     """What runs in a step."""
 
@@ -289,6 +246,7 @@ class EngineConfig:
         transfer: The engine's role, where prompts are computed apart; no setting, whoever starts
             the engines says it.
         sharing: Which of several engines that have some experts each it is; likewise.
+        memory_parts: Engines and ranks that ``--memory`` is divided among; likewise.
     """
 
     model: ModelOptions = field(default_factory=ModelOptions)
@@ -301,6 +259,7 @@ class EngineConfig:
     seed: int = option(0, "base seed of requests that bring none")
     transfer: KVTransfer | None = None
     sharing: ExpertSharing | None = None
+    memory_parts: int = 1
 
     @classmethod
     def from_keywords(cls, **keywords: Any) -> EngineConfig:
@@ -386,17 +345,12 @@ class EngineConfig:
             )
 
     def _check_cache(self) -> None:
-        cache = self.cache
-        for name in ("gpu_memory_utilization", "free_gpu_memory_fraction"):
-            fraction = getattr(cache, name)
-            if fraction is not None and not 0.0 < fraction <= 1.0:
-                flag = f"--{name.replace('_', '-')}"
-                raise ConfigError(f"[config] {flag} must be in (0, 1]; got {fraction}.")
-        if cache.free_gpu_memory_fraction is not None and cache.kv_cache_memory_bytes is not None:
+        self.cache.check()
+        hiding = self.cache.hides_blocks
+        if hiding and (self.offload.ram_bytes or self.offload.num_slow):
             raise ConfigError(
-                "[config] --free-gpu-memory-fraction and --kv-cache-memory-bytes must not both be "
-                f"given; got {cache.free_gpu_memory_fraction} and {cache.kv_cache_memory_bytes}. "
-                "Leave one out."
+                "[config] --kv-offload-* keeps blocks that later requests find by their content; "
+                f"got {hiding}, with which none is found. Leave one out."
             )
 
     def _check_quantization(self) -> None:

@@ -11,7 +11,8 @@ from dataclasses import dataclass, fields
 from os import PathLike
 from typing import Any, Literal, TypeAlias, TypedDict
 
-from quire.core.config import SETTINGS, EngineConfig, KVCacheDtype, KVCanaryMode
+from quire.core.cache_options import KVCacheDtype, KVCanaryMode
+from quire.core.config import SETTINGS, EngineConfig
 from quire.core.errors import ConfigError
 from quire.core.known_settings import ENGINE, QUANTIZATIONS, flag_name
 

@@ -158,6 +158,14 @@ def kv_bytes_from_free(free_bytes: int, fraction: float) -> int:
     return int(free_bytes * fraction)
 
 
+def free_from_kv_bytes(kv_bytes: int, fraction: float) -> int:
+    """Return the least that weights and scratch must leave, of which a part is for KV blocks."""
+    free_bytes = math.ceil(kv_bytes / fraction)
+    while kv_bytes_from_free(free_bytes, fraction) < kv_bytes:  # floats round
+        free_bytes += 1
+    return free_bytes
+
+
 def shares(parts: dict[str, int]) -> dict[str, tuple[int, float]]:
     """Return each part's bytes and its percentage of all, in tenths that sum to 100.0.
 
@@ -186,6 +194,8 @@ def divide_memory(
     kv_bytes: int | None = None,
     host_bytes: int = 0,
     free_fraction: float = 1.0,
+    memory_parts: int = 1,
+    kv_parts: int = 1,
 ) -> MemoryBudget:
     """Divide a budget: what weights and scratch leave becomes KV blocks.
 
@@ -198,6 +208,8 @@ def divide_memory(
         kv_bytes: Bytes for KV blocks alone, when given; they must lie within the budget.
         host_bytes: What the engine may use of another memory, that of the host.
         free_fraction: Of what weights and scratch leave of the budget, for KV.
+        memory_parts, kv_parts: Processes that ``--memory`` and ``--kv-cache-memory-bytes`` are
+            divided among, of which this is one: the message names what is to be given for all.
 
     Raises:
         ConfigError: The pools on the host do not fit. Or a request of full length does not; the
@@ -213,35 +225,46 @@ def divide_memory(
         available = kv_bytes_from_free(available, free_fraction)
     if kv_bytes is not None:
         if kv_bytes > available:
+            sizes = max(available, 0), budget_bytes, kv_bytes
+            most, budget, given = (format_bytes(size * kv_parts) for size in sizes)
             raise ConfigError(
-                "[config] --kv-cache-memory-bytes must be at most "
-                f"{format_bytes(max(available, 0))}, what weights and scratch leave of "
-                f"{format_bytes(budget_bytes)}; got {format_bytes(kv_bytes)}. Lower it, or raise "
-                "--memory."
+                f"[config] --kv-cache-memory-bytes must be at most {most}, what weights and "
+                f"scratch leave of {budget}; got {given}. Lower it, or raise --memory."
             )
         available = kv_bytes
     num_blocks = max(available, 0) // demand.block_bytes
     needed = demand.spec.num_blocks(demand.max_model_len) + 1
     if num_blocks < needed:
         allowed = demand.fixed_bytes + available
+        kv_given, parts = kv_bytes is not None, memory_parts if kv_bytes is None else kv_parts
         options = _fitting_settings(
-            demand, allowed, device_bytes, kv_given=kv_bytes is not None, fraction=free_fraction
+            demand, allowed, device_bytes, kv_given=kv_given, fraction=free_fraction, parts=parts
         )
         advice = f"Any of these would fit: {'; '.join(options)}." if options else NOTHING_FITS
         raise ConfigError(
             f"[config] the KV cache must hold one request of {demand.max_model_len} tokens; got "
             f"{format_bytes(max(available, 0))} for it ({format_bytes(budget_bytes)} less weights "
             f"{format_bytes(demand.weight_bytes)} and scratch "
-            f"{format_bytes(demand.scratch_bytes)}), needed "
+            f"{format_bytes(demand.scratch_bytes)}{_of_each(memory_parts)}), needed "
             f"{format_bytes(needed * demand.block_bytes)}. {advice}"
         )
     return MemoryBudget(demand, device_bytes, num_blocks)
 
 
+def _of_each(parts: int) -> str:
+    return "" if parts == 1 else f", in each of {parts} processes"
+
+
 def _fitting_settings(
-    demand: MemoryDemand, allowed: int, device_bytes: int, *, kv_given: bool, fraction: float
+    demand: MemoryDemand,
+    allowed: int,
+    device_bytes: int,
+    *,
+    kv_given: bool,
+    fraction: float,
+    parts: int,
 ) -> list[str]:
-    """Return three settings, each of which makes the demand fit by itself.
+    """Return three settings, each of which makes the demand of each part fit by itself.
 
     Fewer where the device does not have the memory for three.
     """
@@ -266,12 +289,13 @@ def _fitting_settings(
     for divisor in (1, 2, 4)[: 3 - len(settings)]:
         length = -(-demand.max_model_len // divisor)
         least = replace(demand, max_model_len=length).least_bytes - demand.fixed_bytes
-        needed = demand.fixed_bytes + math.ceil(least / fraction)
-        if needed > device_bytes:
+        needed = demand.fixed_bytes + free_from_kv_bytes(least, fraction)
+        if needed * parts > device_bytes:
             continue
         if kv_given:
             needed -= demand.fixed_bytes
-        memory = f"{'--kv-cache-memory-bytes' if kv_given else '--memory'} {_mib_up(needed)}"
+        memory = f"{'--kv-cache-memory-bytes' if kv_given else '--memory'} "
+        memory += _mib_up(needed * parts)
         settings.append(memory if divisor == 1 else f"--max-model-len {length} {memory}")
     return settings
 

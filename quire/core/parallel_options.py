@@ -114,6 +114,10 @@ class ParallelOptions:
             stage_memory=",".join(map(str, memory)),
         )
 
+    def undivided(self) -> ParallelOptions:
+        """Return these settings for one process that has the whole model."""
+        return ParallelOptions(device=self.device, threads=self.threads)
+
     @property
     def deals_engines(self) -> bool:
         """Whether machines have whole engines, not ranks of one."""
@@ -129,6 +133,19 @@ class ParallelOptions:
         """Return the engines of a machine."""
         each = self.data_parallel_size // self.nnodes
         return range(node * each, (node + 1) * each)
+
+    def num_own_engines(self, num_prefill: int = 0) -> int:
+        """Return the engines on the server's machine, all for outputs among them.
+
+        Args:
+            num_prefill: Of the engines, those that compute prompts for the others.
+        """
+        count = self.data_parallel_size
+        if self.deals_engines:
+            return len(self.engines_of(0))
+        if self.places_engines:
+            return count - num_prefill if num_prefill else 1
+        return count
 
     @property
     def machine_ranks(self) -> int:

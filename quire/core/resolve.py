@@ -129,6 +129,19 @@ def _check_speculation(config: EngineConfig, max_model_len: int) -> None:
             refuse("num_speculative_tokens", rule, tokens)
 
 
+def check_memory(num_bytes: int, machine: Machine) -> None:
+    """Refuse more memory than there is.
+
+    Raises:
+        ConfigError: It is more.
+    """
+    if num_bytes > machine.total_bytes:
+        raise ConfigError(
+            f"[config] --memory must be at most the {format_bytes(machine.total_bytes)} this "
+            f"process may use; got {format_bytes(num_bytes)}. Lower it."
+        )
+
+
 def _memory_bytes(config: EngineConfig, machine: Machine) -> tuple[int, str]:
     given = config.cache.memory
     if given is None and config.cache.free_gpu_memory_fraction is not None:
@@ -138,11 +151,7 @@ def _memory_bytes(config: EngineConfig, machine: Machine) -> tuple[int, str]:
         return int(fraction * machine.free_bytes), (
             f"{fraction:g} of the {format_bytes(machine.free_bytes)} that are free"
         )
-    if given > machine.total_bytes:
-        raise ConfigError(
-            f"[config] --memory must be at most the {format_bytes(machine.total_bytes)} this "
-            f"process may use; got {format_bytes(given)}. Lower it."
-        )
+    check_memory(given, machine)
     if given > machine.free_bytes:
         return given, f"as given, though only {format_bytes(machine.free_bytes)} are free now"
     return given, ""

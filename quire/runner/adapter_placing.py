@@ -51,6 +51,20 @@ class AdapterReader:
         return place_adapter(read, self._adapted, self._backend, self._base, self._elsewhere)
 
 
+def expected_budget(path: Path, options: AdapterOptions, layers: range | None) -> int:
+    """Return the memory that is set aside for adapters, before their decoder is loaded.
+
+    Args:
+        path: The decoder's checkpoint.
+        options: How many adapters, and how large.
+        layers: Of the decoder; None for all.
+    """
+    if not options.enable_lora:
+        return 0
+    places = read_places(path, layers)
+    return options.num_held * largest_adapter_bytes(places, options.max_lora_rank)
+
+
 def create_reader(
     decoder: Decoder, backend: Backend, options: AdapterOptions, path: Path
 ) -> AdapterReader | None:

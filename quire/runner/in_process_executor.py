@@ -10,34 +10,26 @@ from pathlib import Path
 
 from quire.core import machine_speed
 from quire.core.config import EngineConfig
-from quire.core.encoder_settings import fit_to_model
 from quire.core.forward_work import decoder_shape
 from quire.core.log import get_logger
 from quire.core.machine import Machine, read_machine
 from quire.core.metrics import Samples
 from quire.core.model_config import ModelConfig
-from quire.core.resolve import ResolvedConfig, resolve
 from quire.core.speculative_config import MethodName
 from quire.core.step import SchedulerOutput, StepOutput
 from quire.core.structured_outputs import GrammarSource
 from quire.kernels.registry import create_backend
-from quire.models.config_reader import read_model_config
 from quire.models.gguf_file import forget_gguf
 from quire.models.model_builder import Progress
 from quire.runner.adapter_placing import create_reader
 from quire.runner.adapter_store import AdapterStore
+from quire.runner.engine_plan import EnginePlan, plan_engine
 from quire.runner.kv_canary import create_canary
-from quire.runner.loaded_drafts import (
-    divide_progress,
-    find_drafts,
-    load_draft,
-    plan_with_drafts,
-)
-from quire.runner.loaded_heads import find_heads, load_head, with_heads
-from quire.runner.loaded_model import LoadedModel, expected_demand, load
+from quire.runner.loaded_drafts import divide_progress, load_draft
+from quire.runner.loaded_heads import load_head, with_heads
+from quire.runner.loaded_model import LoadedModel, load
 from quire.runner.memory import MemoryPlan
 from quire.runner.model_runner import ModelRunner, RunnerOptions
-from quire.runner.parallel.device_map import map_devices
 from quire.runner.parallel.placement import Placement, place
 from quire.runner.step_estimate import StepEstimate
 from quire.runner.step_parts import Ending
@@ -204,16 +196,12 @@ def load_executor(
         NoKernelError: The backend cannot be used.
     """
     machine = machine or read_machine()
-    model_config = read_model_config(folder)
-    config = fit_to_model(config, model_config)
-    config, mapped = map_devices(folder, config, model_config, machine)
-    resolved = resolve(config, machine, model_config)
-    placement = place(folder, config, model_config, resolved)
+    plan = plan_engine(folder, config, machine)
+    plan.check_memory(machine)  # weights that cannot fit are refused before they fill the memory
+    placement = place(folder, plan.each, plan.model_config)
     given = _Given(eos_token_ids, on_progress, create_grammars, meanwhile, vocabularies or {})
     try:
-        choices = (*mapped, *resolved.choices)
-        own = replace(resolve(placement.config, machine, model_config), choices=choices)
-        return _load(folder, model_config, own, machine, placement, given)
+        return _load(folder, plan, machine, placement, given)
     except BaseException:
         placement.close()
         raise
@@ -232,21 +220,14 @@ class _Given:
 
 def _load(
     folder: Path,
-    model_config: ModelConfig,
-    resolved: ResolvedConfig,
+    plan: EnginePlan,
     machine: Machine,
     placement: Placement,
     given: _Given,
 ) -> InProcessExecutor:
-    config = resolved.config
+    own = plan.ranks[0]
+    resolved, found, config = own.resolved, own.drafts, own.resolved.config
     backend = create_backend(resolved.device, threads=resolved.threads)
-    device_bytes = max(machine.free_bytes, resolved.memory_bytes)
-    # Weights that cannot fit are refused before they fill the memory.
-    expected = expected_demand(folder, backend, model_config, resolved, placement.part)
-    heads = find_heads(folder, model_config, resolved, backend.activation_dtype)
-    expected = with_heads(expected, heads)
-    found = find_drafts(folder, model_config, resolved, machine)
-    plan_with_drafts(resolved, expected, {d: d.demand(backend) for d in found}, device_bytes)
     parts = divide_progress(given.on_progress, [folder, *(draft.path for draft in found)])
     model = load(
         folder,
@@ -260,15 +241,15 @@ def _load(
     decoder = placement.model(model.decoder)
     drafts = {d: load_draft(d, decoder, part) for d, part in zip(found, parts[1:], strict=True)}
     demands = {draft: loaded.demand for draft, loaded in drafts.items()}
-    loaded_heads = [load_head(head, decoder) for head in heads]
+    loaded_heads = [load_head(head, decoder) for head in own.heads]
     reader, adapters = create_reader(model.decoder, backend, config.adapters, folder), None
     if reader is not None:
         adapters = AdapterStore(reader, config.adapters.num_held, placement.other_adapters())
     demand = with_heads(model.demand, loaded_heads)
     if adapters is not None:
         demand = replace(demand, scratch_bytes=demand.scratch_bytes + adapters.budget_bytes)
-    memory = placement.settle(plan_with_drafts(resolved, demand, demands, device_bytes))
-    for line in (*resolved.choices, *memory.choices, *memory.lines(), *placement.lines()):
+    memory = placement.settle(replace(own, demand=demand, drafts=demands).divide(machine))
+    for line in (*plan.choices, *memory.choices, *memory.lines(), *placement.lines()):
         log.info("%s", line)
     for kind, kernel in backend.kernel_names().items():
         log.info("kernel for %s: %s", kind, kernel)

@@ -6,7 +6,7 @@ the block is given out again: a difference means that memory was overwritten or 
 
 from __future__ import annotations
 
-from quire.core.config import KVCanaryMode
+from quire.core.cache_options import KVCanaryMode
 from quire.core.errors import KV_CANARY
 from quire.core.log import get_logger
 from quire.core.metrics import Samples

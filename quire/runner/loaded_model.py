@@ -24,7 +24,7 @@ from quire.models.vision.loader import expected_encoder_bytes, load_encoder
 from quire.models.weight_bytes import expected_weight_bytes
 from quire.quantization.plan import create_plan
 from quire.runner.memory import model_demand
-from quire.runner.model_part import Part
+from quire.runner.model_part import Part, PlannedPart
 from quire.runner.picture_memory import kept_bytes
 from quire.runner.picture_rows import PictureRows
 
@@ -56,12 +56,13 @@ def expected_demand(
     backend: Backend,
     model_config: ModelConfig,
     resolved: ResolvedConfig,
-    part: Part | None = None,
+    part: PlannedPart | None = None,
 ) -> MemoryDemand:
     """Return what a checkpoint, or one rank's part, will need; its weights are not read."""
     share = None if part is None else part.share
     layers = None if part is None else part.layers(model_config.num_layers)
-    demand = _expected(folder, backend, model_config, resolved, share, layers)
+    is_first = part is None or part.rank == 0
+    demand = _expected(folder, backend, model_config, resolved, share, layers, is_first)
     if part is None or layers is None:
         return demand
     return _with_exchange(demand, model_config, resolved, part.buffer_bytes, Stage(layers))
@@ -75,7 +76,8 @@ def stage_demand(
     layers: range,
 ) -> MemoryDemand:
     """Return what one process that has some layers will need; weights are not read."""
-    demand = _expected(folder, backend, model_config, resolved, None, layers)
+    is_first = layers[0] == 0
+    demand = _expected(folder, backend, model_config, resolved, None, layers, is_first)
 
     def buffers(shape: SplitShape, max_tokens: int) -> int:
         return buffer_bytes(shape, ParallelLayout(pipeline=2), max_tokens)
@@ -90,6 +92,7 @@ def _expected(
     resolved: ResolvedConfig,
     share: RankPart | ExpertPart | None,
     layers: range | None,
+    is_first: bool,
 ) -> MemoryDemand:
     weight_bytes = expected_weight_bytes(
         folder,
@@ -100,7 +103,7 @@ def _expected(
         part=share,
         layers=layers,
     )
-    if not layers or layers[0] == 0:
+    if is_first:  # pictures are its business
         weight_bytes += expected_encoder_bytes(config, resolved.dtype)
     own = config if share is None else share.config(config)
     return model_demand(own, resolved, weight_bytes, backend.activation_dtype)

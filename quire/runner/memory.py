@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from quire.core.config import CacheOptions
+from quire.core.cache_options import CacheOptions
 from quire.core.errors import ConfigError
 from quire.core.kv_cache_spec import KVCacheSpec
 from quire.core.memory_budget import (
@@ -15,6 +15,7 @@ from quire.core.memory_budget import (
     MemoryDemand,
     divide_memory,
     format_bytes,
+    free_from_kv_bytes,
     kv_bytes_from_free,
 )
 from quire.core.model_config import ModelConfig
@@ -102,6 +103,23 @@ def least_demand(resolved: ResolvedConfig, demand: MemoryDemand) -> MemoryDemand
     return replace(demand, max_model_len=min(demand.max_model_len, LEAST_CONTEXT))
 
 
+def useful_memory(resolved: ResolvedConfig, demand: MemoryDemand) -> tuple[int, int]:
+    """Return the least bytes with which :func:`plan_memory` plans, and the most that are of use."""
+    cache, least = resolved.config.cache, least_demand(resolved, demand)
+    fraction, exact = cache.free_gpu_memory_fraction or 1.0, cache.kv_cache_memory_bytes
+    if cache.num_gpu_blocks_override is not None:
+        exact = cache.num_gpu_blocks_override * demand.block_bytes
+    if exact is not None:
+        return demand.fixed_bytes + exact, demand.fixed_bytes + exact
+    most = demand.spec.most_blocks(resolved.config.scheduler.max_num_seqs, demand.max_model_len) + 1
+    most = min(most, _most_blocks(resolved, demand.spec) or most)
+    found = [
+        demand.fixed_bytes + free_from_kv_bytes(kv_bytes, fraction)
+        for kv_bytes in (least.least_bytes - demand.fixed_bytes, most * demand.block_bytes)
+    ]
+    return found[0], max(found)
+
+
 def kept_window(config: ModelConfig, cache: CacheOptions) -> int | None:
     """Return the tokens after which KV is given back, if the model and the layout allow it."""
     every_layer = all(config.layer_windows)
@@ -150,7 +168,13 @@ def plan_memory(resolved: ResolvedConfig, demand: MemoryDemand, device_bytes: in
             "lower --max-model-len."
         )
     budget = divide_memory(
-        demand, device_bytes, budget_bytes, cache.kv_cache_memory_bytes, free_fraction=fraction
+        demand,
+        device_bytes,
+        budget_bytes,
+        cache.kv_cache_memory_bytes,
+        free_fraction=fraction,
+        memory_parts=resolved.config.memory_parts,
+        kv_parts=resolved.config.parallel.layout.size,
     )
     useful = spec.most_blocks(resolved.config.scheduler.max_num_seqs, max_model_len) + 1
     if cache.kv_cache_memory_bytes is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 from quire.core.parallel_costs import SplitShape, buffer_bytes
@@ -17,8 +18,8 @@ from quire.models.shards.rank_weights import RankPart
 from quire.models.stage import GroupLink, Stage
 
 
-class Part(Protocol):
-    """What a process has of a model."""
+class PlannedPart(Protocol):
+    """What a process will have of a model, as far as its memory is concerned."""
 
     @property
     def rank(self) -> int:
@@ -26,17 +27,8 @@ class Part(Protocol):
         ...
 
     @property
-    def shard(self) -> Shard | EngineShard | None:
-        """What it has of its layers; None for all."""
-        ...
-
-    @property
     def share(self) -> RankPart | ExpertPart | None:
-        """The same without what reaches others."""
-        ...
-
-    def open(self, opened: OpenedCheckpoint, backend: Backend) -> OpenedCheckpoint:
-        """Return what it takes of a checkpoint."""
+        """What it has of its layers, without what reaches others; None for all."""
         ...
 
     def layers(self, num_layers: int) -> range:
@@ -46,6 +38,59 @@ class Part(Protocol):
     def buffer_bytes(self, shape: SplitShape, max_tokens: int) -> int:
         """Return what it needs for what goes between processes in a step of some tokens."""
         ...
+
+
+class Part(PlannedPart, Protocol):
+    """What a process has of a model."""
+
+    @property
+    def shard(self) -> Shard | EngineShard | None:
+        """What it has of its layers; None for all."""
+        ...
+
+    def open(self, opened: OpenedCheckpoint, backend: Backend) -> OpenedCheckpoint:
+        """Return what it takes of a checkpoint."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class RankPlace:
+    """The part of a rank, before there are others; see :class:`PlannedPart`.
+
+    Attributes:
+        rank: Which.
+        options: How a model is divided.
+    """
+
+    rank: int
+    options: ParallelOptions
+
+    @property
+    def experts(self) -> ExpertDivision:
+        """What ranks that share layers have of those."""
+        options = self.options
+        return ExpertDivision(
+            whole=options.enable_expert_parallel,
+            redundant=-(-options.num_redundant_experts // options.tensor_parallel_size),
+            interval=options.eplb_step_interval if options.enable_eplb else 0,
+        )
+
+    @property
+    def share(self) -> RankPart | None:
+        """See :class:`PlannedPart`."""
+        size, (_, shard) = self.options.tensor_parallel_size, self.options.layout.place(self.rank)
+        if size == 1:
+            return None
+        return RankPart(shard, size, self.options.exact_tensor_parallel, self.experts)
+
+    def layers(self, num_layers: int) -> range:
+        """See :class:`PlannedPart`."""
+        layout = self.options.layout
+        return layout.stage_layers(num_layers)[layout.place(self.rank)[0]]
+
+    def buffer_bytes(self, shape: SplitShape, max_tokens: int) -> int:
+        """See :class:`PlannedPart`."""
+        return buffer_bytes(shape, self.options.layout, max_tokens)
 
 
 #: Returns the group of some ranks, or of all.
@@ -70,6 +115,7 @@ class ModelPart:
     def __init__(self, rank: int, options: ParallelOptions, group_of: GroupOf) -> None:
         layout = options.layout
         self.rank, self.layout = rank, layout
+        self._place = RankPlace(rank, options)
         self.world = group_of(None)
         self._stage, _ = layout.place(rank)
         self.output_rank = layout.stage_ranks(layout.pipeline - 1)[0]
@@ -77,21 +123,16 @@ class ModelPart:
         if layout.tensor > 1:
             ranks, is_whole = layout.stage_ranks(self._stage), layout.pipeline == 1
             group = self.world if is_whole else group_of(ranks)
-            experts = ExpertDivision(
-                whole=options.enable_expert_parallel,
-                redundant=-(-options.num_redundant_experts // layout.tensor),
-                interval=options.eplb_step_interval if options.enable_eplb else 0,
-            )
-            self.shard = Shard(group, options.exact_tensor_parallel, experts)
+            self.shard = Shard(group, options.exact_tensor_parallel, self._place.experts)
 
     @property
     def share(self) -> RankPart | None:
-        """See :class:`Part`."""
-        return None if self.shard is None else self.shard.part
+        """See :class:`PlannedPart`."""
+        return self._place.share
 
     def buffer_bytes(self, shape: SplitShape, max_tokens: int) -> int:
-        """See :class:`Part`."""
-        return buffer_bytes(shape, self.layout, max_tokens)
+        """See :class:`PlannedPart`."""
+        return self._place.buffer_bytes(shape, max_tokens)
 
     @property
     def groups(self) -> list[Group]:
@@ -126,8 +167,8 @@ class ModelPart:
         return opened.of_stage(Stage(self.layers(opened.config.num_layers), before, after))
 
     def layers(self, num_layers: int) -> range:
-        """Return which layers of a model it has."""
-        return self.layout.stage_layers(num_layers)[self._stage]
+        """See :class:`PlannedPart`."""
+        return self._place.layers(num_layers)
 
     def sender_of(self, layer: int, num_layers: int) -> int:
         """Return the rank that hands the driver what enters a layer."""

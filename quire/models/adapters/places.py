@@ -79,15 +79,17 @@ def find_places(tensors: TensorSource, weights: WeightMap) -> Places:
     return places
 
 
-def read_places(path: Path) -> list[AdapterPlace]:
-    """Return the places of a checkpoint; no weight is read.
+def read_places(path: Path, layers: range | None = None) -> list[AdapterPlace]:
+    """Return the places of a checkpoint, or of some of its layers; no weight is read.
 
     Raises:
         ModelLoadError: It cannot be read.
     """
     config = read_model_config(path)
     tensors = open_tensors(path, config)
-    return list(find_places(tensors, map_weights(tensors, config)).values())
+    weights = map_weights(tensors, config)
+    own = weights if layers is None else weights.of_layers(layers)
+    return list(find_places(tensors, own).values())
 
 
 def _name_stacks(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -20,7 +19,7 @@ from quire.kernels.registry import create_backend
 from quire.runner.loaded_drafts import find_drafts
 from quire.runner.loaded_heads import find_heads, with_heads
 from quire.runner.loaded_model import expected_demand, stage_demand
-from quire.runner.memory import least_demand
+from quire.runner.memory import useful_memory
 
 
 def map_devices(
@@ -90,10 +89,7 @@ class _Needs:
         self.of_layers = cache(self._of_layers)
 
     def _of_layers(self, device: str, layers: range) -> int:
-        demand = least_demand(self._resolved, self._demand(device, layers))
-        fraction = self._resolved.config.cache.free_gpu_memory_fraction or 1.0
-        kv_bytes = demand.least_bytes - demand.fixed_bytes
-        return demand.fixed_bytes + math.ceil(kv_bytes / fraction)
+        return useful_memory(self._resolved, self._demand(device, layers))[0]
 
     def _demand(self, device: str, layers: range) -> MemoryDemand:
         backend, config, resolved = self._backend(device), self._model_config, self._resolved

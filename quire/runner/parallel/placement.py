@@ -13,7 +13,6 @@ from quire.core.config import EngineConfig
 from quire.core.memory_budget import format_bytes
 from quire.core.metrics import Samples
 from quire.core.model_config import ModelConfig
-from quire.core.resolve import ResolvedConfig
 from quire.kernels.backend import KVCache
 from quire.layers.rank_experts import RankExperts
 from quire.models.decoder import Decoder
@@ -233,10 +232,13 @@ class ManyRanks:
             self._lead.close()
 
 
-def place(
-    folder: Path, config: EngineConfig, model_config: ModelConfig, resolved: ResolvedConfig
-) -> Placement:
+def place(folder: Path, config: EngineConfig, model_config: ModelConfig) -> Placement:
     """Start the other ranks, if the settings ask for any, or meet the other engines.
+
+    Args:
+        folder: The checkpoint.
+        config: The settings of each rank, but for what :meth:`EngineConfig.of_rank` says.
+        model_config: The model's shape.
 
     Raises:
         ConfigError: Engines are to share experts of a model that has none.
@@ -244,17 +246,8 @@ def place(
     """
     if config.sharing is not None:
         return SharingEngine(config, config.sharing, model_config)
-    size, cache = config.parallel.layout.size, config.cache
-    if size == 1:
+    if config.parallel.layout.size == 1:
         return OneRank(config)
-    kv_bytes = cache.kv_cache_memory_bytes
-    own_cache = replace(
-        cache,
-        memory=resolved.memory_bytes // config.parallel.machine_ranks,
-        kv_cache_memory_bytes=None if kv_bytes is None else kv_bytes // size,
-    )
-    parallel = replace(config.parallel, threads=resolved.threads)
-    config = replace(config, cache=own_cache, parallel=parallel)
     return ManyRanks(_start(folder, config), config.of_rank(0), model_config)
 
 

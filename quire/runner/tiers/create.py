@@ -36,6 +36,8 @@ QUEUED_BYTES, QUEUED_BLOCKS = 128 * 2**20, 256
 
 def tier_pools(options: OffloadOptions, spec: KVCacheSpec) -> tuple[KVPool, ...]:
     """Return the memory of KV blocks outside of the cache; none where there are no such blocks."""
+    if spec.window is not None:  # as in create_tiers
+        return ()
     num_blocks = options.ram_bytes // spec.block_bytes
     waiting = _num_staged(spec.block_bytes) + _num_queued(spec.block_bytes)
     num_blocks += options.num_slow * waiting
