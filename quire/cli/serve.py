@@ -24,6 +24,8 @@ from quire.server.options import ServerOptions
 if TYPE_CHECKING:
     from starlette.types import ASGIApp
 
+    from quire.cli.serve_plan import ServingPlan
+    from quire.server.access.authentication import ApiKey
     from quire.server.generation.models import ManagedModels
 
 #: Connections that wait to be accepted; as uvicorn's.
@@ -77,7 +79,7 @@ def serve(
     """
     others = [_for_model(config, name) for name in more_models]
     if dry_run:
-        _tell((config, *others))
+        _tell((config, *others), options)
     elif headless or config.parallel.node_rank:
         _compute_only(config, options, headless, bool(others))
     else:
@@ -96,41 +98,32 @@ def _answer(configs: Sequence[EngineConfig], options: ServerOptions) -> None:
     listener.listen(BACKLOG)
     # It imports the engine on another core. The kernel ends it with this thread, the main one.
     process = start_engine_process() if options.preload or not options.load_on_demand else None
+    from quire.cli.serve_plan import first_name
     from quire.core.collector import collect_seldom
     from quire.core.loading import Loading
     from quire.core.log import set_format
-    from quire.models.hub import served_name
-    from quire.server.access.authentication import ApiKey, read_key_file
+    from quire.server.access.authentication import ApiKey
     from quire.server.lifecycle import Load, Server, handle_signals, run_server
     from quire.server.loading_app import create_loading_app
 
     # The thread that reads the engine's outputs and the event loop share the GIL. At Python's 5 ms
     # per turn a small model, which makes a token in 0.3 ms, would wait for its own server.
     sys.setswitchinterval(0.001)
-    key = env.get("QUIRE_API_KEY")
-    if key is not None:
-        options = replace(options, api_key=(*options.api_key, key))
-    keys = [] if options.api_key_file is None else read_key_file(options.api_key_file)
+    options, keys, plan = _plan(configs, options)
     set_format(options.log_format)
     url = address(listener, "http" if options.ssl_certfile is None else "https")
     if options.uds is None and options.host not in LOOPBACK and not (keys or options.api_key):
         _say(options, f"{options.host} is reachable by others and needs no key", "warning")
-    loading = Loading()
-    named = _is_named(click.get_current_context())
-    model = configs[0].model
-    name = (model.served_model_name or (served_name(model.model),))[0]
+    if not plan.is_checked_by_engine:
+        plan.check()
+    loading, name = Loading(), first_name(configs[0].model)
     every_key = (*keys, *map(ApiKey.create, options.api_key))
-    if options.prefix_cache_isolation == "key" and not every_key:
-        raise ConfigError(
-            "[config] --prefix-cache-isolation key must come with API keys; got none. Give "
-            "--api-key, --api-key-file or QUIRE_API_KEY."
-        )
     meanwhile = create_loading_app(options, every_key, loading, name)
 
     def create() -> tuple[ManagedModels, ASGIApp]:
         from quire.cli.serve_models import load_models
 
-        models = load_models(configs, options, keys, loading, named=named, process=process)
+        models = load_models(plan, keys, loading, process)
         from quire.server.app import create_app
 
         return models, create_app(models)
@@ -147,13 +140,33 @@ def _answer(configs: Sequence[EngineConfig], options: ServerOptions) -> None:
     run_server(server, listener, options.uds)
 
 
-def _tell(configs: Sequence[EngineConfig]) -> None:
-    """Print what serving would take, without loading anything."""
-    from quire.core.machine import read_machine
+def _plan(
+    configs: Sequence[EngineConfig], options: ServerOptions
+) -> tuple[ServerOptions, list[ApiKey], ServingPlan]:
+    """Return the server's options with all keys, those of its file, and what it serves.
+
+    Raises:
+        ConfigError: Settings do not go together.
+    """
+    from quire.cli.serve_plan import plan_serving
+    from quire.server.access.authentication import read_key_file
+
+    key = env.get("QUIRE_API_KEY")
+    if key is not None:
+        options = replace(options, api_key=(*options.api_key, key))
+    keys = [] if options.api_key_file is None else read_key_file(options.api_key_file)
+    named, has_keys = _is_named(click.get_current_context()), bool(keys or options.api_key)
+    return options, keys, plan_serving(configs, options, named=named, has_keys=has_keys)
+
+
+def _tell(configs: Sequence[EngineConfig], options: ServerOptions) -> None:
+    """Print what serving would take, without loading anything; refuse what it would refuse."""
     from quire.llm.dry_run import dry_run_lines
 
-    for config in configs:
-        for line in dry_run_lines(config, read_machine()):
+    _, _, plan = _plan(configs, options)
+    plan.check()
+    for config in plan.granted:
+        for line in dry_run_lines(config, plan.machine, plan.roles):
             click.echo(line)
 
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from quire.core.memory_budget import format_bytes
 from quire.core.parallel_costs import (
     LINKS,
     Link,
+    SplitShape,
     collectives,
     forward_bytes,
     rank_memory,
@@ -24,7 +25,6 @@ def report_lines(
     link: Link,
     *,
     exact: bool = True,
-    whole_experts: bool = False,
     wire_bytes: int = 4,
 ) -> Iterator[str]:
     """Give the map of ranks, the memory of each, what a token's forward exchanges and its time.
@@ -34,7 +34,6 @@ def report_lines(
         layout: Its division.
         link: Between ranks.
         exact: Whether no product is summed over ranks.
-        whole_experts: Ranks have some experts, not a part of each.
         wire_bytes: Of an element that is sent.
     """
     shape = load.shape
@@ -47,6 +46,28 @@ def report_lines(
             f"{format_bytes(one.kv_token)} a token, buffers {format_bytes(one.buffers)}; with "
             f"{load.kv_tokens:,} tokens {format_bytes(one.total(load.kv_tokens))}"
         )
+    links = [link, *(one for one in LINKS.values() if one is not link)]
+    yield from exchange_lines(shape, layout, links, exact=exact, wire_bytes=wire_bytes)
+
+
+def exchange_lines(
+    shape: SplitShape,
+    layout: ParallelLayout,
+    links: Sequence[Link],
+    *,
+    exact: bool = True,
+    whole_experts: bool = False,
+    wire_bytes: int = 4,
+) -> Iterator[str]:
+    """Give what a token's forward exchanges between ranks, and its time.
+
+    Args:
+        shape: The model.
+        layout: Its division.
+        links: What may be between ranks, and first what is.
+        exact, wire_bytes: As of :func:`report_lines`.
+        whole_experts: Ranks have some experts, not a part of each.
+    """
     found = collectives(
         shape, layout, exact=exact, wire_bytes=wire_bytes, whole_experts=whole_experts
     )
@@ -59,9 +80,9 @@ def report_lines(
         yield f"  {calls_of}: {exchange.row_bytes:,} bytes {rows}"
     if not found:
         return
-    for other in (link, *(one for one in LINKS.values() if one is not link)):
-        waits = seconds(found, layout, other, 1, 1)
-        yield f"over {other.title}: {1e3 * waits:.3f} ms a token"
-    warning = slow_link(layout, link)
+    for link in links:
+        waits = seconds(found, layout, link, 1, 1)
+        yield f"over {link.title}: {1e3 * waits:.3f} ms a token"
+    warning = slow_link(layout, links[0])
     if warning is not None:
         yield f"warning: {warning}"

@@ -2,88 +2,123 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import replace
-from pathlib import Path
 
 from quire.core.config import EngineConfig
 from quire.core.expert_sharing import ExpertSharing
 from quire.core.machine import Machine
 from quire.core.memory_budget import format_bytes
 from quire.core.parallel_costs import LINKS, SplitShape, shared_row_bytes
+from quire.core.parallel_layout import ParallelLayout
 from quire.core.parallel_options import ParallelOptions
-from quire.core.parallel_plan import PlannedLoad
-from quire.core.parallel_report import report_lines
-from quire.llm.inferred_methods import infer_methods
-from quire.llm.memory_needs import engine_demand
-from quire.llm.replicas.loading import divide
-from quire.llm.replicas.sharing import find_sharings
-from quire.models.config_reader import read_model_config
-from quire.models.hub import resolve_model
+from quire.core.parallel_report import exchange_lines
+from quire.llm.model_plan import plan_model
+from quire.llm.replicas.loading import own_engines
+from quire.llm.replicas.roles import NO_ROLES, Roles
 from quire.models.shards.engine_model import ExpertPart
-from quire.runner.parallel.device_map import map_devices
+from quire.runner.engine_plan import EnginePlan
+
+#: What may be between processes of CPUs.
+_LINKS = ("shared-memory", "100gbe", "10gbe")
 
 
-def dry_run_lines(config: EngineConfig, machine: Machine) -> Iterator[str]:
+def dry_run_lines(config: EngineConfig, machine: Machine, roles: Roles = NO_ROLES) -> Iterator[str]:
     """Give lines on one model.
+
+    Args:
+        config: Its ``data_parallel_size`` is the number of its engines of all roles, and its
+            memory is for all of them.
+        machine: What there is.
+        roles: Of the engines.
 
     Raises:
         ModelLoadError: There is no such model, or it cannot be used.
         ConfigError: A setting is impossible.
     """
-    path = resolve_model(config.model.model, config.model.revision)
-    count = config.parallel.data_parallel_size
+    name, count = config.model.model, config.parallel.data_parallel_size
+    engines = own_engines(config, machine, roles)
     if count > 1:
-        yield f"{config.model.model}: {count} engines, with requests of their own"
-        sharings = [one for one in find_sharings(config, count) if one is not None]
-        num_own = count // config.parallel.nnodes
-        if config.parallel.deals_engines:
-            engines = config.parallel.engines_of
-            yield from _node_lines(config.parallel, "engines", engines, "with the server")
-        elif config.parallel.places_engines:
-            num_own = 1
-            yield "engine 0: with the server"
-            yield f"engines 1 to {count - 1}: in a Ray cluster, spread over its nodes"
-        config = divide(config, machine, num_own)
-        if sharings:
-            yield from _sharing_lines(path, config, machine, sharings)
-            return
-        yield "each of them:"
-    model_config = read_model_config(path)
-    config, mapped = map_devices(path, infer_methods(config), model_config, machine)
-    demand, resolved = engine_demand(path, config, machine)
-    parallel = config.parallel
+        yield f"{name}: {count} engines, with requests of their own"
+        yield from _engine_lines(config.parallel)
+    for own in engines:
+        plan = plan_model(own, machine)
+        if own.sharing is not None:
+            yield _experts_line(own.sharing, plan)
+            if own is engines[-1]:
+                yield _shared_line(own.sharing, plan)
+            continue
+        if own.transfer is not None:
+            is_decode = own.transfer.role == "decode"
+            num_alike = count - roles.num_prefill if is_decode else roles.num_prefill
+            yield f"{num_alike} for {'outputs' if is_decode else 'long prompts'}, each of them:"
+        elif count > 1:
+            yield "each of them:"
+        yield from _plan_lines(own, plan, machine)
+
+
+def _plan_lines(config: EngineConfig, plan: EnginePlan, machine: Machine) -> Iterator[str]:
+    """Give lines on an engine: its ranks, the memory of each, and what they exchange."""
+    resolved, model = plan.resolved, plan.model_config
+    parallel = resolved.config.parallel
     layout = parallel.layout
-    load = PlannedLoad(
-        shape=SplitShape.of_config(model_config),
-        spec=demand.spec,
-        weight_bytes=demand.weight_bytes,
-        kv_tokens=demand.max_model_len,
-        max_rows=config.scheduler.max_num_batched_tokens,
-    )
-    yield f"{config.model.model}: {layout.pipeline} stages of {layout.tensor} ranks"
-    yield from (*mapped, *resolved.choices)
+    yield f"{config.model.model}: {_ranks_text(layout)}"
+    yield from plan.choices
+    plans = [rank.divide(machine) for rank in plan.ranks]
+    if layout.size == 1:
+        yield from (*plans[0].choices, *plans[0].lines())
+        return
+    whole = plan_model(replace(config, parallel=parallel.undivided()), machine).ranks[0].whole
     yield (
-        f"whole: weights {format_bytes(demand.weight_bytes)}, scratch "
-        f"{format_bytes(demand.scratch_bytes)}, KV {format_bytes(demand.spec.token_bytes)} a "
+        f"whole: weights {format_bytes(whole.weight_bytes)}, scratch "
+        f"{format_bytes(whole.scratch_bytes)}, KV {format_bytes(whole.spec.token_bytes)} a "
         f"token; of this machine {format_bytes(resolved.memory_bytes)}"
     )
-    if layout.size > 1 and demand.least_bytes <= resolved.memory_bytes:
+    if whole.least_bytes <= resolved.memory_bytes:
         yield (
             "it fits one process: divide it for memory's sake only. More processes serve more "
             "requests as replicas (--data-parallel-size)."
         )
     if parallel.nnodes > 1:
         yield from _node_lines(parallel, "ranks", parallel.ranks_of, "rank 0 with the server")
+    yield from layout.lines(model.num_layers)
+    num_blocks = min(one.budget.num_blocks for one in plans)
+    for number, one in enumerate(plans):
+        demand = one.budget.demand
+        yield (
+            f"rank {number}: weights {format_bytes(demand.weight_bytes)}, scratch and buffers "
+            f"{format_bytes(demand.scratch_bytes)}, KV cache "
+            f"{format_bytes(num_blocks * demand.block_bytes)} of {num_blocks - 1:,} blocks"
+        )
     is_apart = parallel.machine_ranks % layout.tensor != 0  # shards of a layer
-    link = LINKS["10gbe" if is_apart else "shared-memory"]
-    yield from report_lines(
-        load,
+    links = sorted(_LINKS, key=lambda name: name != "10gbe") if is_apart else _LINKS
+    yield from exchange_lines(
+        SplitShape.of_config(model),
         layout,
-        link,
+        [LINKS[name] for name in links],
         exact=parallel.exact_tensor_parallel,
         whole_experts=parallel.enable_expert_parallel,
     )
+
+
+def _ranks_text(layout: ParallelLayout) -> str:
+    """Say how many ranks there are, and what each has."""
+    if layout.size == 1:
+        return "one process"
+    shards, stages = f"{layout.tensor} shards of each layer", f"{layout.pipeline} stages"
+    if layout.pipeline == 1:
+        return f"{layout.size} ranks: {shards}"
+    return f"{layout.size} ranks: {stages}" + (f" of {shards}" if layout.tensor > 1 else "")
+
+
+def _engine_lines(parallel: ParallelOptions) -> Iterator[str]:
+    """Give the map of engines, where some are on other machines."""
+    if parallel.deals_engines:
+        yield from _node_lines(parallel, "engines", parallel.engines_of, "with the server")
+    elif parallel.places_engines:
+        yield "engine 0: with the server"
+        last = parallel.data_parallel_size - 1
+        yield f"engines 1 to {last}: in a Ray cluster, spread over its nodes"
 
 
 def _node_lines(
@@ -97,22 +132,22 @@ def _node_lines(
         yield f"machine {node}{own}: {what} {listed}, {where}"
 
 
-def _sharing_lines(
-    path: Path, config: EngineConfig, machine: Machine, sharings: Sequence[ExpertSharing]
-) -> Iterator[str]:
-    """Give the map of engines that share experts, and what they send each other."""
-    model, count = read_model_config(path), len(sharings)
-    for sharing in sharings:
-        demand, _ = engine_demand(path, replace(config, sharing=sharing), machine)
-        numbers = ExpertPart(sharing.number, count).placement(model).of(sharing.number)
-        yield (
-            f"engine {sharing.number}: experts {numbers[0]} to {numbers[-1]} of each layer; "
-            f"weights {format_bytes(demand.weight_bytes)}, scratch "
-            f"{format_bytes(demand.scratch_bytes)}, KV {format_bytes(demand.spec.token_bytes)} a "
-            "token"
-        )
-    shape = SplitShape.of_config(model)
-    yield (
-        f"a token's forward sends {shared_row_bytes(shape, count):,} bytes to other engines on "
-        f"average, and as many come back: in {shape.num_moe_layers} layers of experts"
+def _experts_line(sharing: ExpertSharing, plan: EnginePlan) -> str:
+    """Say what an engine has that shares experts with others."""
+    demand = plan.ranks[0].whole
+    numbers = ExpertPart(sharing.number, sharing.size).placement(plan.model_config)
+    own = numbers.of(sharing.number)
+    return (
+        f"engine {sharing.number}: experts {own[0]} to {own[-1]} of each layer; "
+        f"weights {format_bytes(demand.weight_bytes)}, scratch "
+        f"{format_bytes(demand.scratch_bytes)}, KV {format_bytes(demand.spec.token_bytes)} a token"
+    )
+
+
+def _shared_line(sharing: ExpertSharing, plan: EnginePlan) -> str:
+    """Say what engines that share experts send each other."""
+    shape = SplitShape.of_config(plan.model_config)
+    return (
+        f"a token's forward sends {shared_row_bytes(shape, sharing.size):,} bytes to other engines "
+        f"on average, and as many come back: in {shape.num_moe_layers} layers of experts"
     )

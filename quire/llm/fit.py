@@ -7,9 +7,9 @@ from pathlib import Path
 
 from quire.core.config import EngineConfig
 from quire.core.machine import Machine
-from quire.llm.memory_needs import engine_demand
 from quire.models.likely_fit import likely_bytes, room_in
 from quire.models.named_models import NamedModel, largest_in_family
+from quire.runner.engine_plan import plan_engine
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,8 @@ def fit_files(path: Path, machine: Machine) -> Fit:
         UnsupportedArchitectureError: Its architecture is not implemented.
         ModelLoadError: It cannot be read.
     """
-    demand, resolved = engine_demand(path, EngineConfig(), machine)
+    plan = plan_engine(path, EngineConfig(), machine)
+    demand, resolved = plan.ranks[0].whole, plan.resolved
     context = min(resolved.max_model_len, demand.longest_fitting(resolved.memory_bytes))
     least = replace(demand, max_model_len=1)
     return Fit(least.least_bytes, resolved.memory_bytes, max(0, context))

@@ -15,7 +15,7 @@ import pytest
 from click.testing import CliRunner
 
 from quire.cli.serve import serve
-from quire.cli.serve_models import _check_roles
+from quire.cli.serve_plan import plan_serving
 from quire.core.config import EngineConfig
 from quire.core.errors import ConfigError
 from quire.server.options import ServerOptions
@@ -242,7 +242,7 @@ def test_settings_that_do_not_fit_together(flags, expected):
 def test_roles_that_do_not_fit_machines(roles, expected):
     config = EngineConfig.from_keywords(model="quire-tiny", data_parallel_size=4, nnodes=2)
     with pytest.raises(ConfigError, match=expected):
-        _check_roles([config], ServerOptions(disaggregate=roles))
+        plan_serving([config], ServerOptions(disaggregate=roles), named=True, has_keys=False)
 
 
 @pytest.mark.parametrize("flags", [["--nnodes", "2"], RAY])

@@ -37,9 +37,8 @@ def engines_elsewhere(
         return listen_for_machines(config)
     if not parallel.places_engines:
         return None
-    count = parallel.data_parallel_size
-    num_own = count - num_prefill if num_prefill else 1
-    numbers = list(range(num_own, count))
+    num_own = parallel.num_own_engines(num_prefill)
+    numbers = list(range(num_own, parallel.data_parallel_size))
     threads = parallel.threads or max(1, machine.num_cores // (num_own * parallel.layout.size))
     config = replace(config, parallel=replace(parallel, threads=threads))
     return RayEngines(Wanted(numbers, num_own, config, log_format), loading).engines

@@ -12,6 +12,7 @@ from quire.core.kv_transfer import KVTransfer
 from quire.core.loading import Loading
 from quire.core.machine import Machine
 from quire.core.memory_budget import budget_from_total
+from quire.core.resolve import check_memory
 from quire.llm.process.proxy import EngineProxy
 from quire.llm.replicas.replicated_engine import ReplicatedEngine
 from quire.llm.replicas.roles import NO_ROLES, Roles
@@ -31,6 +32,9 @@ def divide(config: EngineConfig, machine: Machine, count: int) -> EngineConfig:
     Each gets an equal part of the memory and the cores. What is given by flag for the KV cache or
     as threads is each engine's. Where Ray may place further ones, it is their part of the cores
     that counts.
+
+    Raises:
+        ConfigError: There is less memory.
     """
     cache, parallel = config.cache, config.parallel
     threads = parallel.threads
@@ -45,9 +49,11 @@ def divide(config: EngineConfig, machine: Machine, count: int) -> EngineConfig:
         memory = machine.free_bytes  # it is of the rest
     if memory is None:
         memory = budget_from_total(machine.free_bytes, cache.gpu_memory_utilization)
+    check_memory(memory, machine)
     return replace(
         config,
         cache=replace(cache, memory=max(1, memory // count)),
+        memory_parts=count,
         parallel=replace(
             parallel,
             data_parallel_size=1,
@@ -59,13 +65,61 @@ def divide(config: EngineConfig, machine: Machine, count: int) -> EngineConfig:
     )
 
 
+def engine_settings(
+    config: EngineConfig, machine: Machine, roles: Roles = NO_ROLES
+) -> list[EngineConfig]:
+    """Return the settings of each of a model's engines, by their numbers.
+
+    Args:
+        config: Says how many, those of all roles.
+        machine: As it was before.
+        roles: Of the engines.
+
+    Raises:
+        ConfigError: Prompts cannot be computed apart.
+    """
+    parallel = config.parallel
+    count, num_own = parallel.data_parallel_size, parallel.num_own_engines(roles.num_prefill)
+    others = [f"machine {n // num_own}" for n in range(num_own, count)]  # none listens there
+    hosts = [parallel.master_addr] * num_own + others
+    own = divide(config, machine, num_own)
+    return [
+        replace(_with_role(own, transfer), sharing=sharing)
+        for transfer, sharing in zip(
+            roles.transfers(hosts, parallel.master_port + 1),
+            find_sharings(config, count),
+            strict=True,
+        )
+    ]
+
+
+def own_engines(config: EngineConfig, machine: Machine, roles: Roles) -> list[EngineConfig]:
+    """Return the settings of a model's engines on this machine, of engines alike those of one.
+
+    Args:
+        config: Says how many engines there are, those of all roles.
+        machine: As it is.
+        roles: Of the engines.
+
+    Raises:
+        ConfigError: Prompts cannot be computed apart.
+    """
+    if config.parallel.data_parallel_size == 1:
+        return [config]
+    kinds: dict[tuple[str, int], EngineConfig] = {}
+    num_own = config.parallel.num_own_engines(roles.num_prefill)
+    for own in engine_settings(config, machine, roles)[:num_own]:
+        role = "" if own.transfer is None else own.transfer.role
+        kinds.setdefault((role, 0 if own.sharing is None else own.sharing.number), own)
+    return [*kinds.values()]
+
+
 def load_replicas(
     config: EngineConfig,
     machine: Machine,
     loading: Loading,
     load: LoadEngine,
     roles: Roles = NO_ROLES,
-    num_own: int | None = None,
 ) -> ReplicatedEngine:
     """Load the engines of a model, all at once, in threads.
 
@@ -75,26 +129,16 @@ def load_replicas(
         loading: Told how far the first one is.
         load: Called for each.
         roles: Of the engines.
-        num_own: Of them on this machine, with all for outputs; the others are elsewhere.
 
     Raises:
         QuireError: One of them cannot be loaded; those that could are shut down.
     """
-    parallel = config.parallel
-    count = parallel.data_parallel_size
-    num_own = num_own or count
-    others = [f"machine {n // num_own}" for n in range(num_own, count)]  # none listens there
-    hosts = [parallel.master_addr] * num_own + others
-    transfers = roles.transfers(hosts, parallel.master_port + 1)
-    own = divide(config, machine, num_own)
-    sharings = find_sharings(config, len(transfers))
-    loadings = [Loading() for _ in transfers]
+    settings = engine_settings(config, machine, roles)
+    loadings = [Loading() for _ in settings]
     with ThreadPoolExecutor(len(loadings), thread_name_prefix="quire-load") as pool:
         loads = [
-            pool.submit(load, number, replace(_with_role(own, transfer), sharing=sharing), each)
-            for number, (each, transfer, sharing) in enumerate(
-                zip(loadings, transfers, sharings, strict=True)
-            )
+            pool.submit(load, number, own, each)
+            for number, (own, each) in enumerate(zip(settings, loadings, strict=True))
         ]
         loading.begin()
         state = wait(loads, 0.0, FIRST_EXCEPTION)

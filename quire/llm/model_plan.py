@@ -1,0 +1,27 @@
+"""What an engine of a model will be, its texts and drafts checked; nothing is loaded."""
+
+from __future__ import annotations
+
+from quire.core.config import EngineConfig
+from quire.core.machine import Machine
+from quire.llm.draft_vocabulary import pair_draft_vocabularies
+from quire.llm.inferred_methods import infer_methods
+from quire.llm.request_reader import RequestReader
+from quire.runner.engine_plan import EnginePlan, plan_engine
+
+
+def plan_model(config: EngineConfig, machine: Machine) -> EnginePlan:
+    """Return what an engine will be; whether its memory suffices is the plan's own question.
+
+    Raises:
+        ModelLoadError: There is no such model, or it cannot be used.
+        ConfigError: The settings do not go together, or do not fit the model.
+        NoKernelError: The backend cannot be used.
+    """
+    config = infer_methods(config)
+    methods = config.speculative.methods()
+    reader = RequestReader(config.model, methods, config.adapters)
+    plan = plan_engine(reader.folder, config, machine)
+    reader.tokenizer  # noqa: B018 - read for its errors
+    pair_draft_vocabularies(methods, reader.tokenizer_folder)
+    return plan
