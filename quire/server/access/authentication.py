@@ -191,6 +191,15 @@ _FIELDS: dict[str, Callable[[str], Any]] = {
 }
 
 
+def may_operate(key: ApiKey | None) -> bool:
+    """Return whether a request may load and unload models: with ``admin``, or where keys are none.
+
+    Args:
+        key: The request's, where keys are asked for.
+    """
+    return key is None or "admin" in key.scopes
+
+
 def scope_of(path: str) -> str:
     """Return the scope a path needs that is not open; an unknown one needs the highest."""
     if path.startswith("/v2/models/"):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any, TypeVar
 
 import msgspec
@@ -30,6 +30,7 @@ from quire.protocol.ollama import (
     OllamaToolCall,
     read_keep_alive,
 )
+from quire.server.access.authentication import ApiKey, may_operate
 from quire.server.compat.base import CompatAnswer, CompatEndpoint
 from quire.server.compat.infill import InfillPrompt
 from quire.server.compat.ollama_models import stamp
@@ -77,10 +78,6 @@ class Ollama(CompatEndpoint[T]):
         self.kind = kind
         self._param = param
 
-    def resolve(self, body: T, path_params: Mapping[str, Any]) -> T:
-        _keep(self.service, body)
-        return super().resolve(body, path_params)
-
     def unused_fields(self, body: T) -> list[str]:
         window = body.penalty_window
         does_nothing = window is not None and window != -1
@@ -89,11 +86,18 @@ class Ollama(CompatEndpoint[T]):
 
     def answer_at_once(self, request: ApiRequest[T]) -> OllamaAnswer | None:
         """A request without a prompt loads the model, or has it go at once."""
+        seconds = read_keep_alive(request.body.keep_alive)
+        goes = request.body.only_loads and self.service.residence is not None and seconds == 0
+        if goes and not may_operate(request.api_key):
+            raise ApiError(
+                403,
+                "[keep_alive] 0 without a prompt unloads the model and needs a key with the scope "
+                "admin; got another. Leave it out.",
+            )
+        _keep(self.service, seconds, request.api_key)
         if not request.body.only_loads:
             return None
-        texts = OllamaTexts(self.service, request, None)
-        goes = self.service.residence is not None and read_keep_alive(request.body.keep_alive) == 0
-        return texts.loaded("unload" if goes else "load")
+        return OllamaTexts(self.service, request, None).loaded("unload" if goes else "load")
 
     async def prepare(self, request: ApiRequest[T]) -> tuple[OllamaTexts, Submission]:
         service, body = self.service, request.body
@@ -268,17 +272,12 @@ class OllamaEmbed(GenerationEndpoint[OllamaEmbedRequest]):
         super().__init__(service)
         self._only_one = only_one
 
-    def resolve(
-        self, body: OllamaEmbedRequest, path_params: Mapping[str, Any]
-    ) -> OllamaEmbedRequest:
-        _keep(self.service, body)
-        return body
-
     def unused_fields(self, body: OllamaEmbedRequest) -> list[str]:
         return [*super().unused_fields(body), *_unused(self.service, body)]
 
     def answer_at_once(self, request: ApiRequest[OllamaEmbedRequest]) -> dict[str, Any] | None:
         """Nothing has no vectors."""
+        _keep(self.service, read_keep_alive(request.body.keep_alive), request.api_key)
         if request.body.texts():
             return None
         return {"embedding": []} if self._only_one else _vectors(request.model, [], 0.0, 0)
@@ -341,15 +340,10 @@ def _vectors(model: str, vectors: list[Any], seconds: float, num_tokens: int) ->
     }
 
 
-def _keep(service: Service, body: OllamaRequest | OllamaEmbedRequest) -> None:
-    """Have the model stay from now on as long as a request says.
-
-    Raises:
-        RequestError: Its ``keep_alive`` is wrong, whether or not the rest asks for something.
-    """
-    seconds = read_keep_alive(body.keep_alive)
+def _keep(service: Service, seconds: float | None, api_key: ApiKey | None) -> None:
+    """Have the model stay as long as a request says, as far as its key may say that."""
     if seconds is not None and service.residence is not None:
-        service.residence.keep(seconds)
+        service.residence.keep(seconds, by_operator=may_operate(api_key))
 
 
 def _unused(service: Service, body: OllamaRequest | OllamaEmbedRequest) -> list[str]:

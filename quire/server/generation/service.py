@@ -74,8 +74,15 @@ class UsageOptions:
 class Residence(Protocol):
     """How long a model stays in memory that was loaded on demand."""
 
-    def keep(self, seconds: float) -> None:
-        """Have it stay for as long after each request; infinity is for ever, 0 not at all."""
+    def keep(self, seconds: float, *, by_operator: bool) -> None:
+        """Have it stay for that long; infinity is for ever, 0 not at all.
+
+        Args:
+            seconds: After each request, until it is unloaded, where an operator says so. Else after
+                this one alone, no longer than the server is set to, and no shorter than the other
+                requests say.
+            by_operator: Whether the request may unload models.
+        """
         ...
 
     def seconds_left(self) -> float:

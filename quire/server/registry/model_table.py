@@ -51,11 +51,18 @@ class Entry:
     Attributes:
         name: First served name.
         num_bytes: What it takes when it is loaded.
-        keep_alive: Seconds without a request after which it goes; None for never.
+        keep_alive: Seconds without a request after which it goes, as the server was set; None for
+            never.
         pinned: It goes for no other model.
+        kept: As ``keep_alive``, said by an operator since it was loaded; None where none has.
         state: Where it stands.
         num_leases: Requests that use it.
         num_waiting: Requests that wait for it.
+        num_unwished: Of the requests since it was last idle, those that do not say how long it is
+            to stay.
+        longest_wish: Seconds that the others say, at most.
+        stays_until: When it goes for all that requests have said.
+        is_fresh: No request has ended since it was loaded.
         last_used: When a request last came or ended.
         wanted_since: When the first of those that wait for memory came.
         failed_time, error: Of the last load, if it failed.
@@ -65,13 +72,35 @@ class Entry:
     num_bytes: int
     keep_alive: float | None = None
     pinned: bool = False
+    kept: float | None = None
     state: ModelState = ModelState.ABSENT
     num_leases: int = 0
     num_waiting: int = 0
+    num_unwished: int = 0
+    longest_wish: float = 0.0
+    stays_until: float = -math.inf
+    is_fresh: bool = False
     last_used: float = -math.inf
     wanted_since: float | None = None
     failed_time: float = -math.inf
     error: Exception | None = None
+
+    @property
+    def usual_seconds(self) -> float:
+        """How long it stays after a request that does not say."""
+        return math.inf if self.keep_alive is None else self.keep_alive
+
+    @property
+    def expiry(self) -> float:
+        """When it goes if no request comes."""
+        return self.stays_until if self.kept is None else self.last_used + self.kept
+
+    def note_use(self, now: float) -> None:
+        """Have it stay for the sake of requests that have ended: none shortens another one's."""
+        seconds = self.usual_seconds if self.num_unwished else self.longest_wish
+        since = -math.inf if self.is_fresh else self.stays_until
+        self.stays_until = max(since, now + seconds)
+        self.num_unwished, self.longest_wish, self.is_fresh = 0, 0.0, False
 
 
 class EntryResidence:
@@ -81,15 +110,19 @@ class EntryResidence:
         self._entry = entry
         self._clock = clock
 
-    def keep(self, seconds: float) -> None:
-        self._entry.keep_alive = None if math.isinf(seconds) else seconds
+    def keep(self, seconds: float, *, by_operator: bool) -> None:
+        entry = self._entry
+        if by_operator:
+            entry.kept = seconds
+            return
+        entry.num_unwished = max(0, entry.num_unwished - 1)
+        entry.longest_wish = max(entry.longest_wish, min(seconds, entry.usual_seconds))
 
     def seconds_left(self) -> float:
         entry = self._entry
-        if entry.keep_alive is None:
-            return math.inf
-        since = self._clock() if entry.num_leases else entry.last_used
-        return max(0.0, since + entry.keep_alive - self._clock())
+        if entry.num_leases:
+            return entry.usual_seconds if entry.kept is None else entry.kept
+        return max(0.0, entry.expiry - self._clock())
 
 
 class ModelTable:
@@ -139,6 +172,7 @@ class ModelTable:
         entry = self.entries[name]
         if entry.state is ModelState.READY:
             entry.num_leases += 1
+            entry.num_unwished += 1
             entry.last_used = now
             entry.wanted_since = None
             return Answer.LEASED
@@ -166,12 +200,15 @@ class ModelTable:
         assert entry.num_leases > 0, entry
         entry.num_leases -= 1
         entry.last_used = now
+        if not entry.num_leases:
+            entry.note_use(now)
 
     # -- loading and unloading ----------------------------------------------------------------
     def loaded(self, name: str, now: float) -> None:
         """Note that a load is done."""
         entry = self._in_state(name, ModelState.LOADING)
         entry.state, entry.last_used, entry.error = ModelState.READY, now, None
+        entry.stays_until, entry.is_fresh = now + entry.usual_seconds, True
 
     def load_failed(self, name: str, error: Exception, now: float) -> None:
         """Note that a load has failed."""
@@ -191,7 +228,7 @@ class ModelTable:
     def unload_idle(self, now: float) -> None:
         """Have the models go that nobody has used for as long as they are kept."""
         for entry in self._idle():
-            if entry.keep_alive is not None and now - entry.last_used >= entry.keep_alive:
+            if now >= entry.expiry:
                 entry.state = ModelState.DRAINING
 
     def begin_unloads(self) -> list[str]:
@@ -207,12 +244,13 @@ class ModelTable:
 
     def unloaded(self, name: str) -> None:
         """Note that a model is out of memory."""
-        self._in_state(name, ModelState.UNLOADING).state = ModelState.ABSENT
+        entry = self._in_state(name, ModelState.UNLOADING)
+        entry.state, entry.kept = ModelState.ABSENT, None
 
     def next_expiry(self) -> float | None:
         """Return when :meth:`unload_idle` next has something to do; None when never."""
-        times = [e.last_used + e.keep_alive for e in self._idle() if e.keep_alive is not None]
-        return min(times, default=None)
+        times = (e.expiry for e in self._idle())
+        return min((time for time in times if time < math.inf), default=None)
 
     # -- memory -------------------------------------------------------------------------------
     def check_fits(self, name: str) -> None:

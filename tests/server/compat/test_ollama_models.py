@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
+from datetime import UTC, datetime
+
 import httpx2
 import pytest
 
 from quire.core.config import EngineConfig
+from quire.server.access.authentication import ApiKey
 from quire.server.app import create_app
 from quire.server.registry.model_registry import ModelRegistry
 from quire.server.registry.model_table import Entry
@@ -13,16 +17,23 @@ from tests.server.registry.test_model_registry import Loads, registered
 
 
 @pytest.fixture
-async def client(tokenizer, tmp_path):
+def keys():
+    """The server's, none but where a test has some."""
+    return ()
+
+
+@pytest.fixture
+async def client(tokenizer, tmp_path, keys):
     """Of a server that knows the models ``big`` and ``Small:1b``, of which one fits at a time."""
     file = tmp_path / "small.Q4_K_M.gguf"
     file.write_bytes(b"GGUF" * 25)
     paths = {"big": "org/big", "Small:1b": str(file)}
     loads = Loads(tokenizer, dict.fromkeys(paths.values(), 60))
+    loads.shared.keys = keys
     models = ModelRegistry(loads.shared, 100, loads, 60.0)
     for name, path in paths.items():
         config = EngineConfig.from_keywords(model=path, served_model_name=name)
-        models.add(registered(Entry(name, 60), config))
+        models.add(registered(Entry(name, 60, keep_alive=300.0), config))
     transport = httpx2.ASGITransport(app=create_app(models))
     async with httpx2.AsyncClient(transport=transport, base_url="http://127.0.0.1") as made:
         yield made
@@ -69,3 +80,36 @@ async def test_a_model_that_stays_for_ages_is_listed(client, keep_alive):
     assert (await client.post("/api/generate", json=body)).status_code == 200
     (running,) = (await client.get("/api/ps")).json()["models"]
     assert running["expires_at"] == "9999-12-31T23:59:59Z"
+
+
+@pytest.mark.parametrize("keys", [[ApiKey.create("user", ["infer", "read"]), ApiKey.create("op")]])
+async def test_a_key_that_may_only_ask_unloads_nothing_and_pins_nothing(client):
+    """``keep_alive`` 0 of it had each later request of everybody load the model anew."""
+
+    async def ask(keep_alive, key="user", **fields):
+        headers = {"authorization": f"Bearer {key}"}
+        body = {"model": "big", "keep_alive": keep_alive, "stream": False, **fields}
+        return await client.post("/api/generate", json=body, headers=headers)
+
+    async def seconds():
+        found = await client.get("/api/ps", headers={"authorization": "Bearer user"})
+        if not found.json()["models"]:
+            return None
+        (running,) = found.json()["models"]
+        end = datetime.fromisoformat(running["expires_at"].replace("Z", "+00:00"))
+        return (end - datetime.now(UTC)).total_seconds()
+
+    assert (await ask(None, prompt="x")).status_code == 200
+    for wish in (0, "1s", -1, "9h"):
+        assert (await ask(wish, prompt="x")).status_code == 200
+        assert 200 < await seconds() <= 301
+    refused = await ask(0)
+    assert refused.status_code == 403 and "needs a key with the scope admin" in refused.text
+    assert 200 < await seconds() <= 301
+    assert (await ask("9h", "op")).status_code == 200
+    assert await seconds() > 9 * 3500
+    assert (await ask(0, "op")).json()["done_reason"] == "unload"
+    while await seconds() is not None:
+        await asyncio.sleep(0.01)
+    assert (await ask(None, prompt="x")).status_code == 200
+    assert 200 < await seconds() <= 301, "what was said ended with the unloading"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -13,6 +15,7 @@ from quire.server.registry.model_table import (
     RETRY_SECONDS,
     Answer,
     Entry,
+    EntryResidence,
     ModelState,
     ModelTable,
 )
@@ -135,6 +138,45 @@ def test_idle_models_go_when_their_time_is_over():
     assert models.begin_unloads() == []
     models.unload_idle(105)
     assert models.begin_unloads() == ["a"]
+
+
+def wish(models, name, seconds, now, *, by_operator=False):
+    """Use a model for a moment, with a word of how long it is to stay."""
+    assert models.ask(name, now) is Answer.LEASED
+    EntryResidence(models.entries[name], lambda: now).keep(seconds, by_operator=by_operator)
+    models.release(name, now)
+
+
+def test_a_wish_counts_where_no_other_request_has_a_longer_one():
+    models = ModelTable(100)
+    models.add(Entry("a", 10, keep_alive=5))
+    load(models, "a")
+    wish(models, "a", 2, 10)
+    assert models.next_expiry() == 12, "it was loaded for this one"
+    wish(models, "a", 99, 10)
+    assert models.next_expiry() == 15, "no longer than the server keeps it"
+    wish(models, "a", 0, 11)
+    assert models.next_expiry() == 15
+    lease(models, "a", 12)
+    wish(models, "a", 0, 12)
+    models.release("a", 13)
+    assert models.next_expiry() == 18, "one of the two did not say"
+
+
+def test_what_an_operator_says_ends_with_the_unloading():
+    models = ModelTable(100)
+    models.add(Entry("a", 10, keep_alive=5))
+    load(models, "a")
+    wish(models, "a", math.inf, 0, by_operator=True)
+    assert models.next_expiry() is None
+    wish(models, "a", 0, 1, by_operator=True)
+    models.unload_idle(1)
+    assert models.begin_unloads() == ["a"]
+    models.unloaded("a")
+    load(models, "a")
+    lease(models, "a", 2)
+    models.release("a", 3)
+    assert models.next_expiry() == 8
 
 
 def test_a_model_that_requests_wait_for_is_not_idle():
