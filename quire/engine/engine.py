@@ -261,8 +261,14 @@ class Engine:
             return False
         if request.pictures:  # they are encoded first
             return False
-        num_prompt_tokens, params = len(request.prompt_token_ids), request.params
-        return self.scheduler.starts_at_once(num_prompt_tokens, min(params.n, PART))
+        scheduler = self.scheduler
+        if scheduler.options.mixed_prefill_tokens == 0 or len(scheduler.waiting):
+            return False
+        num_decodes = scheduler.turns.num_decodes(scheduler.running)
+        if len(request.prompt_token_ids) > scheduler.prefill.most_of_one(num_decodes):
+            return False
+        num_seqs = sum(1 + len(r.pending_children) for r in scheduler.running)
+        return num_seqs + min(request.params.n, PART) <= scheduler.options.max_num_seqs
 
     def step(self, someone_came: Callable[[], bool] = lambda: False) -> list[EngineOutput]:
         """Run one iteration; return an output for each sequence that has one.

@@ -24,6 +24,7 @@ from quire.engine.kept_blocks import KeptBlocks
 from quire.engine.kv_cache_manager import Allocation, KVCacheManager
 from quire.engine.lookahead import Lookahead, LookaheadPolicy
 from quire.engine.prefill_policy import Division, PrefillPolicy
+from quire.engine.prompt_rows import PromptRows
 from quire.engine.request import Request, RequestStatus
 from quire.engine.sequence_groups import SequenceGroups
 from quire.engine.stats import EngineStats
@@ -81,6 +82,7 @@ class Scheduler:
         self.waiting = FairQueue(clock)
         self.running: list[Request] = []  # sorted by order
         self.requests: dict[str, Request] = {}
+        self._prompt_rows = PromptRows(False)  # of the step that is planned
         self._groups = SequenceGroups(options.max_num_seqs // 2)
         self._eos_token_ids = eos_token_ids
         self._use_cache = use_cache
@@ -127,15 +129,6 @@ class Scheduler:
         request.status = self.held.pop(request.request_id)
         self.waiting.push(request)
 
-    def starts_at_once(self, num_prompt_tokens: int, num_sequences: int) -> bool:
-        """Return whether the next step would most likely compute a whole new prompt."""
-        if self.options.mixed_prefill_tokens == 0 or len(self.waiting):
-            return False
-        if num_prompt_tokens > self.prefill.most_of_one(self.turns.num_decodes(self.running)):
-            return False
-        num_seqs = num_sequences + sum(1 + len(r.pending_children) for r in self.running)
-        return num_seqs <= self.options.max_num_seqs
-
     def group(self, group_id: str) -> list[Request]:
         """Return the live sequences of a user's request; empty when unknown or finished."""
         return self._groups.live(group_id)
@@ -146,7 +139,7 @@ class Scheduler:
         Args:
             unready: Running requests that sit this step out.
         """
-        plan = SchedulerOutput()
+        plan, self._prompt_rows = SchedulerOutput(), PromptRows(self.prefill.divides)
         unready = self.turns.begin(self.running, unready)
         self._planned_time = self._clock()
         outlook = self.admission.outlook(self.running)
@@ -268,6 +261,7 @@ class Scheduler:
                 may_cut = self.options.enable_chunked_prefill or request.decodes
                 if division is not None and not request.decodes:
                     room = min(room, division.shares.get(request.request_id, 0))
+                room = self._prompt_rows.most(request, room)
                 if room:
                     hits = self.kv.get_computed_blocks(request)
                 num_missing = self._num_missing(request, hits)
@@ -337,8 +331,9 @@ class Scheduler:
                 if num_missing == 1:
                     hits = self.kv.get_computed_blocks(request, num_left=2)
                 num_missing = self._num_missing(request, hits) - 1
-            longest = min(room, division.whole)
-            num_new_tokens = self.prefill.chunk(num_missing, longest, division.first_part)
+            longest = self._prompt_rows.most(request, min(room, division.whole))
+            first_part = self._prompt_rows.most(request, division.first_part)
+            num_new_tokens = self.prefill.chunk(num_missing, longest, first_part)
             start = request.num_computed_tokens + len(hits) * self.kv.block_size
             num_new_tokens = whole_pictures(request, start, num_new_tokens, left)
             if num_new_tokens == 0:
@@ -417,6 +412,7 @@ class Scheduler:
     ) -> None:
         request_id, num_computed = request.request_id, request.num_computed_tokens
         num_tokens = len(request.token_ids)
+        self._prompt_rows.take(request, num_new_tokens)
         ends = num_computed + num_new_tokens == num_tokens
         samples = ends and request.params.pooling is None
         assert num_computed + num_new_tokens <= num_tokens, f"{request_id}: more than it has"

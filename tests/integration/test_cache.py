@@ -51,6 +51,23 @@ def test_every_split_of_a_prompt_gives_the_same_bits(
         assert (cut.outputs, cut.prompt_logprobs) == (whole.outputs, whole.prompt_logprobs)
 
 
+def test_prompt_logprobs_in_parts_have_the_same_bits(
+    create_llm: Callable[..., LLM], prompts: Prompts, device: str
+) -> None:
+    """A step has few rows of them where others wait, whatever the prompts' lengths."""
+    if device != "cpu":
+        pytest.skip("the reference does not promise equal bits")
+    llm, several = create_llm(), prompts(40, 9, 150, 7)
+    params = SamplingParams(temperature=0.0, max_tokens=3, logprobs=2, prompt_logprobs=20)
+    expected = llm.generate(several, params)
+    scheduler = llm.engine.engine.scheduler
+    scheduler.prefill.divides = True  # as if others came meanwhile
+    before = scheduler.stats.num_steps
+    for output, whole in zip(llm.generate(several, params), expected, strict=True):
+        assert (output.outputs, output.prompt_logprobs) == (whole.outputs, whole.prompt_logprobs)
+    assert scheduler.stats.num_steps - before > 4
+
+
 def test_blocks_in_any_physical_order(create_llm: Callable[..., LLM], prompts: Prompts) -> None:
     llm = create_llm(enable_prefix_caching=False, num_gpu_blocks_override=16)
     (prompt,) = prompts(100)

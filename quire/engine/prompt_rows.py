@@ -1,0 +1,46 @@
+"""What a step may spend on log-probabilities of prompts, besides computing their tokens.
+
+Each token of such a prompt is a row of logits, which are read, listed, sent and decoded: many times
+the work of a plain token's. So a step has few of them, and a long prompt takes more steps.
+"""
+
+from __future__ import annotations
+
+from quire.engine.request import Request
+
+#: A row costs this much, and 1 for each of the likeliest tokens that it lists; so much of it is in
+#: one step: as many rows of 20 as a prompt that others wait for has tokens.
+ROW_COST = 16
+STEP_COST = 4032
+
+
+class PromptRows:
+    """Those of one step.
+
+    Args:
+        limited: Whether prompts may be cut for it, and others wait meanwhile.
+    """
+
+    def __init__(self, limited: bool) -> None:
+        self._limited = limited
+        self._spent = 0
+
+    def most(self, request: Request, room: int) -> int:
+        """Return how many tokens of a request the step may have, at most ``room``.
+
+        The first such request gets one at least.
+        """
+        if not self._limited or not request.needs_prompt_logprobs:
+            return room
+        most = (STEP_COST - self._spent) // _cost(request)
+        return min(room, most if self._spent else max(most, 1))
+
+    def take(self, request: Request, num_tokens: int) -> None:
+        """Count what the step has of a request."""
+        if request.needs_prompt_logprobs:
+            self._spent += num_tokens * _cost(request)
+
+
+def _cost(request: Request) -> int:
+    num_top = request.params.prompt_logprobs or 0
+    return ROW_COST + num_top if num_top >= 0 else STEP_COST
