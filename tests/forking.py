@@ -39,6 +39,7 @@ PRELOADED = (
     "quire.runner.parallel.rank_process",
     "quire.runner.parallel.static_nodes",
     "quire.text.template_sandbox",
+    "quire.text.tokenizer_sandbox",
     "uvicorn.lifespan.on",
     "uvicorn.loops.uvloop",
     "uvicorn.protocols.http.h11_impl",

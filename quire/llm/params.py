@@ -48,7 +48,10 @@ def complete_params(
             "stop",
         )
     if params.bad_words:
-        params.bad_words_token_ids += _bad_words_ids(params.bad_words, tokenizer)
+        found = _bad_words_ids(params.bad_words, tokenizer)
+        if params.max_tokens is not None:  # an answer has no room for longer ones
+            found = tuple(ids for ids in found if len(ids) <= params.max_tokens)
+        params.bad_words_token_ids += found
     return params
 
 

@@ -15,7 +15,12 @@ T = TypeVar("T")
 
 #: From this many characters on, tokenizing would delay every stream by more than a token's time.
 INLINE_CHARACTERS = 4096
-#: Long texts at once: the library tokenizes as many as there are cores.
+#: From this many on a text is tokenized by a process of its own: the library's lists of its tokens
+#: would hold the interpreter for longer than a stream may wait.
+PROCESS_CHARACTERS = 2**19
+#: Such processes at once, each of which may take two gigabytes.
+MAX_PROCESSES = 2
+#: Other long texts at once: the library tokenizes as many as there are cores.
 MAX_TEXTS = max(2, min(8, os.cpu_count() or 1))
 #: Templates rendered at once: one that takes long is not in the way of other models'.
 MAX_TEMPLATES = 4
@@ -45,6 +50,7 @@ class _Pools:
 
     def __init__(self) -> None:
         self.texts = _Threads("texts", MAX_TEXTS)
+        self.processes = _Threads("text-processes", MAX_PROCESSES)
         self.templates = _Threads("templates", MAX_TEMPLATES)
 
 
@@ -71,7 +77,9 @@ async def run_by_size(num_characters: int, client_id: str, work: Callable[[], T]
     """
     if num_characters < INLINE_CHARACTERS:
         return work()
-    return await _own_pools().texts.run(client_id, work)
+    pools = _own_pools()
+    threads = pools.texts if num_characters < PROCESS_CHARACTERS else pools.processes
+    return await threads.run(client_id, work)
 
 
 async def run_template(num_characters: int, client_id: str, work: Callable[[], T]) -> T:

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
-from itertools import groupby
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import groupby, pairwise
 from os.path import commonprefix
 from typing import Any
 
@@ -21,6 +21,8 @@ from quire.core.errors import RequestError
 _FIRST_MARK, _NUM_MARKS = 0xF0000, 0xFFFE
 #: Shared beginnings within one another that the pattern follows; beyond, it tries one by one.
 _MAX_NESTING = 40
+#: Characters that are looked through at a time: one long search would hold the interpreter.
+_PIECE = 2**16
 
 
 class SpecialTexts:
@@ -35,23 +37,35 @@ class SpecialTexts:
         found = sorted({token for token in tokens if len(token) > 1})
         first = f"(?={_any_of(found)})(.)"
         self._pattern = re.compile(first, re.DOTALL) if found else None
+        self._longest = max(map(len, found), default=0)
 
     def occur_in(self, value: Any) -> bool:
         """Return whether a special token is spelled in a JSON value, keys included."""
-        pattern = self._pattern
-        return pattern is not None and any(map(pattern.search, _strings(value)))
+        return any(True for text in _strings(value) for _ in self._places(text))
 
     def mark(self, value: Any, mark: str) -> Any:
         """Return a copy of a JSON value with ``mark`` wherever it must be cut."""
         if self._pattern is None:
             return value
         if isinstance(value, str):
-            return self._pattern.sub(lambda match: match[1] + mark, value)
+            cuts = [0, *(place + 1 for place in self._places(value)), len(value)]
+            return mark.join(value[start:end] for start, end in pairwise(cuts))
         if isinstance(value, Mapping):
             return {self.mark(key, mark): self.mark(item, mark) for key, item in value.items()}
         if isinstance(value, list | tuple):
             return [self.mark(item, mark) for item in value]
         return value
+
+    def _places(self, text: str) -> Iterator[int]:
+        """Yield where special tokens are spelled."""
+        if self._pattern is None:
+            return
+        for start in range(0, len(text), _PIECE):
+            end = start + _PIECE
+            for match in self._pattern.finditer(text, start, end + self._longest):
+                if match.start() >= end:
+                    break
+                yield match.start()
 
     def cut(self, text: str) -> list[str]:
         """Return the parts of a text; the text alone when nothing is spelled in it."""
@@ -65,7 +79,10 @@ def unused_mark(*values: Any) -> str:
     Raises:
         RequestError: They hold all that there are.
     """
-    used = set().union(*(text for value in values for text in _strings(value)))
+    used: set[str] = set()
+    for text in (text for value in values for text in _strings(value) if not text.isascii()):
+        for start in range(0, len(text), _PIECE):
+            used.update(text[start : start + _PIECE])
     for number in range(_FIRST_MARK, _FIRST_MARK + _NUM_MARKS):
         if chr(number) not in used:
             return chr(number)

@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
 
+from quire.text.tokenizer_rules import charsmap_growth, check_growth
+
 SPACE = "▁"
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = 1, 2, 3, 4, 5, 6
 UNIGRAM, BPE = 1, 2
@@ -149,6 +151,7 @@ def build_tokenizer(model: SentencePieceModel, *, legacy: bool = True) -> Tokeni
     tokenizer = Tokenizer(algorithm)
     rules: list[normalizers.Normalizer] = []
     if model.charsmap:
+        check_growth(charsmap_growth(model.charsmap))
         rules.append(normalizers.Precompiled(model.charsmap))
     if model.remove_extra_whitespaces:
         rules += [normalizers.Strip(), normalizers.Replace(Regex(" {2,}"), " ")]

@@ -14,15 +14,17 @@ from tokenizers import Tokenizer as Backend
 
 from quire.core.errors import ModelLoadError, QuireError, RequestError
 from quire.core.regular_files import TABLE_BYTES, read_regular, read_regular_text
+from quire.text import tokenizer_process
 from quire.text.chat_template import ChatTemplate, find_template, no_template_error
 from quire.text.detokenizer import Detokenizer
 from quire.text.fim_tokens import GGUF_NAMES
 from quire.text.gguf_tokenizer import read_gguf_tokenizer
 from quire.text.library_errors import library_errors
-from quire.text.off_loop import INLINE_CHARACTERS
+from quire.text.off_loop import INLINE_CHARACTERS, PROCESS_CHARACTERS
 from quire.text.pieces import Pieces
 from quire.text.plain_text import SpecialTexts
 from quire.text.sentencepiece_model import build_tokenizer, parse_model
+from quire.text.tokenizer_rules import check_rules
 
 _NAMED = ("bos", "eos", "unk", "sep", "pad", "cls", "mask")
 _FLAGS = ("single_word", "lstrip", "rstrip", "normalized", "special")
@@ -46,6 +48,7 @@ class Tokenizer:
         vocab_size: All ids are below it; the model's own vocabulary may be larger.
         special_texts: How the special tokens are spelled.
         keeps_text: What messages and tools spell is text, never a special token.
+        folder: Where a process reads it again for a text of great length; None where none may.
     """
 
     def __init__(
@@ -61,6 +64,7 @@ class Tokenizer:
         self.vocab_size: int = max(backend.get_vocab_size(), *(i + 1 for i in added), 0)
         self.special_texts = SpecialTexts(t.content for t in added.values() if t.special)
         self.keeps_text = True
+        self.folder: Path | None = None
 
     def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
         """Return the token ids of ``text``; special tokens written in it are recognised.
@@ -69,9 +73,12 @@ class Tokenizer:
             add_special_tokens: Put the model's own start (and end) tokens around the text.
 
         Raises:
-            RequestError: ``text`` has lone surrogates, so it is no text.
+            RequestError: ``text`` has lone surrogates, so it is no text, or the tokenizer gives up.
+            CapacityError: It is long, and there is no process for it.
         """
-        with _unicode_errors(text):
+        if self.folder is not None and len(text) >= PROCESS_CHARACTERS:
+            return tokenizer_process.encode(self.folder, [text], add_special_tokens)
+        with _text_errors(text):
             if len(text) < INLINE_CHARACTERS:
                 found = self.backend.encode(text, add_special_tokens=add_special_tokens)
             else:  # a batch is computed without the interpreter's lock: other threads go on
@@ -99,8 +106,9 @@ class Tokenizer:
         Raises:
             RequestError: As of :meth:`encode`.
         """
-        with _unicode_errors(first + second):
-            found = self.backend.encode(first, second)
+        with _text_errors(first + second):
+            # A batch, as of one text.
+            (found,) = self.backend.encode_batch_fast([(first, second)])
         types = found.type_ids
         return found.ids, types.index(1) if 1 in types else None
 
@@ -114,6 +122,8 @@ class Tokenizer:
         Raises:
             RequestError: See :meth:`encode`.
         """
+        if self.folder is not None and sum(map(len, parts)) >= PROCESS_CHARACTERS:
+            return tokenizer_process.encode(self.folder, parts, add_special_tokens)
         if len(parts) == 1:
             return self.encode(parts[0], add_special_tokens)
         ids = self.encode(parts[0], False)
@@ -227,17 +237,29 @@ class Tokenizer:
 
 
 @contextmanager
-def _unicode_errors(text: str) -> Iterator[None]:
+def _text_errors(text: str) -> Iterator[None]:
     try:
         yield
     except (UnicodeEncodeError, TypeError) as error:
         raise RequestError(
             f"[tokenize] text must be valid Unicode; got {text[:40]!a} ({error}).", "prompt"
         ) from error
+    except (QuireError, MemoryError, KeyboardInterrupt, SystemExit):
+        raise
+    except BaseException as error:  # a panic of the library is no Exception
+        raise RequestError(
+            f"[tokenize] text must be what the model's tokenizer can read; got {text[:40]!a} and "
+            f"more, {len(text)} characters ({error!s:.200}). Send it in pieces.",
+            "prompt",
+        ) from error
 
 
 def load_tokenizer(
-    folder: str | Path, chat_template: str | None = None, preset_template: str | None = None
+    folder: str | Path,
+    chat_template: str | None = None,
+    preset_template: str | None = None,
+    *,
+    within_limits: bool = False,
 ) -> Tokenizer:
     """Read a model's tokenizer: ``tokenizer.json``, else ``tokenizer.model``, or a GGUF file's.
 
@@ -245,6 +267,7 @@ def load_tokenizer(
         folder: In the layout of the Hugging Face hub; or a GGUF file.
         chat_template: Jinja file used instead of the model's own template.
         preset_template: Jinja source used so where there is no such file.
+        within_limits: This process has limits; another one asks for no such process.
 
     Raises:
         ModelLoadError: There is none, or a file cannot be read.
@@ -256,7 +279,7 @@ def load_tokenizer(
             backend, config = read_gguf_tokenizer(folder)
         elif (folder / "tokenizer.json").is_file():
             source = folder / "tokenizer.json"
-            backend = _read_tokenizer_json(source)
+            backend = _read_tokenizer_json(source, within_limits)
         elif (folder / "tokenizer.model").is_file():
             source = folder / "tokenizer.model"
             model = parse_model(read_regular(source, TABLE_BYTES))
@@ -273,7 +296,9 @@ def load_tokenizer(
         if source.name != "tokenizer.json":
             _add_start_and_end(backend, config, special_tokens)
         template = find_template(folder, config, chat_template, special_tokens, preset_template)
-        return Tokenizer(backend, special_tokens, template)
+        tokenizer = Tokenizer(backend, special_tokens, template)
+        tokenizer.folder = None if within_limits else folder.absolute()
+        return tokenizer
     except QuireError:
         raise
     except (OSError, ValueError, TypeError, AttributeError) as error:
@@ -315,9 +340,15 @@ def _read_config(folder: Path) -> dict[str, Any]:
     return config
 
 
-def _read_tokenizer_json(path: Path) -> Backend:
+def _read_tokenizer_json(path: Path, within_limits: bool) -> Backend:
+    data = path.read_bytes()
+    if not check_rules(data) and not within_limits:
+        try:
+            tokenizer_process.try_out(path.parent)
+        except tokenizer_process.OverLimits as limit:
+            raise ValueError(f"one that takes {limit} at its first use") from limit
     with library_errors("a file"):
-        backend = Backend.from_file(str(path))
+        backend = Backend.from_buffer(data)
         backend.encode("a")
     backend.no_truncation()
     backend.no_padding()

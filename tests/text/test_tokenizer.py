@@ -6,6 +6,7 @@ import gc
 import json
 import shutil
 import warnings
+from base64 import b64encode
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,7 @@ from tokenizers import decoders, models, pre_tokenizers
 from quire.core.errors import ModelLoadError, RequestError
 from quire.core.heap import heap_bytes
 from quire.models.gguf_file import GgufFile
+from quire.text import tokenizer_process
 from quire.text.off_loop import INLINE_CHARACTERS
 from quire.text.sentencepiece_model import BPE, SentencePieceModel, build_tokenizer
 from quire.text.tokenizer import Tokenizer, load_tokenizer
@@ -322,6 +324,104 @@ def test_panic_of_the_library_is_a_load_error(folders, tmp_path):
     (tmp_path / "tokenizer.json").write_text(json.dumps(saved))
     with pytest.raises(ModelLoadError, match="tokenizers library refuses"):
         load_tokenizer(tmp_path)
+
+
+def changed(folders, folder: Path, **parts: object) -> Path:
+    """Save the byte-level tokenizer with other parts."""
+    saved = json.loads((folders["byte_level"] / "tokenizer.json").read_text())
+    (folder / "tokenizer.json").write_text(json.dumps(saved | parts))
+    return folder
+
+
+def replacing(pattern: object, content: str, times: int = 1) -> dict[str, object]:
+    step = {"type": "Replace", "pattern": pattern, "content": content}
+    return {"type": "Sequence", "normalizers": [step] * times}
+
+
+@pytest.mark.parametrize(
+    "normalizer",
+    [
+        replacing({"String": "a"}, "aa", 40),
+        replacing({"Regex": "a"}, "aa", 6),
+        replacing({"String": "a"}, "a" * 1000),
+        {"type": "Sequence", "normalizers": [{"type": "ByteLevel"}] * 20},
+        {
+            "type": "Precompiled",
+            "precompiled_charsmap": b64encode(b"\x04\0\0\0\0\0\0\0" + b"a" * 999).decode(),
+        },
+    ],
+)
+def test_a_tokenizer_made_texts_grow_without_end(folders, tmp_path, normalizer):
+    """Forty normalizers that double a text took all memory at the first use, of one letter."""
+    with pytest.raises(ModelLoadError, match="times as long, more than 256"):
+        load_tokenizer(changed(folders, tmp_path, normalizer=normalizer))
+
+
+@pytest.mark.parametrize(
+    ("pattern", "content"), [({"String": " "}, "▁"), ({"Regex": " {2,}"}, " ")]
+)
+def test_usual_normalizers_are_kept(folders, tmp_path, monkeypatch, pattern, content):
+    monkeypatch.setattr(tokenizer_process, "try_out", pytest.fail)
+    load_tokenizer(changed(folders, tmp_path, normalizer=replacing(pattern, content)))
+
+
+def split_at(pattern: str) -> dict[str, object]:
+    split = {
+        "type": "Split",
+        "pattern": {"Regex": pattern},
+        "behavior": "Isolated",
+        "invert": False,
+    }
+    letters = {
+        "type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False
+    }  # fmt: skip
+    return {"type": "Sequence", "pretokenizers": [split, letters]}
+
+
+def test_unknown_patterns_are_tried_within_limits_first(folders, tmp_path, monkeypatch):
+    folder = changed(folders, tmp_path, pre_tokenizer=split_at("[a-f]+x?"))
+    assert load_tokenizer(folder).encode("cabbage")
+    monkeypatch.setattr(tokenizer_process, "LOAD_SECONDS", 0.0)
+    with pytest.raises(ModelLoadError, match="one that takes more than 0 s at its first use"):
+        load_tokenizer(folder)
+
+
+def test_a_text_at_which_the_library_panics_is_refused(folders, tmp_path):
+    """A panic is no Exception: it was a traceback, and the server's fault."""
+    tokenizer = load_tokenizer(changed(folders, tmp_path, pre_tokenizer=split_at("(a+)+$")))
+    for text in ("a" * 40 + "b", ("a" * 40 + "b ") * INLINE_CHARACTERS):
+        with pytest.raises(RequestError, match=r"must be what the model's tokenizer can read"):
+            tokenizer.encode(text)
+    with pytest.raises(RequestError, match=r"must be what the model's tokenizer can read"):
+        tokenizer.encode_pair("a" * 40 + "b", "b")
+
+
+def test_a_text_of_great_length_has_the_same_tokens(folders, monkeypatch):
+    """The list of its tokens held the interpreter, and so all streams, for half a second."""
+    tokenizer = load_tokenizer(folders["byte_level"])
+    text = "Hello <|im_end|> 東京 naïve  cafés\n" * 400
+    expected = tokenizer.encode(text)
+    cut = tokenizer.special_texts.cut(text)
+    expected_parts = tokenizer.encode_parts(cut)
+    monkeypatch.setattr(tokenizer.backend, "encode_batch_fast", pytest.fail, raising=False)
+    monkeypatch.setattr("quire.text.tokenizer.PROCESS_CHARACTERS", 8192)
+    assert tokenizer.encode(text) == expected
+    assert tokenizer.encode_parts(cut) == expected_parts != expected
+
+
+def test_a_text_that_takes_too_much_is_refused(folders, monkeypatch):
+    tokenizer = load_tokenizer(folders["byte_level"])
+    monkeypatch.setattr("quire.text.tokenizer.PROCESS_CHARACTERS", 8192)
+    monkeypatch.setattr(tokenizer_process, "LOAD_SECONDS", 0.0)
+    monkeypatch.setattr(tokenizer_process, "TEXT_SECONDS", 0.0)
+    with pytest.raises(
+        RequestError, match=r"got 9000 characters, which take more than 0 s"
+    ) as caught:
+        tokenizer.encode("a" * 9000)
+    assert caught.value.param == "prompt"
+    with pytest.raises(RequestError, match="valid Unicode"):
+        monkeypatch.undo()
+        tokenizer.encode("a" * 2**20 + "\ud800")
 
 
 @settings(max_examples=100, deadline=None)
