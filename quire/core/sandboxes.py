@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import math
+import os
 import resource
 import signal
 from collections.abc import Callable
@@ -21,6 +22,8 @@ from quire.core.child_process import ChildProcess, ending_text
 MAX_TRIES = 2
 #: What a process gets to start and to read its first message.
 START_SECONDS = 120.0
+#: Niceness of a process that gives way: nearly all that others want.
+_NICENESS = 15
 #: How a process ends that its message has ended: stack, memory, computing time.
 _OVER_LIMITS = {
     *(-signal.SIGSEGV, -signal.SIGBUS, -signal.SIGABRT, -signal.SIGXCPU),
@@ -48,6 +51,8 @@ class Sandbox:
         target: ``module:function``, which gets the socket; it answers its first message with an
             empty one when it is ready, and each one after that.
         first: That message.
+        patience: Seconds of a message after which it gives way to all other processes; for it
+            cannot take that back, it ends with its answer then.
 
     Attributes:
         is_alive: It may be asked.
@@ -56,10 +61,11 @@ class Sandbox:
         OSError, EOFError: It does not start.
     """
 
-    def __init__(self, target: str, first: bytes) -> None:
+    def __init__(self, target: str, first: bytes, patience: float = math.inf) -> None:
         # What a message that breaks it writes to stderr is of no use: the client is told.
         self._process = ChildProcess(target, quiet=True)
         self._link = Connection(self._process.socket.detach())
+        self._patience = patience
         self.is_alive = True
         try:
             self._link.send_bytes(first)
@@ -82,10 +88,16 @@ class Sandbox:
             EOFError, OSError: It has died.
         """
         self._link.send_bytes(message)
-        if self._link.poll(seconds):
+        if self._link.poll(min(seconds, self._patience)):
             return self._link.recv_bytes()
+        answer = None
+        if seconds > self._patience:
+            with suppress(OSError):  # it has ended
+                os.setpriority(os.PRIO_PROCESS, self.pid, _NICENESS)
+            if self._link.poll(seconds - self._patience):
+                answer = self._link.recv_bytes()
         self.end()
-        return None
+        return answer
 
     def end(self) -> int:
         """Kill it, if it lives; return its exit code, that of a signal below 0."""

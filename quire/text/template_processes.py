@@ -16,6 +16,8 @@ from quire.core.sandboxes import Sandbox, SandboxDied, Sandboxes
 _TARGET = "quire.text.template_sandbox:render_in_sandbox"
 #: Wall-clock time to compile a template and render it once.
 RENDER_SECONDS = 5.0
+#: Then it gives way to the engine; a long conversation takes less.
+PATIENCE_SECONDS = 0.25
 #: The first byte of an answer: a result, what the template says, or the limit it is over.
 RESULT, SAID, OVER_LIMIT = b"+", b"-", b"!"
 
@@ -74,7 +76,7 @@ class _Processes:
 
 
 def _start() -> Sandbox:
-    return Sandbox(_TARGET, marshal.dumps(RENDER_SECONDS))
+    return Sandbox(_TARGET, marshal.dumps(RENDER_SECONDS), PATIENCE_SECONDS)
 
 
 _processes = _Processes()

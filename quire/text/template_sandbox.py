@@ -28,7 +28,9 @@ from quire.core.sandboxes import limit_computing, limit_memory
 from quire.text.template_processes import OVER_LIMIT, RESULT, SAID
 
 #: What a process may take besides what it has when it is ready.
-MEMORY_BYTES = 2**30
+MEMORY_BYTES = 2**29
+#: Tokens of running requests come first.
+NICENESS = 5
 #: Compiled templates that it keeps; one is used by all conversations with a model.
 MAX_KEPT = 64
 #: Characters of a template as Python: a long one has constants that were computed.
@@ -139,6 +141,7 @@ def render_in_sandbox(connection: socket.socket) -> None:
     The first message is how long one may take, in seconds; each other one a template's source and
     the variables to render it with, or None to compile it and name those that it reads.
     """
+    os.nice(NICENESS)
     link = Connection(connection.detach())
     with suppress(EOFError, OSError):
         seconds = marshal.loads(link.recv_bytes())
