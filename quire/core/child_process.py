@@ -87,6 +87,10 @@ class ChildProcess:
         except subprocess.TimeoutExpired:
             return None
 
+    def kill(self) -> None:
+        """Kill it, if it lives, and leave it to :meth:`end` to wait for it; any thread may."""
+        self._process.kill()
+
     def end(self, *, at_once: bool) -> int:
         """Close the socket and wait for the process; return its exit code, below 0 of a signal.
 

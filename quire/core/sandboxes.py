@@ -99,6 +99,10 @@ class Sandbox:
         self.end()
         return answer
 
+    def kill(self) -> None:
+        """Have the thread that asks it, if one does, find that it has died."""
+        self._process.kill()
+
     def end(self) -> int:
         """Kill it, if it lives; return its exit code, that of a signal below 0."""
         self.is_alive = False

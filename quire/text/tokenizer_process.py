@@ -28,8 +28,18 @@ ID_TYPE = "I"
 _SLICE = 2**16
 
 
+#: Those that are asked.
+_running: set[Sandbox] = set()
+
+
 class OverLimits(Exception):
     """A tokenizer or a text takes too much; says what."""
+
+
+def kill_running() -> None:
+    """End the processes: their texts are refused, and no thread waits for them any more."""
+    for sandbox in list(_running):
+        sandbox.kill()
 
 
 def try_out(folder: Path) -> None:
@@ -73,6 +83,7 @@ def _ask(folder: Path, parts: Sequence[str], special: bool, seconds: float) -> a
         sandbox = Sandbox(_TARGET, marshal.dumps(seconds))
     except (OSError, EOFError) as error:
         raise CapacityError(f"[tokenize] no process for long texts: {error}.", 1.0) from error
+    _running.add(sandbox)
     try:
         answer = sandbox.ask(marshal.dumps(message), seconds)
     except (OSError, EOFError) as error:
@@ -81,6 +92,7 @@ def _ask(folder: Path, parts: Sequence[str], special: bool, seconds: float) -> a
             raise OverLimits(f"more than {MEMORY_BYTES >> 30} GiB or all of the stack") from error
         raise CapacityError(f"[tokenize] the process for it died ({death}).", 1.0) from death
     finally:
+        _running.discard(sandbox)
         if sandbox.is_alive:
             sandbox.end()
     if answer is None:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import gc
 import json
 import shutil
+import time
 import warnings
 from base64 import b64encode
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -16,7 +18,7 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer as Backend
 from tokenizers import decoders, models, pre_tokenizers
 
-from quire.core.errors import ModelLoadError, RequestError
+from quire.core.errors import CapacityError, ModelLoadError, RequestError
 from quire.core.heap import heap_bytes
 from quire.models.gguf_file import GgufFile
 from quire.text import tokenizer_process
@@ -407,6 +409,18 @@ def test_a_text_of_great_length_has_the_same_tokens(folders, monkeypatch):
     monkeypatch.setattr("quire.text.tokenizer.PROCESS_CHARACTERS", 8192)
     assert tokenizer.encode(text) == expected
     assert tokenizer.encode_parts(cut) == expected_parts != expected
+
+
+def test_a_server_that_ends_waits_for_no_text(folders):
+    tokenizer = load_tokenizer(folders["byte_level"])
+    with ThreadPoolExecutor(1) as pool:
+        reading = pool.submit(tokenizer.encode, "ab " * 2**21)
+        while not tokenizer_process._running:
+            time.sleep(0.01)
+        tokenizer_process.kill_running()
+        with pytest.raises(CapacityError, match="SIGKILL"):
+            reading.result(60)
+    assert not tokenizer_process._running
 
 
 def test_a_text_that_takes_too_much_is_refused(folders, monkeypatch):

@@ -16,6 +16,7 @@ from quire.server.observability.request_log import RequestLog
 from quire.server.observability.request_record import Sink
 from quire.server.observability.tracing import Tracing
 from quire.server.options import ServerOptions
+from quire.text import tokenizer_process
 
 
 class Shared:
@@ -52,7 +53,8 @@ class Shared:
             self.sinks += (self.tracing,)
 
     async def shutdown(self) -> None:
-        """Send what is left of the traces. A second call does nothing."""
+        """End what reads texts, and send what is left of the traces. A second call does nothing."""
+        tokenizer_process.kill_running()
         self.metrics.close()
         if self.tracing is not None:
             await asyncio.to_thread(self.tracing.shutdown)

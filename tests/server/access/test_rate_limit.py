@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 
 import httpx2
 import pytest
@@ -174,3 +176,30 @@ def test_wrong_fields_are_refused_without_the_key(tmp_path, fields):
     with pytest.raises(ConfigError, match="--api-key-file") as caught:
         read_key_file(str(path))
     assert "secret" not in str(caught.value).replace(str(path), "")
+
+
+@pytest.mark.parametrize("limit", [{"max_tokens": 100}, {"max_tokens": 20, "n": 8}, {}])
+def test_requests_at_once_had_any_number_of_tokens(engine, limit):
+    """A key with 200 tokens a minute had 60,000: answers counted when they had ended."""
+    engine.hold_after = 1
+    options = ServerOptions(port=0, uvicorn_log_level="warning")
+    shared = Shared(options, (ApiKey.create("k", tpm=200),))
+    body = {"messages": [{"role": "user", "content": "a"}], **limit}
+
+    def ask() -> int:
+        headers = {"authorization": "Bearer k"}
+        return client.post("/v1/chat/completions", json=body, headers=headers).status_code
+
+    with (
+        run_in_thread(Service(engine, EngineConfig(), shared)) as url,
+        httpx2.Client(base_url=url, timeout=60) as client,
+        ThreadPoolExecutor(1) as pool,
+    ):
+        first = pool.submit(ask)
+        while not engine.num_held:
+            time.sleep(0.01)
+        assert [ask() for _ in range(3)] == [429] * 3
+        engine.released.set()
+        assert first.result() == 200
+        if limit == {"max_tokens": 100}:
+            assert ask() == 200  # what the first one did not use has come back
