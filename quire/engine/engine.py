@@ -89,7 +89,7 @@ class Engine:
         self._seed = config.seed
         self._clock = clock
         self._takes_more = takes_more
-        self._num_added = 0
+        self._num_added = self._num_calls = 0
         self._deadlines = Deadlines()
         self._dead: str | None = None
         self._lifetimes = BlockLifetimes(clock) if cache.kv_cache_metrics else None
@@ -168,7 +168,8 @@ class Engine:
         seed = derive_seed(self._seed, number) if params.seed is None else params.seed
         first_params = replace(params, n=1) if params.n > 1 else params
         child_params = replace(params, n=1, prompt_logprobs=None)
-        leading_key = arrival_order(self._policy, request.priority, time, number)
+        call, place = self._num_calls, request.client.place
+        leading_key = arrival_order(self._policy, request.priority, time, call, place)
         group = [
             Request(
                 request_id=request_id if index == 0 else f"{request_id}#{index}",
@@ -198,6 +199,7 @@ class Engine:
                 param="request_id",
             )
         self._num_added += 1
+        self._num_calls += place == 0
         if request.deadline is not None:
             num_live, group_of = len(live), self.scheduler.group
             self._deadlines.add(request.deadline, request_id, num_live, group_of)

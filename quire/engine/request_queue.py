@@ -9,9 +9,13 @@ from quire.engine.request import Request
 #: One level of priority is worth this much waiting: a request is overtaken by those of a priority
 #: ``p`` levels better only while they arrive within ``p`` times this of it. No request starves.
 AGEING_SECONDS = 10.0
+#: What a request waits longer for each one of the same call before it, where time decides.
+PLACE_SECONDS = 1.0
 
 
-def arrival_order(policy: str, priority: int, arrival_time: float, number: int) -> float:
+def arrival_order(
+    policy: str, priority: int, arrival_time: float, number: int, place: int = 0
+) -> float:
     """Return the leading sort key of a request, least first.
 
     All waiting requests age at the same rate, so ageing never changes who is ahead of whom: the
@@ -21,9 +25,13 @@ def arrival_order(policy: str, priority: int, arrival_time: float, number: int) 
         policy: ``fcfs`` or ``priority``.
         priority: Lower is sooner; ignored by ``fcfs``.
         arrival_time: Seconds on the engine's clock.
-        number: Count of requests before this one.
+        number: Count of calls before this one.
+        place: Count of requests of the same call before it. The second one stands with the call
+            that comes next, the third one with the one after that.
     """
-    return float(number) if policy == "fcfs" else arrival_time + priority * AGEING_SECONDS
+    if policy == "fcfs":
+        return float(number + place)
+    return arrival_time + priority * AGEING_SECONDS + place * PLACE_SECONDS
 
 
 class RequestQueue:

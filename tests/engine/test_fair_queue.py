@@ -262,3 +262,19 @@ def test_many_waiting_clients_cost_a_step_nothing():
         queue.charge(Client(f"c{number}"), 1.0)
         assert queue.peek().request_id == f"r{number + 1}"
     assert len(looked_at) <= 300
+
+
+@pytest.mark.parametrize("policy", ["fcfs", "priority"])
+def test_a_call_with_many_prompts_goes_before_all_that_come_after_it(start, policy):
+    """1,024 prompts of one body stood before a neighbour's next request: it waited 11 s."""
+    run = start(max_num_seqs=2, scheduling_policy=policy)
+    for place in range(50):
+        run.add(f"many{place}", [place], max_tokens=4, client=Client("", 1.0, place))
+    for _ in range(6):
+        run.step()
+    run.add("one", [60], max_tokens=4)
+    run.add("other", [61], max_tokens=4)
+    run.finish()
+    ended = [name for name, _ in run.endings]
+    assert ended.index("one") < 10 and ended.index("other") < 12
+    assert [name for name in ended if name.startswith("many")] == [f"many{i}" for i in range(50)]

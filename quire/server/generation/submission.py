@@ -165,7 +165,7 @@ class Submission:
                 extra_keys=(*request.cache_keys, *salt_keys(body.cache_salt)),
                 pictures=tuple(pictures),
                 deadline=request.deadline,
-                client=request.client,
+                client=replace(request.client, place=index),
                 is_whole=not request.stream,
             )
             for index, (token_ids, params) in enumerate(prompts)
