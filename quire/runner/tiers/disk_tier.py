@@ -82,6 +82,8 @@ class DiskTier:
         self.num_damaged = self.num_failures = 0
         self._is_closed = False
         if is_writable:
+            with suppress(OSError):  # it is not there yet, or not this user's
+                (folder / self._own).chmod(0o700)  # one that an older version has made
             threading.Thread(target=self._list, name="quire-kv-disk-list", daemon=True).start()
 
     def contains(self, block_hash: bytes) -> bool | None:
@@ -140,9 +142,9 @@ class DiskTier:
         self._make_room(size)
         part = self._folder / f"{path}.{os.getpid()}{UNFINISHED}"
         try:
-            part.parent.mkdir(parents=True, exist_ok=True)
+            _make_private(part.parent)
             part.unlink(missing_ok=True)  # of another one that had this process' number
-            with part.open("xb", buffering=0) as file:
+            with open(part, "xb", buffering=0, opener=_create) as file:
                 _write_all(file.fileno(), head_of(self._fingerprint, block_hash, data))
                 _write_all(file.fileno(), data.data)
             part.replace(self._folder / path)
@@ -271,6 +273,22 @@ def _files(path: str) -> Iterator[os.DirEntry[str]]:
 
 def _is_left_over(time_of_change: float) -> bool:
     return time_of_change < time.time() - UNFINISHED_SECONDS
+
+
+def _make_private(folder: Path) -> None:
+    """Make a folder, and those above it that are missing, for this user alone."""
+    try:
+        folder.mkdir(mode=0o700)
+    except FileExistsError:
+        return
+    except FileNotFoundError:
+        _make_private(folder.parent)
+        _make_private(folder)
+
+
+def _create(path: str, flags: int) -> int:
+    """Open a new file that no other user reads: a prompt could be told from its KV."""
+    return os.open(path, flags, 0o600)
 
 
 def _open(path: str, flags: int) -> int:

@@ -56,6 +56,23 @@ def test_blocks_come_back_also_after_a_restart(tmp_path):
     assert open_tier(tmp_path / "kv", OTHER).look_up([key(0)]) == 0
 
 
+def test_no_other_user_reads_blocks(tmp_path):
+    """They were 0644 in 0755: what prompts said could be told from them."""
+    older = tmp_path / "kv" / MODEL.hex()[:32]
+    older.mkdir(mode=0o755, parents=True)
+    before = os.umask(0)
+    try:
+        tier = open_tier(tmp_path / "kv")
+        assert tier.write(key(1), block(1))
+    finally:
+        os.umask(before)
+    (file,) = files(tmp_path / "kv")
+    assert file.stat().st_mode & 0o777 == 0o600
+    assert {path.stat().st_mode & 0o777 for path in (file.parent, older)} == {0o700}
+    assert open_tier(tmp_path / "new" / "kv").write(key(1), block(1))
+    assert (tmp_path / "new").stat().st_mode & 0o777 == 0o700
+
+
 def test_the_least_recently_used_files_go_first_also_those_of_other_models(tmp_path):
     room = 4 * (SIZE + HEAD_BYTES)
     other = open_tier(tmp_path, OTHER, room)
