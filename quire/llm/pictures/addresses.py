@@ -7,16 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from ipaddress import IPv4Address, IPv6Address, IPv6Network, ip_address
+from ipaddress import IPv4Address, IPv6Address, ip_address
 from urllib.parse import urlsplit
 
 from quire.core.errors import ConfigError
+from quire.llm.pictures.special_ranges import is_special
 
 #: In place of a host: every one whose addresses are public.
 ANY_HOST = "*"
 _DEFAULT_PORTS = {"http": 80, "https": 443}
-#: Addresses that carry an IPv4 address in their last 32 bits, for translation (RFC 6052).
-_NAT64 = IPv6Network("64:ff9b::/96")
 
 Address = IPv4Address | IPv6Address
 
@@ -106,20 +105,8 @@ class AllowedHosts:
 
 def is_public(address: str) -> bool:
     """Return whether an address is one of the internet at large, as far as the text tells."""
-    found = _carried(_address(address))
-    return found is not None and found.is_global and not found.is_multicast
-
-
-def _carried(address: Address | None) -> Address | None:
-    """Return the IPv4 address that an IPv6 address stands for, or the address."""
-    if not isinstance(address, IPv6Address):
-        return address
-    carried = address.ipv4_mapped or address.sixtofour
-    if carried is None and address.teredo is not None:
-        carried = address.teredo[1]
-    if carried is None and (address in _NAT64 or int(address) < 2**32):
-        carried = IPv4Address(int(address) & 0xFFFFFFFF)
-    return carried or address
+    found = _address(address)
+    return found is not None and not is_special(found)
 
 
 def _address(text: str) -> Address | None:
