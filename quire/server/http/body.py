@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, TypeAlias, TypeVar
 from urllib.parse import quote
@@ -16,6 +15,7 @@ from starlette.types import Receive, Scope, Send
 from quire.core.errors import RequestError
 from quire.protocol.decode import decode_json, to_struct
 from quire.server.http.errors import ApiError
+from quire.server.http.unread_bodies import UnreadBodies
 
 T = TypeVar("T", bound=msgspec.Struct)
 #: A body: a JSON object whose values are not decoded yet.
@@ -23,6 +23,7 @@ Fields: TypeAlias = dict[str, msgspec.Raw]
 
 MAX_BODY_BYTES = 32 * 1024 * 1024
 MAX_NAMED_FIELDS = 20
+_UNREAD = UnreadBodies()
 #: Headers that browsers add to what a page sends, and that no page can leave out.
 _OF_BROWSERS = ("origin", "sec-fetch-site", "sec-fetch-mode")
 
@@ -61,11 +62,19 @@ class JsonRequest:
 
 
 def model_name(fields: Fields) -> str | None:
-    """Return the model that a body names, None if none; whoever reads the body refuses no text."""
-    if "model" in fields:
-        with suppress(msgspec.DecodeError):
-            return msgspec.json.decode(fields["model"], type=str)
-    return None
+    """Return the model that a body names, None if none.
+
+    Raises:
+        RequestError: It is not a text; a model would be loaded before its route says so.
+    """
+    if "model" not in fields:
+        return None
+    try:
+        found: str | None = msgspec.json.decode(fields["model"], type=str | None)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        got = bytes(fields["model"])[:40].decode(errors="replace")
+        raise RequestError(f"[model] must be a text; got {got}.", "model") from None
+    return found
 
 
 async def read_any_type(scope: Scope, receive: Receive, send: Send) -> JsonRequest:
@@ -116,7 +125,7 @@ async def read_body(request: Request, max_bytes: int | None = None) -> bytes:
     """Return a body of at most that many bytes as it was sent; see :func:`read_json`.
 
     Raises:
-        ApiError: 413 too large, 415 compressed.
+        ApiError: 413 too large, 415 compressed, 503 all that come have too many bytes together.
     """
     coding = request.headers.get("content-encoding", "identity").strip().lower()
     if coding not in ("identity", ""):
@@ -131,13 +140,13 @@ async def read_body(request: Request, max_bytes: int | None = None) -> bytes:
     if declared.isdigit() and int(declared) > max_bytes:
         raise too_large
     chunks = []
-    size = 0
-    async for chunk in request.stream():
-        size += len(chunk)
-        if size > max_bytes:
-            raise too_large
-        chunks.append(chunk)
-    return b"".join(chunks)
+    with _UNREAD.reading(request.scope.get("api_key")) as body:
+        async for chunk in request.stream():
+            body.add(len(chunk))
+            if body.num_bytes > max_bytes:
+                raise too_large
+            chunks.append(chunk)
+        return b"".join(chunks)
 
 
 def read_fields(

@@ -153,9 +153,10 @@ class HttpProtocol(HttpToolsProtocol):
         """Refuse what the rules of all connections do not allow.
 
         Raises:
-            ApiError: 400, 403 or 503.
+            ApiError: 400, 403, 417, 501 or 503.
         """
         rules = self.config.rules
+        self._check_transfer()
         try:
             rules.hosts.check(self.headers, self.parser.get_http_version())
             if self._is_sent_unasked():
@@ -166,6 +167,18 @@ class HttpProtocol(HttpToolsProtocol):
             raise
         if self._is_extra:
             rules.check_probe(self.url.partition(b"?")[0].decode("latin-1"))
+
+    def _check_transfer(self) -> None:
+        """Refuse a body that would have to be decoded, and what is expected besides a go-ahead.
+
+        Raises:
+            ApiError: 417 or 501.
+        """
+        for name, value in self.headers:
+            if name == b"transfer-encoding" and value.strip().lower() != b"chunked":
+                raise ApiError(501, f"[transfer-encoding] must be chunked; got {value[:40]!a}.")
+            if name == b"expect" and value.strip().lower() != b"100-continue":
+                raise ApiError(417, f"[expect] must be 100-continue; got {value[:40]!a}.")
 
     def _is_sent_unasked(self) -> bool:
         """Whether a browser sends such a request of any page without asking by CORS first.

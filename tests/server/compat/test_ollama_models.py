@@ -113,3 +113,44 @@ async def test_a_key_that_may_only_ask_unloads_nothing_and_pins_nothing(client):
         await asyncio.sleep(0.01)
     assert (await ask(None, prompt="x")).status_code == 200
     assert 200 < await seconds() <= 301, "what was said ended with the unloading"
+
+
+#: Those that take a model of a body, with what they need besides.
+BODIES = {
+    "/v1/chat/completions": {"messages": [{"role": "user", "content": "a"}]},
+    "/v1/completions": {"prompt": "a"},
+    "/v1/embeddings": {"input": "a"},
+    "/v1/responses": {"input": "a"},
+    "/v1/messages": {"messages": [{"role": "user", "content": "a"}], "max_tokens": 1},
+    "/v1/messages/count_tokens": {"messages": [{"role": "user", "content": "a"}]},
+    "/tokenize": {"prompt": "a"},
+    "/detokenize": {"tokens": [1]},
+    "/invocations": {"prompt": "a"},
+    "/generate": {"inputs": "a"},
+    "/": {"inputs": "a"},
+    "/generate_stream": {"inputs": "a"},
+    "/api/generate": {"prompt": "a"},
+    "/api/chat": {"messages": [{"role": "user", "content": "a"}]},
+    "/api/embed": {"input": "a"},
+    "/api/embeddings": {"prompt": "a"},
+    "/api/show": {},
+    "/completion": {"prompt": "a"},
+    "/infill": {"input_prefix": "a", "input_suffix": "b"},
+    "/apply-template": {"messages": [{"role": "user", "content": "a"}]},
+    "/score": {"text_1": "a", "text_2": "b"},
+    "/rerank": {"query": "a", "documents": ["b"]},
+    "/classify": {"input": "a"},
+    "/pooling": {"input": "a"},
+    "/models/load": {},
+    "/models/unload": {},
+}
+
+
+@pytest.mark.parametrize("path", BODIES)
+async def test_a_model_that_is_no_text_loads_none(client, path):
+    """The default model was loaded, for seconds, and then the request refused."""
+    for wrong in (1, [], {}, 1.5, True, ["big"]):
+        answer = await client.post(path, json={"model": wrong, **BODIES[path]})
+        assert answer.status_code == 400, (wrong, answer.text)
+        assert "model" in answer.text
+    assert (await client.get("/api/ps")).json() == {"models": []}

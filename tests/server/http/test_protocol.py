@@ -44,6 +44,9 @@ def exchange(client, data, sent=None):
         (b"GET / HTTP/1.1\r\n" + b"A: b\r\n" * (MAX_HEADERS + 1) + b"\r\n", 431, "headers"),
         (b"GET / HTTP/1.1\r\nA: " + b"b" * MAX_HEAD_BYTES + b"\r\n\r\n", 431, "headers"),
         (b"GET / HTTP/1.1\r\nA: " + b"b" * 40 * MAX_HEAD_BYTES, 431, "headers"),
+        (b"POST / HTTP/1.1\r\nTransfer-Encoding: gzip, chunked\r\n\r\n", 501, "transfer"),
+        (b"POST / HTTP/1.1\r\nTransfer-Encoding: identity\r\n\r\n", 501, "transfer"),
+        (b"POST / HTTP/1.1\r\nExpect: 999\r\nContent-Length: 2\r\n\r\n", 417, "expect"),
     ],
 )
 def test_a_head_that_is_wrong_or_too_large(client, data, status, word, monkeypatch):
