@@ -11,6 +11,7 @@ import math
 import os
 import resource
 import signal
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from multiprocessing.connection import Connection
@@ -125,20 +126,25 @@ class Sandboxes:
     def ask(self, message: bytes, seconds: float) -> bytes | None:
         """Return the answer of a process to a message; None when it takes too long.
 
+        Args:
+            message: A process that dies of it is followed by another one.
+            seconds: Of all of them together, once they have started.
+
         Raises:
             SandboxDied: It ends its process, time after time.
             OSError, EOFError: No process starts.
         """
         ending = 0
         for _ in range(MAX_TRIES):
-            sandbox = self._take()
+            sandbox, began = self._take(), time.monotonic()
             try:
                 return sandbox.ask(message, seconds)
             except (EOFError, OSError):
                 ending = sandbox.end()
             finally:
                 self._give_back(sandbox)
-            if self._closed:
+            seconds -= time.monotonic() - began
+            if self._closed or seconds <= 0:
                 break
         raise SandboxDied(ending)
 

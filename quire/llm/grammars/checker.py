@@ -39,7 +39,7 @@ class GrammarChecker:
 
     Args:
         compiler: Names the vocabulary; compiles nothing here.
-        seconds: Wall-clock time a grammar gets.
+        seconds: Wall-clock time a grammar gets: half of it here, as the engine compiles it again.
 
     Attributes:
         threads: Where :meth:`compile` waits; a process lives as long as the thread that started it.
@@ -98,7 +98,7 @@ class GrammarChecker:
         """Return the refusal of a grammar, empty without one, and whether it stands for good."""
         question = msgspec.msgpack.encode((kind, grammar, possible))
         try:
-            answer = self._sandboxes.ask(question, self._seconds)
+            answer = self._sandboxes.ask(question, self._seconds / 2)
         except SandboxDied as death:
             return self._refusal_of(death, kind), False
         except (OSError, EOFError) as error:
@@ -109,7 +109,8 @@ class GrammarChecker:
             return answer.decode(), True
         # It may have been the machine.
         rule = (
-            f"compile within {self._seconds:g} s (--grammar-compilation-timeout); it takes longer"
+            f"compile within {self._seconds:g} s (--grammar-compilation-timeout), tried once "
+            "before it is used; it takes longer"
         )
         return f"[structured_outputs] {kind} must {rule}. Simplify it.", False
 

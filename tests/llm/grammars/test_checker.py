@@ -155,6 +155,27 @@ def test_the_time_is_kept(compiler: GrammarCompiler) -> None:
         checker.close()
 
 
+def test_all_tries_and_the_engine_share_the_time(
+    compiler: GrammarCompiler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each try had all of it, and so had the engine, which compiles again: 17 s instead of 10."""
+    given = []
+
+    def ask(self: Sandbox, message: bytes, seconds: float) -> bytes | None:
+        given.append(seconds)
+        time.sleep(0.05)
+        raise EOFError
+
+    monkeypatch.setattr(Sandbox, "ask", ask)
+    checker = GrammarChecker(compiler, 10.0)
+    try:
+        with pytest.raises(CapacityError):
+            checker.compile(StructuredOutputs(regex="a+"))
+    finally:
+        checker.close()
+    assert given[0] == 5.0 and given[1] <= 4.95
+
+
 def test_what_breaks_its_process_is_refused(checker: GrammarChecker) -> None:
     with pytest.raises(RequestError):
         checker.compile(StructuredOutputs(**DEEP))
