@@ -11,7 +11,7 @@ from contextlib import aclosing
 from dataclasses import replace
 
 from quire.core.errors import EngineDeadError
-from quire.core.outputs import CompletionOutput, RequestOutput
+from quire.core.outputs import CompletionOutput, RequestMetrics, RequestOutput
 
 
 class GivenOutputs:
@@ -19,12 +19,14 @@ class GivenOutputs:
 
     def __init__(self) -> None:
         self._completions: dict[int, CompletionOutput] = {}
+        self._times = RequestMetrics()
 
     def __bool__(self) -> bool:
         return bool(self._completions)
 
     def add(self, output: RequestOutput) -> None:
         """Take note of a delta."""
+        self._times = output.metrics
         for completion in output.outputs:
             token_ids = [*completion.token_ids]
             own = replace(completion, token_ids=token_ids, logprobs=None, token_origins=None)
@@ -36,7 +38,7 @@ class GivenOutputs:
     async def rest(
         self, outputs: AsyncGenerator[RequestOutput, None]
     ) -> AsyncGenerator[RequestOutput, None]:
-        """Yield one delta: what a whole answer adds to what was given.
+        """Yield one delta: what a whole answer adds to what was given; it began when that did.
 
         Args:
             outputs: All deltas of another engine's answer.
@@ -55,15 +57,21 @@ class GivenOutputs:
             if whole.prompt_logprobs is not None:
                 whole.prompt_logprobs = []  # they came with the first delta
             completions = [self._rest(completion) for completion in whole.outputs]
-            yield replace(whole, outputs=completions)
+            times = replace(self._times, last_token_time=whole.metrics.last_token_time)
+            yield replace(whole, outputs=completions, metrics=times)
 
     def _rest(self, completion: CompletionOutput) -> CompletionOutput:
         given = self._completions.get(completion.index)
         if given is None:
             return completion
-        start = len(given.token_ids)
-        is_same = completion.token_ids[:start] == given.token_ids
-        if not is_same or not completion.text.startswith(given.text):
+        start, length = len(given.token_ids), len(completion.token_ids)
+        is_same = (
+            completion.token_ids[:start] == given.token_ids[:length]
+            and (completion.text.startswith(given.text) or given.text.startswith(completion.text))
+            # A deadline may end it before it is where the other one was.
+            and (length >= start or completion.finish_reason not in ("stop", "length"))
+        )
+        if not is_same:
             raise EngineDeadError(
                 "[engine] the engine of this request was lost, and another one's answer is not its "
                 "own. Ask again."

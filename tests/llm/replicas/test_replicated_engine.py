@@ -6,6 +6,7 @@ import asyncio
 import os
 import signal
 from collections.abc import AsyncGenerator, Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from quire.core.errors import CapacityError, ConfigError, EngineDeadError, Model
 from quire.core.loading import Loading
 from quire.core.machine import read_machine
 from quire.core.metrics import add_up
-from quire.core.outputs import CompletionOutput, RequestOutput
+from quire.core.outputs import CompletionOutput, RequestMetrics, RequestOutput
 from quire.core.request import EngineRequest
 from quire.core.sampling_params import RequestOutputKind
 from quire.llm.beam_search_stream import search_beams
@@ -170,19 +171,24 @@ async def test_another_engines_answer_is_not_given_where_it_differs() -> None:
     given = GivenOutputs()
     assert not given
     given.add(delta([1, 2], "ab"))
-    given.add(delta([3], "c"))
+    given.add(replace(delta([3], "c"), metrics=RequestMetrics(1.0, 2.0, 3.0, 4.0)))
 
     async def answers(*deltas: RequestOutput) -> AsyncGenerator[RequestOutput, None]:
         for one in deltas:
             yield one
 
     same = [delta([1], "a"), delta([2, 3, 4], "bcd"), delta([5], "e", finish_reason="stop")]
+    same[-1].metrics = RequestMetrics(7.0, 7.0, 8.0, 9.0)
     (rest,) = [output async for output in given.rest(answers(*same))]
+    assert rest.metrics == RequestMetrics(1.0, 2.0, 3.0, 9.0), "it began when the first one did"
     assert rest.finished and rest.outputs == [
         CompletionOutput(0, "de", [4, 5], finish_reason="stop")
     ]
-    with pytest.raises(EngineDeadError, match="not its own"):
-        await anext(given.rest(answers(delta([1, 2, 9], "abz", finish_reason="stop"))))
+    (late,) = [o async for o in given.rest(answers(delta([1, 2], "ab", finish_reason="timeout")))]
+    assert late.outputs == [CompletionOutput(0, finish_reason="timeout")]
+    for other in (([1, 2, 9], "abz"), ([1, 2, 3, 4], "abz"), ([1, 2], "ab")):
+        with pytest.raises(EngineDeadError, match="not its own"):
+            await anext(given.rest(answers(delta(*other, finish_reason="stop"))))
 
 
 def delta(token_ids: list[int], text: str, finish_reason: str | None = None) -> RequestOutput:
