@@ -108,7 +108,7 @@ class ResponseInput:
             if kind in ("input_image", "input_file"):
                 self.left_out.append(f"{where}[{index}]")
                 texts.append(OMITTED.format(kind=kind.removeprefix("input_")))
-            elif kind is not None and kind not in _TEXT_PARTS:  # what a shell wrote, by command
+            elif isinstance(part, dict) and kind not in _TEXT_PARTS:  # of a shell, by command
                 texts.append(json.dumps(part, ensure_ascii=False))
             else:
                 texts.append(_joined_text([part], f"{where}[{index}]"))

@@ -27,7 +27,7 @@ class ResponseTool(msgspec.Struct, kw_only=True):
     """A tool: a function, whose fields are the tool's own, or one that is left out."""
 
     type: str
-    name: Name | None = None
+    name: str | None = None
     description: str | None = None
     parameters: dict[str, Any] | None = None
     strict: bool | None = None
@@ -36,12 +36,15 @@ class ResponseTool(msgspec.Struct, kw_only=True):
         """Return the function in our form; ``where`` is its path.
 
         Raises:
-            RequestError: It has no name.
+            RequestError: It has no name that a function may have.
         """
-        if self.name is None:
-            raise refuse(f"{where}.name", "must be the function's name", None)
+        try:
+            name = msgspec.convert(self.name, Name)
+        except msgspec.ValidationError as error:
+            rule = "must be 1 to 64 letters, digits, dots, hyphens and underscores"
+            raise refuse(f"{where}.name", rule, self.name) from error
         function = FunctionDefinition(
-            name=self.name,
+            name=name,
             description=self.description,
             parameters=self.parameters,
             strict=self.strict,
@@ -180,7 +183,12 @@ class ResponsesRequest(GenerationRequest, kw_only=True):
         return ChatCompletionRequest(
             **shared,
             messages=messages,
-            tools=[tool.ours(f"tools[{i}]") for i, tool in enumerate(self.functions)] or None,
+            tools=[
+                tool.ours(f"tools[{index}]")
+                for index, tool in enumerate(self.tools or ())
+                if tool.type == "function"
+            ]
+            or None,
             tool_choice=choice,
             parallel_tool_calls=self.parallel_tool_calls,
             max_completion_tokens=self.max_output_tokens,

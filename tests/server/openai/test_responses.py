@@ -229,7 +229,8 @@ def test_structure_and_forced_calls(engine, client):
         ),
         ({"input": [{"type": "function_call", "name": "f"}]}, "input[0].arguments"),
         ({"tools": [NOW, NOW]}, "tools[1].name"),
-        ({"tools": [{"type": "function"}]}, "tools[0].name"),
+        ({"tools": [{"type": "custom"}, {"type": "function"}]}, "tools[1].name"),
+        ({"tools": [{"type": "function", "name": "a/b"}]}, "tools[0].name"),
         ({"tools": [{"type": "web_search"}], "tool_choice": "required"}, "tool_choice"),
         ({"input": [{"type": "compaction", "encrypted_content": "x"}]}, "input[0].type"),
         ({"input": [{"type": "custom_tool_call", "call_id": "c", "name": 3}]}, "input[0].name"),
@@ -262,7 +263,7 @@ LEFT_OUT = {
     "tools": [
         NOW,
         {"type": "web_search"},
-        {"type": "custom", "name": "edit", "format": {"type": "grammar", "syntax": "lark"}},
+        {"type": "custom", "name": "edit/file", "format": {"type": "grammar", "syntax": "lark"}},
         {"type": "local_shell"},
         {"type": "namespace", "name": "mcp", "tools": []},
     ],
@@ -295,6 +296,8 @@ def test_the_history_of_other_tools_is_shown_and_what_is_not_text_is_named(clien
          "action": {"type": "exec", "command": ["ls"]}},
         {"type": "local_shell_call_output", "id": "c2", "output": "a.py"},
         {"type": "web_search_call", "id": "w", "status": "completed"},
+        {"type": "shell_call", "call_id": "c4", "action": {"commands": ["pwd"]}},
+        {"type": "shell_call_output", "call_id": "c4", "output": [{"stdout": "/a", "stderr": ""}]},
         {"type": "function_call", "call_id": "c3", "name": "now", "arguments": "{}"},
         {"type": "function_call_output", "call_id": "c3",
          "output": [{"type": "input_text", "text": "noon"}, image]},
@@ -303,13 +306,14 @@ def test_the_history_of_other_tools_is_shown_and_what_is_not_text_is_named(clien
     ]  # fmt: skip
     raw = client.responses.with_raw_response.create(model="", input=items)
     named = raw.headers["x-ignored-params"].split(", ")
-    assert named == ["input[1].encrypted_content", "input[6]", "input[8].output[1]"]
+    assert named == ["input[1].encrypted_content", "input[6]", "input[10].output[1]"]
     (prompt,) = client.prompts
     for shown in (
         '{"name": "edit", "arguments": {"input": "*** Begin"}}',
         "done(c1)",
         '{"name": "local_shell", "arguments": {"action": {"type": "exec", "command": ["ls"]}}}',
         "a.py(c2)",
+        '{"stdout": "/a", "stderr": ""}(c4)',
         "noon[image omitted: this model reads text only](c3)",
         "assistant\nNo.",
     ):
