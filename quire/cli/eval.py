@@ -149,7 +149,7 @@ def _judge_here(
     model = models[0]
     return {
         "model": config.model.model,
-        "quantization": config.model.quantization,
+        "quantization": model.quantization,
         "dtype": model.dtype,
         "kv_cache_dtype": model.kv_cache_dtype,
         "weight_bytes": model.weight_bytes,

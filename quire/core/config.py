@@ -26,7 +26,7 @@ from quire.core.option_types import check_types
 from quire.core.other_programs import meant_setting
 from quire.core.parallel_options import ParallelOptions
 from quire.core.picture_settings import parse_pictures_per_prompt
-from quire.core.quantization_names import QUANTIZATIONS, QuantizationName
+from quire.core.quantization_names import QUANTIZATIONS, QuantizationName, StoredName
 from quire.core.speculative_config import METHODS, MethodName, SpeculativeMethod
 from quire.core.speculative_settings import (
     SHORT_FORMS,
@@ -60,12 +60,12 @@ class ModelOptions:
         common=True,
         spellings={"half": "float16", "float": "float32"},
     )
-    quantization: QuantizationName | None = option(
+    quantization: QuantizationName | StoredName | None = option(
         None,
         "round the linears' weights at load",
         common=True,
         aliases=("-q",),
-        spellings={name: ours for name, (ours, _) in KNOWN_QUANTIZATIONS.items()},
+        spellings={name: name for name in KNOWN_QUANTIZATIONS},
     )
     quantization_group_size: int | None = option(None, "weights that share a scale; 0: a row")
     quantization_overrides: str | None = option(

@@ -14,7 +14,7 @@ from typing import Any, Literal, TypeAlias, TypedDict
 from quire.core.cache_options import KVCacheDtype, KVCanaryMode
 from quire.core.config import SETTINGS, EngineConfig
 from quire.core.errors import ConfigError
-from quire.core.known_settings import ENGINE, QUANTIZATIONS, flag_name
+from quire.core.known_settings import ENGINE, flag_name
 
 #: A number of bytes or tokens: ``8589934592`` or ``"8GiB"``.
 Count: TypeAlias = int | str
@@ -66,7 +66,9 @@ class EngineKeywords(TypedDict, total=False):
     dtype: Literal["auto", "float32", "float16", "bfloat16", "half", "float"]
     quantization: (
         Literal["int8", "int6", "int5", "int4", "nf4", "int3", "int2"]
-        | Literal["awq", "awq_marlin", "gptq", "gptq_marlin", "fp8", "bitsandbytes", "gguf"]
+        | Literal["awq", "awq_marlin", "gptq", "gptq_marlin", "auto-round", "fp8"]
+        | Literal["compressed-tensors", "bitsandbytes", "modelopt", "modelopt_fp4", "hqq"]
+        | Literal["torchao", "mxfp4", "gguf"]
         | None
     )
     quantization_group_size: int | None
@@ -244,10 +246,6 @@ def read_keywords(
     for name, value in _other_forms(given):
         if given.setdefault(name, value) != value:
             raise ConfigError(f"[config] {name} must be given once; got {given[name]} and {value}.")
-    ours, why = QUANTIZATIONS.get(str(given.get("quantization")), (None, ""))
-    if why:
-        _, shown = _shown("quantization", given["quantization"], as_flags)
-        notices.append(f"{shown} is {ours} here: {why}.")
     config = EngineConfig.from_keywords(**given)
     return config, notices + _speculation_notices(config, as_flags)
 

@@ -11,12 +11,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from quire.core.errors import ConfigError
+from quire.core.quantization_names import QUANTIZATIONS as OURS
+from quire.core.quantization_names import QuantizationName, StoredName
 
 _ALWAYS = "is how it is always done here"
 _NOT_DIVIDED = "is not available: a context is not divided over ranks"
 _COLLECTIVES = "changes nothing: ranks take the quickest way that there is"
 _NO_GRAPHS = "changes nothing: there are no graphs to capture and no code to compile"
-_NO_TRANSFER = "is not available: the KV cache stays in the engine's memory"
+_NO_TRANSFER = "is not available: see --kv-offload-bytes and --disaggregate"
+_NO_EVENTS = "is not available: blocks are told of at /metrics alone"
 _FILES = "changes nothing: the files say what they are"
 _NO_TEXTS = "is not available: texts of requests and answers are never logged"
 _NO_CODE = "names code that would run in the engine, which it does not do"
@@ -93,16 +96,56 @@ def _refused(
     return KnownSetting(why, neutral, short, is_list=is_list, is_refused=True)
 
 
-#: Other engines' quantizations and what is done instead: name of ours, and why.
-QUANTIZATIONS: dict[str, tuple[str | None, str]] = {
-    "awq": ("int4", "weights are rounded at load; AWQ files are not read"),
-    "awq_marlin": ("int4", "weights are rounded at load; AWQ files are not read"),
-    "gptq": ("int4", "weights are rounded at load; GPTQ files are not read"),
-    "gptq_marlin": ("int4", "weights are rounded at load; GPTQ files are not read"),
+_ROUNDED = "weights are floats, and rounded at load"
+_FLOATS = "weights are floats, and stay so"
+#: Other engines' quantizations and what is done with floats instead: name of ours, and why.
+QUANTIZATIONS: dict[str, tuple[QuantizationName | None, str]] = {
+    "awq": ("int4", _ROUNDED),
+    "awq_marlin": ("int4", _ROUNDED),
+    "gptq": ("int4", _ROUNDED),
+    "gptq_marlin": ("int4", _ROUNDED),
+    "auto-round": ("int4", _ROUNDED),
     "fp8": ("int8", "the same bytes, and activations are rounded to 8 bits as well"),
-    "bitsandbytes": ("nf4", "weights are rounded at load"),
-    "gguf": (None, ""),
+    "bitsandbytes": ("nf4", _ROUNDED),
+    **dict.fromkeys(
+        ("compressed-tensors", "modelopt", "modelopt_fp4", "hqq", "torchao", "mxfp4", "gguf"),
+        (None, _FLOATS),
+    ),
 }
+#: What files say where it is another name.
+_METHODS = {"awq_marlin": "awq", "gptq_marlin": "gptq", "modelopt_fp4": "modelopt"}
+
+
+def settle_quantization(
+    asked: QuantizationName | StoredName | None, stored: str
+) -> tuple[QuantizationName | None, str]:
+    """Return what weights are rounded to at load, and what there is to say of it.
+
+    Args:
+        asked: The setting.
+        stored: The method of the checkpoint; empty for floats.
+
+    Returns:
+        A quantization of ours, or None; and a line for the log, empty for nothing.
+
+    Raises:
+        ConfigError: The checkpoint has another method.
+    """
+    if asked is None or asked in OURS:
+        return asked, ""
+    if _METHODS.get(asked, asked) == stored:
+        return None, ""
+    if stored:
+        raise ConfigError(
+            f"[config] --quantization must be what the checkpoint has, {stored}; got {asked}. "
+            "Leave it out."
+        )
+    ours, why = QUANTIZATIONS[asked]
+    return (
+        ours,
+        f"--quantization {asked} {f'is {ours} here' if ours else 'changes nothing'}: {why}.",
+    )
+
 
 #: Of an engine: flags of every command that loads one, keywords of ``LLM`` and ``EngineArgs``.
 ENGINE: dict[str, KnownSetting] = {
@@ -133,7 +176,7 @@ ENGINE: dict[str, KnownSetting] = {
     "cpu_offload_gb": _value("changes nothing: weights are in the machine's memory", "0", "0.0"),
     "kv_offloading_backend": _value("changes nothing: there is one", "native"),
     "kv_transfer_config": _value(_NO_TRANSFER),
-    "kv_events_config": _value(_NO_TRANSFER),
+    "kv_events_config": _value(_NO_EVENTS),
     "prefix_caching_hash_algo": _value(_PREFIXES, "sha256"),
     "attention_config": _value(_ONE_METHOD, short=("-ac",)),
     "attention_backend": _value(_ONE_METHOD),

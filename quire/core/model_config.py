@@ -133,6 +133,8 @@ class ModelConfig:
         pooler: The first token's state goes through a matrix and tanh, for classes and for vectors
             of the kind ``pooler``.
         classifier: None without classes.
+        stored_quantization: Method of the checkpoint's matrices, as it spells it, or ``gguf``;
+            empty for floats.
         bos_token_id, eos_token_ids: As in the checkpoint's configuration.
     """
 
@@ -186,6 +188,7 @@ class ModelConfig:
     pooling: PoolingConfig = field(default=PoolingConfig())
     pooler: bool = False
     classifier: ClassifierConfig | None = None
+    stored_quantization: str = ""
     bos_token_id: int | None = None
     eos_token_ids: tuple[int, ...] = field(default=())
 

@@ -5,10 +5,11 @@ How many KV blocks there are is decided later, from measured weights, by the mem
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from quire.core.config import EngineConfig
 from quire.core.errors import ConfigError
+from quire.core.known_settings import settle_quantization
 from quire.core.machine import Machine
 from quire.core.memory_budget import format_bytes
 from quire.core.model_config import ModelConfig
@@ -20,13 +21,14 @@ class ResolvedConfig:
     """Settings of an engine with nothing left open but the number of KV blocks.
 
     Attributes:
-        config: The settings as they were given.
+        config: The settings as they were given, but for a quantization that files have.
         device: ``cpu`` or ``reference``.
         threads: Compute threads.
         dtype, kv_cache_dtype: Element types of weights and of K and V (a key of KV_DTYPE_BITS).
         max_model_len: Most tokens of a request; the memory plan may lower it if it was not given.
         memory_bytes: Most bytes for weights, scratch and KV together.
         choices: One line for each value that was chosen rather than given.
+        notices: What is done in another way than it was asked for.
     """
 
     config: EngineConfig
@@ -37,6 +39,7 @@ class ResolvedConfig:
     max_model_len: int
     memory_bytes: int
     choices: tuple[str, ...]
+    notices: tuple[str, ...] = ()
 
 
 def resolve(config: EngineConfig, machine: Machine, model_config: ModelConfig) -> ResolvedConfig:
@@ -55,6 +58,7 @@ def resolve(config: EngineConfig, machine: Machine, model_config: ModelConfig) -
     def chosen(name: str, value: object, why: str) -> None:
         choices.append(f"{name} = {value}: {why}")
 
+    config, notices = _with_quantization(config, model_config)
     device = config.parallel.device
     if device == "auto":
         device = "cpu"
@@ -101,7 +105,19 @@ def resolve(config: EngineConfig, machine: Machine, model_config: ModelConfig) -
         max_model_len=max_model_len,
         memory_bytes=memory_bytes,
         choices=tuple(choices),
+        notices=notices,
     )
+
+
+def _with_quantization(
+    config: EngineConfig, model_config: ModelConfig
+) -> tuple[EngineConfig, tuple[str, ...]]:
+    """Return settings with what weights are rounded to, and what there is to say of it."""
+    rounded, notice = settle_quantization(
+        config.model.quantization, model_config.stored_quantization
+    )
+    settled = replace(config, model=replace(config.model, quantization=rounded))
+    return settled, (notice,) if notice else ()
 
 
 def _max_model_len(config: EngineConfig, model_config: ModelConfig) -> tuple[int, str]:

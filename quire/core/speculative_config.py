@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from typing import Any, Literal, NoReturn, TypeAlias, get_args
 
 from quire.core.errors import ConfigError
-from quire.core.quantization_names import QUANTIZATIONS, QuantizationName
+from quire.core.known_settings import QUANTIZATIONS as KNOWN_QUANTIZATIONS
+from quire.core.quantization_names import QUANTIZATIONS, QuantizationName, StoredName
 
 MethodName: TypeAlias = Literal[
     "ngram", "draft_model", "medusa", "eagle", "eagle3", "mtp", "self"
@@ -92,7 +93,7 @@ class SpeculativeMethod:
     speculative_token_tree: tuple[tuple[int, ...], ...] = ()
     tree_width: int | None = None
     tree_depth: int | None = None
-    quantization: QuantizationName | None = None
+    quantization: QuantizationName | StoredName | None = None
     max_model_len: int | None = None
     vocabulary: DraftVocabulary | None = None
     parallel_drafting: bool | None = None
@@ -113,7 +114,7 @@ class SpeculativeMethod:
         self._check_schedule()
         if self.model is not None and self.method in WITHOUT_MODEL:
             refuse("model", f"must be left out of method {self.method}", self.model)
-        if self.quantization is not None and self.quantization not in QUANTIZATIONS:
+        if self.quantization not in (None, *QUANTIZATIONS, *KNOWN_QUANTIZATIONS):
             refuse("quantization", f"must be one of {', '.join(QUANTIZATIONS)}", self.quantization)
         if self.method == "self" and self.quantization is None:
             refuse("quantization", "must be given for method self, such as int4", None)

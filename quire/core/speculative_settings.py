@@ -178,11 +178,11 @@ def _method(
         notices += [notice] if notice is not None else []
     inferred = _name_method(values, given, notices)
     quantization = values.get("quantization")
-    if isinstance(quantization, str) and quantization in KNOWN_QUANTIZATIONS:
+    is_own = values.get("method") == "draft_model"  # whose checkpoint may have it
+    if isinstance(quantization, str) and quantization in KNOWN_QUANTIZATIONS and not is_own:
         ours, why = KNOWN_QUANTIZATIONS[quantization]
         values["quantization"] = ours
-        if why:
-            notices.append(f'{CONFIG} "quantization" {quantization} is {ours} here: {why}.')
+        notices.append(f'{CONFIG} "quantization" {quantization} is {ours} here: {why}.')
     if "max_model_len" in values:
         values["max_model_len"] = _length(values["max_model_len"])
     if "speculative_token_tree" in values:

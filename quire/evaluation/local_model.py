@@ -5,6 +5,7 @@ L rows, V vocabulary, C columns of a measure.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -26,6 +27,8 @@ from quire.models.decoder import Decoder, HiddenStates
 from quire.models.model_builder import Progress
 from quire.runner.loaded_model import expected_demand, load
 
+log = logging.getLogger(__name__)
+
 #: Logits of one model that exist at once.
 LOGITS_BYTES = 16 * 2**20
 #: Called with the tokens of each window when they are done.
@@ -45,6 +48,7 @@ class LocalModel:
     Attributes:
         vocab_size: V.
         dtype, kv_cache_dtype: As they were chosen.
+        quantization: What its weights were rounded to, or None.
         weight_bytes: Memory of the weights.
         step_tokens: Most tokens of a step.
         block_size: Tokens of a block of KV.
@@ -65,6 +69,9 @@ class LocalModel:
     ) -> None:
         machine, model_config = read_machine(), read_generating_config(folder)
         resolved = resolve(config, machine, model_config)
+        for line in resolved.notices:
+            log.warning("%s", line)
+        self.quantization = resolved.config.model.quantization
         self._backend = create_backend(resolved.device, threads=resolved.threads)
         self.step_tokens = step_tokens = config.scheduler.max_num_batched_tokens
         demand = expected_demand(folder, self._backend, model_config, resolved)

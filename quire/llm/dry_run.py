@@ -63,7 +63,7 @@ def _plan_lines(config: EngineConfig, plan: EnginePlan, machine: Machine) -> Ite
     parallel = resolved.config.parallel
     layout = parallel.layout
     yield f"{config.model.model}: {_ranks_text(layout)}"
-    yield from plan.choices
+    yield from (*resolved.notices, *plan.choices)
     plans = [rank.divide(machine) for rank in plan.ranks]
     if layout.size == 1:
         yield from (*plans[0].choices, *plans[0].lines())

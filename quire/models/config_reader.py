@@ -40,7 +40,9 @@ def read_model_config(folder: Path) -> ModelConfig:
         ModelLoadError: The file is missing or broken, or a field is missing or out of range.
     """
     if folder.is_file():
-        return read_gguf_config(open_gguf(folder))
+        file = open_gguf(folder)
+        in_blocks = any(tensor.layout.block_size > 1 for tensor in file.tensors.values())
+        return replace(read_gguf_config(file), stored_quantization="gguf" if in_blocks else "")
     path = folder / "config.json"
     fields = ConfigFields(read_json(path), str(path))
     named = read_architecture(fields)
@@ -68,8 +70,10 @@ def read_model_config(folder: Path) -> ModelConfig:
     config = replace(config, pooling=read_pooling(folder) or config.pooling)
     for name in KEYS:
         fields.has(name)
-    read_quantization(folder)
+    quantization = read_quantization(folder)
     fields.refuse_unread()
+    if quantization is not None:
+        config = replace(config, stored_quantization=quantization.method)
     return config
 
 

@@ -151,7 +151,7 @@ def _gptq_format(fields: ConfigFields, default: GPTQFormat) -> GPTQFormat:
 def _auto_round(fields: ConfigFields) -> StoredQuantization:
     packing = fields.text("packing_format", "auto_round")
     if packing == "auto_round:auto_awq":
-        return _awq(fields)
+        return replace(_awq(fields), method="auto-round")
     if packing not in ("auto_round", "auto_round:auto_gptq"):
         rule = "must be auto_round, auto_round:auto_gptq or auto_round:auto_awq"
         raise fields.error("packing_format", rule)

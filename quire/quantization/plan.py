@@ -11,6 +11,7 @@ from typing import Literal
 from quire.core.config import KEEP, ModelOptions
 from quire.core.errors import ConfigError
 from quire.core.model_config import ModelConfig
+from quire.core.quantization_names import QUANTIZATIONS
 from quire.kernels.quantized_tensor import QuantizedForm
 from quire.quantization.round_to_nearest import Scheme, create_scheme
 
@@ -94,6 +95,7 @@ def create_plan(options: ModelOptions, model: ModelConfig | None = None) -> Quan
     if options.quantization is None:
         own = options.activations in ("int8", "int16")
         return QuantizationPlan(None, None, exact, overrides, own, fine)
+    assert options.quantization in QUANTIZATIONS, options.quantization  # settled by then
     layers = create_scheme(options.quantization, size)
     tables = create_scheme("int8", size)
     return QuantizationPlan(layers, tables, exact, overrides, fine_activations=fine)

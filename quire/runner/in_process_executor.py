@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -207,6 +207,14 @@ def load_executor(
         raise
 
 
+def _tell(plan: EnginePlan, lines: Iterable[str]) -> None:
+    """Log what was settled: what is done in another way than asked, and what was chosen."""
+    for line in plan.resolved.notices:
+        log.warning("%s", line)
+    for line in (*plan.choices, *lines):
+        log.info("%s", line)
+
+
 @dataclass(frozen=True, slots=True)
 class _Given:
     """What the caller of :func:`load_executor` gives besides settings."""
@@ -249,10 +257,8 @@ def _load(
     if adapters is not None:
         demand = replace(demand, scratch_bytes=demand.scratch_bytes + adapters.budget_bytes)
     memory = placement.settle(replace(own, demand=demand, drafts=demands).divide(machine))
-    for line in (*plan.choices, *memory.choices, *memory.lines(), *placement.lines()):
-        log.info("%s", line)
-    for kind, kernel in backend.kernel_names().items():
-        log.info("kernel for %s: %s", kind, kernel)
+    kernels = [f"kernel for {kind}: {name}" for kind, name in backend.kernel_names().items()]
+    _tell(plan, (*memory.choices, *memory.lines(), *placement.lines(), *kernels))
     options = config.scheduler
     decoder.reserve(options.max_num_batched_tokens, options.max_logits_rows)
     num_blocks = memory.budget.num_blocks

@@ -217,6 +217,8 @@ def load_draft(draft: Draft, target: Model, on_progress: Progress | None = None)
             )
     except QuireError as error:
         raise _refuse(draft.method, error) from error
+    for line in draft.settings.notices:
+        log.warning("drafts by %s: %s", draft.name, line)
     log.info(
         "drafts by %s: weights %s, for sequences of up to %d tokens",
         draft.name,

@@ -9,6 +9,7 @@ import pytest
 
 from quire.core.config import EngineConfig
 from quire.core.errors import ConfigError
+from quire.core.known_settings import QUANTIZATIONS
 from quire.core.machine import Machine
 from quire.core.resolve import ResolvedConfig, resolve
 from tests.tiny_model import TINY_MODEL
@@ -90,3 +91,21 @@ def test_more_proposed_tokens_than_a_request_may_have() -> None:
     assert resolved(max_model_len=9, speculative_config=method).max_model_len == 9
     with pytest.raises(ConfigError, match=r'"num_speculative_tokens" must be less than the 8 tok'):
         resolved(max_model_len=8, speculative_config=method)
+
+
+@pytest.mark.parametrize("name", QUANTIZATIONS)
+def test_what_a_checkpoint_is_asked_to_be(name: str) -> None:
+    """The engine rounded to int4 what is AWQ already, which is an error."""
+    config, (ours, why) = EngineConfig.from_keywords(quantization=name), QUANTIZATIONS[name]
+    of_floats = resolve(config, MACHINE, MODEL)
+    assert of_floats.config.model.quantization == ours
+    (notice,) = of_floats.notices
+    assert notice.startswith(f"--quantization {name} ") and notice.endswith(f": {why}.")
+    stored = {"awq_marlin": "awq", "gptq_marlin": "gptq", "modelopt_fp4": "modelopt"}.get(
+        name, name
+    )
+    of_files = resolve(config, MACHINE, replace(MODEL, stored_quantization=stored))
+    assert of_files.config.model.quantization is None and not of_files.notices
+    other = replace(MODEL, stored_quantization="hqq" if name != "hqq" else "awq")
+    with pytest.raises(ConfigError, match=rf"must be what the checkpoint has, \w+; got {name}"):
+        resolve(config, MACHINE, other)

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from quire.core.errors import QuireError
+from quire.core.known_settings import QUANTIZATIONS
 from quire.core.metrics import add_up
 from quire.core.model_config import ModelConfig
 from quire.llm.engine_views import actual_engine
@@ -227,7 +228,11 @@ def _of_config(config: ModelConfig, details: ModelDetails) -> ModelDetails:
 
 def _quantization(model: KnownModel, details: ModelDetails, config: ModelConfig | None) -> str:
     dtype = "" if config is None else _DTYPES.get(config.dtype, "")
-    chosen = model.config.model.quantization or details.quantization
+    rounded: str | None = model.config.model.quantization
+    if rounded in QUANTIZATIONS:
+        is_stored = config is None or config.stored_quantization
+        rounded = None if is_stored else QUANTIZATIONS[rounded][0]
+    chosen = rounded or details.quantization
     return chosen or _named_type(model) or dtype
 
 
