@@ -22,6 +22,7 @@ from quire.core.pooling_config import PoolingConfig
 from quire.layers.rope import longrope_attention
 from quire.models.config_fields import MAX_EXPERTS, ConfigFields
 from quire.models.gguf_architectures import ARCHITECTURES
+from quire.models.gguf_endings import ending_ids
 from quire.models.gguf_file import GgufHeader
 from quire.models.gguf_keys import (
     NEUTRAL,
@@ -78,13 +79,11 @@ def read_gguf_config(file: GgufHeader) -> ModelConfig:
         )
     reader = _Reader(file, name)
     config = reader.config()
-    eos = (f"tokenizer.ggml.{kind}_token_id" for kind in ("eos", "eot", "eom"))
-    eos_ids = [file.token_id(key) for key in eos]
     return replace(
         config,
         dtype=_dtype(file),
         bos_token_id=file.token_id("tokenizer.ggml.bos_token_id"),
-        eos_token_ids=tuple(dict.fromkeys(i for i in eos_ids if i is not None)),
+        eos_token_ids=ending_ids(file),
     )
 
 
