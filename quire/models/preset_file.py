@@ -26,11 +26,13 @@ class PresetFile:
         base: The model to start from; a path is taken from where the command runs, as everywhere.
         revision: Of a hub id.
         preset: Settings.
+        notes: What of it does nothing here.
     """
 
     base: str
     revision: str | None
     preset: Preset
+    notes: tuple[str, ...] = ()
 
 
 def read_preset_file(path: Path) -> PresetFile:

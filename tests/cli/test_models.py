@@ -150,6 +150,29 @@ def test_a_wrong_preset_is_refused(text, said, quire, tmp_path):
     assert "mine" not in quire("list")
 
 
+def test_a_preset_is_made_by_flags_or_of_a_modelfile(quire, tmp_path):
+    """The simplest preset needed a file, and a Modelfile was "no readable TOML"."""
+    flags = ("--system", "Be short.", "--temperature", "0", "--stop", "x")
+    quire("create", "mine", "--from", "quire-tiny", *flags)
+    shown = json.loads(quire("show", "mine", "--json"))
+    assert (shown["parent"], shown["system"]) == ("quire-tiny", "Be short.")
+    assert shown["sampling"] == {"temperature": 0.0, "stop": ["x"]}
+    modelfile = tmp_path / "Modelfile"
+    modelfile.write_text('FROM mine\nSYSTEM """Be long."""\nPARAMETER num_ctx 64\n')
+    done = run_quire("create", "tutor", "-f", str(modelfile), QUIRE_CACHE=str(tmp_path / "quire"))
+    assert done.returncode == 0
+    assert done.stderr == (
+        "PARAMETER num_ctx is the server's setting: quire serve --max-model-len 64\n"
+    )
+    shown = json.loads(quire("show", "tutor", "--json"))
+    assert (shown["system"], shown["sampling"]["stop"]) == ("Be long.", ["x"])
+    modelfile.write_text("FROM mine\nTEMPLATE {{ .Prompt }}\n")
+    assert "TEMPLATE must be in Jinja" in quire("create", "t", "-f", str(modelfile), code=1)
+    both = ("--from", "mine", "-f", str(modelfile))
+    assert "either --from MODEL" in quire("create", "t", *both, code=2)
+    assert "either --from MODEL" in quire("create", "t", code=2)
+
+
 def test_a_model_of_the_catalogue_that_is_not_here_is_shown(quire):
     shown = json.loads(quire("show", "qwen3", "--json"))
     assert shown["name"] == "qwen3:4b" and shown["licence"] == "apache-2.0"
