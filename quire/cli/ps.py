@@ -16,14 +16,27 @@ from quire.cli.table import print_table
 @base_url_option
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def ps(base_url: str, as_json: bool) -> None:
-    """Show the models of a running server: state, context, memory of the weights, requests."""
+    """Show the models of a running server: state, context, memory of the weights, requests.
+
+    Adapters of a model come after it.
+    """
     connection, prefix = connect(base_url)
     with closing(connection):
         found = read_answer(request(connection, "GET", f"{prefix}/models"))["data"]
+        cards = read_answer(request(connection, "GET", f"{prefix}/v1/models"))["data"]
+    for model in found:
+        own = [card for card in cards if card.get("parent") == model["id"]]
+        model["adapters"] = [{"id": card["id"], "path": card["root"]} for card in own]
     if as_json:
         click.echo(json.dumps(found))
         return
-    rows = [("NAME", "STATE", "CONTEXT", "WEIGHTS", "REQUESTS"), *map(_row, found)]
+    rows: list[tuple[str, ...]] = [("NAME", "STATE", "CONTEXT", "WEIGHTS", "REQUESTS")]
+    for model in found:
+        rows.append(_row(model))
+        rows += [
+            (f"  {adapter['id']}", "adapter", "-", f"of {model['id']}", "-")
+            for adapter in model["adapters"]
+        ]
     print_table(rows)
 
 

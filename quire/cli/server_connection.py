@@ -23,7 +23,7 @@ LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
 
 class NoServerError(ConfigError):
-    """Nobody answers at the address."""
+    """No server answers at the address."""
 
 
 class ServerRefusal(RequestError):
@@ -93,10 +93,15 @@ def request(
         connection.request(method, path, content, headers)
         response = connection.getresponse()
         head = b"" if response.status == 200 else response.read(HEAD_BYTES)
+    except ConnectionRefusedError as error:
+        raise NoServerError(
+            f"No server is running at {connection.host}:{connection.port}. Start one with "
+            "`quire serve`, or give --base-url."
+        ) from error
     except (OSError, HTTPException) as error:
         raise NoServerError(
-            f"[server] one must answer at {connection.host}:{connection.port}; got "
-            f"{_line(error) or type(error).__name__}. Start `quire serve`, or give --base-url."
+            f"[server] {connection.host}:{connection.port} must answer; got "
+            f"{_line(error) or type(error).__name__}. Is --base-url right?"
         ) from error
     if response.status != 200:
         told = _line(refusal(response.status, head))
