@@ -5,8 +5,11 @@ from __future__ import annotations
 import itertools
 import logging
 import time
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any
 
 from quire.core import env
 from quire.core.config import EngineConfig
@@ -64,21 +67,32 @@ class Answer:
         return line
 
 
-def load_engine(config: EngineConfig) -> TextEngine:
+@contextmanager
+def loaded_engine(config: EngineConfig) -> Iterator[TextEngine]:
     """Load a model, with a progress bar for large ones; log warnings only, unless told to."""
     if env.get("QUIRE_LOG_LEVEL") is None:
         logging.getLogger("quire").setLevel(logging.WARNING)
     with loading_bar() as on_progress:
-        return TextEngine(config, on_progress=on_progress)
+        engine = TextEngine(config, on_progress=on_progress)
+    try:
+        yield engine
+    finally:
+        engine.shutdown()
 
 
 def follow(
-    engine: TextEngine, prompts: Sequence[Prompt], params: SamplingParams, *, fit_output: bool
+    engine: TextEngine,
+    prompts: Sequence[Prompt],
+    params: SamplingParams,
+    *,
+    fit_output: bool,
+    attributes: Mapping[str, Any] = MappingProxyType({}),
 ) -> Generator[list[Answer], None, None]:
     """Run all prompts together; yield their answers after each step, in the prompts' order.
 
     Closing the iterator ends the requests that still run. With ``fit_output`` an answer may be
-    shorter than ``max_tokens`` where the context ends.
+    shorter than ``max_tokens`` where the context ends. ``attributes`` are further ones of requests,
+    as of :meth:`TextEngine.prepare`.
 
     Raises:
         RequestError: A prompt is refused.
@@ -88,7 +102,7 @@ def follow(
     try:
         for prompt in prompts:
             request_id = next(_REQUEST_IDS)
-            request = engine.prepare(request_id, prompt, params)
+            request = engine.prepare(request_id, prompt, params, **attributes)
             engine.submit(engine.fit_output(request) if fit_output else request)
             answers[request_id] = Answer()
         while not all(answer.finished for answer in answers.values()):

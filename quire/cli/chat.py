@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import click
 
 from quire.cli.engine_flags import EngineCommand, engine_flags
+from quire.cli.lora_flag import lora_option, with_adapter
 from quire.cli.sampling_flags import sampling_flags
 from quire.core.config import EngineConfig
 
@@ -14,17 +16,21 @@ from quire.core.config import EngineConfig
 @click.command(cls=EngineCommand)
 @engine_flags
 @click.option("--system", help="system prompt")
+@lora_option
 @sampling_flags
-def chat(config: EngineConfig, system: str | None, sampling: dict[str, Any]) -> None:
+def chat(
+    config: EngineConfig, system: str | None, lora: Path | None, sampling: dict[str, Any]
+) -> None:
     """Talk to MODEL (default: quire-tiny) in the terminal.
 
     Answers appear on stdout, all else on stderr. /help lists the commands; Ctrl-C stops an answer,
     Ctrl-D leaves.
     """
-    from quire.cli.answers import load_engine
+    from quire.cli.answers import loaded_engine
     from quire.cli.chat_loop import converse
     from quire.cli.chat_session import ChatSession
     from quire.cli.local_chat import LocalChat
 
-    model = LocalChat(load_engine(config))
-    converse(ChatSession(model, system=system, sampling=sampling), config.model.model)
+    with loaded_engine(with_adapter(config, lora)) as engine:
+        model = LocalChat(engine, lora)
+        converse(ChatSession(model, system=system, sampling=sampling), config.model.model)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from quire.cli.engine_flags import EngineCommand, engine_flags
+from quire.cli.lora_flag import adapter_attributes, lora_option, with_adapter
 from quire.cli.sampling_flags import sampling_flags
 from quire.core.config import EngineConfig
 
@@ -34,6 +35,7 @@ MAX_TOKENS = 256
     help="picture to ask about, as with --chat; may be repeated",
 )
 @click.option("--json", "as_json", is_flag=True, help="one JSON object per prompt, in order")
+@lora_option
 @sampling_flags
 def generate(
     config: EngineConfig,
@@ -41,6 +43,7 @@ def generate(
     chat: bool,
     images: tuple[Path, ...],
     as_json: bool,
+    lora: Path | None,
     sampling: dict[str, Any],
 ) -> None:
     """Complete prompts with MODEL (default: quire-tiny) and print the text.
@@ -50,23 +53,36 @@ def generate(
     """
     if not prompts:
         raise click.UsageError("Give at least one --prompt (- reads it from stdin).")
-    from quire.cli.answers import follow, load_engine
+    from quire.cli.answers import follow, loaded_engine
     from quire.core.sampling_params import SamplingParams
     from quire.llm.interrupts import collect_interrupts
 
     # `echo question |` ends its text with a newline that nobody means to ask.
     texts = [sys.stdin.read().removesuffix("\n") if text == "-" else text for text in prompts]
-    engine = load_engine(config)
-    defaults = {"max_tokens": MAX_TOKENS, **engine.default_sampling_params}
-    params = SamplingParams(**{**defaults, **sampling})
-    items = _chats(engine, texts, images) if chat or images else list(texts)
-    writer = _Writer(as_json)
-    with collect_interrupts() as interrupted:
-        for answers in follow(engine, items, params, fit_output="max_tokens" not in sampling):
-            writer.write(answers)
-            if interrupted:
-                raise click.Abort
-    click.echo("; ".join(answer.summary() for answer in answers), err=True)
+    with loaded_engine(with_adapter(config, lora)) as engine:
+        defaults = {"max_tokens": MAX_TOKENS, **engine.default_sampling_params}
+        params = SamplingParams(**{**defaults, **sampling})
+        items = _chats(engine, texts, images) if chat or images else list(texts)
+        writer = _Writer(as_json)
+        fits, attributes = "max_tokens" not in sampling, adapter_attributes(lora)
+        with collect_interrupts() as interrupted:
+            for answers in follow(engine, items, params, fit_output=fits, attributes=attributes):
+                writer.write(answers)
+                if interrupted:
+                    raise click.Abort
+        click.echo("; ".join(answer.summary() for answer in answers), err=True)
+        if not (chat or images) and engine.tokenizer.chat_template is not None:
+            _explain_empty(answers)
+
+
+def _explain_empty(answers: list[Answer]) -> None:
+    """Say why a chat model may answer with nothing."""
+    if any(not answer.text.strip() for answer in answers):
+        click.echo(
+            "An answer is empty: generate completes text and uses no chat template. Add --chat, or "
+            "ask with quire run or quire ask.",
+            err=True,
+        )
 
 
 def _chats(engine: TextEngine, texts: list[str], images: tuple[Path, ...]) -> list[Any]:

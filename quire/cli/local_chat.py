@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 from quire.cli.answers import Answer, follow
+from quire.cli.lora_flag import adapter_attributes
 from quire.core.sampling_params import SamplingParams
 from quire.llm.prompts import chat_prompt
 from quire.llm.text_engine import TextEngine
@@ -17,15 +19,17 @@ class LocalChat:
 
     Args:
         engine: A loaded model with a chat template.
+        lora: Folder of an adapter for the answers.
 
     Raises:
         RequestError: It has none.
     """
 
-    def __init__(self, engine: TextEngine) -> None:
+    def __init__(self, engine: TextEngine, lora: Path | None = None) -> None:
         if engine.tokenizer.chat_template is None:
             raise no_template_error()
         self._engine = engine
+        self._attributes = adapter_attributes(lora)
         self._answer = Answer()
         self.defaults: dict[str, Any] = engine.default_sampling_params
 
@@ -39,7 +43,8 @@ class LocalChat:
         continues = messages[-1]["role"] == "assistant"
         options = {"add_generation_prompt": not continues, "continue_final_message": continues}
         prompt = chat_prompt(messages, self._engine.tokenizer, **options)
-        steps = follow(self._engine, [prompt], SamplingParams(**sampling), fit_output=True)
+        params, attributes = SamplingParams(**sampling), self._attributes
+        steps = follow(self._engine, [prompt], params, fit_output=True, attributes=attributes)
         for (self._answer,) in steps:
             yield self._answer.text[shown:]
             shown = len(self._answer.text)

@@ -7,11 +7,13 @@ import subprocess
 import sys
 import time
 from contextlib import closing
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode, urlsplit
 
 import click
 
+from quire.cli.lora_flag import largest_rank, lora_option
 from quire.cli.sampling_flags import sampling_flags
 from quire.cli.server_connection import (
     LOOPBACK,
@@ -23,6 +25,7 @@ from quire.cli.server_connection import (
     request,
 )
 from quire.core import env
+from quire.core.adapter_options import AdapterOptions
 from quire.core.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -43,6 +46,7 @@ START_SECONDS = 60.0
 @click.option(
     "--keep-alive", metavar="TIME", help="how long MODEL stays loaded unused: 10m; -1: for ever"
 )
+@lora_option
 @sampling_flags
 def run(
     model: str,
@@ -51,41 +55,46 @@ def run(
     system: str | None,
     verbose: bool,
     keep_alive: str | None,
+    lora: Path | None,
     sampling: dict[str, Any],
 ) -> None:
     """Talk to MODEL, or answer PROMPT and leave.
 
     PROMPT is read from stdin where it is -, or where stdin is not a terminal and there is none.
 
-    MODEL is pulled if it is not on this machine, unless it can never be loaded here; of a
-    repository with several GGUF files, one that fits (quire help pull). The running server answers;
-    where there is none, one is started that stays when this ends: quire ps shows its models, quire
-    stop has one go.
+    MODEL is a name, a hub id, a folder or a GGUF file. It is pulled if it is not on this machine,
+    unless it can never be loaded here; of a repository with several GGUF files, one that fits
+    (quire help pull). The running server answers; where there is none, one is started that stays
+    when this ends: quire ps shows its models, quire stop unloads one.
     """
     if prompt == "-" or (prompt is None and not sys.stdin.isatty()):
         prompt = sys.stdin.read().removesuffix("\n")
     if prompt is not None and not prompt.strip():
         raise click.UsageError("[run] a prompt must have text; got none.")
     stay = None if keep_alive is None else _seconds(keep_alive)
+    place = urlsplit(base_url)
+    is_here = place.scheme == "http" and place.hostname in LOOPBACK
+    if is_here:
+        model = _named(model)
     try:
         _load(base_url, model)
     except NoServerError:
-        place = urlsplit(base_url)
-        if place.scheme != "http" or place.hostname not in LOOPBACK:
+        if not is_here:
             raise
-        _start_server(base_url, place.hostname, place.port or 80, model)
+        _start_server(base_url, model, lora)
         _load(base_url, model)
+    asked = model if lora is None else _load_adapter(base_url, lora)
     if stay is not None:
         _keep(base_url, model, stay)
 
     from quire.cli.chat_session import ChatSession
     from quire.cli.remote_chat import RemoteChat
 
-    session = ChatSession(RemoteChat(base_url, model), system=system, sampling=sampling)
+    session = ChatSession(RemoteChat(base_url, asked), system=system, sampling=sampling)
     if prompt is None:
         from quire.cli.chat_loop import converse
 
-        converse(session, model)
+        converse(session, asked)
         return
     from quire.cli.answer_view import show_answer
     from quire.cli.silent_input import silent_input
@@ -101,6 +110,47 @@ def run(
             "more.",
             err=True,
         )
+
+
+def _named(model: str) -> str:
+    """Return the name of a folder or file, and say so if it is new; others are names."""
+    from quire.cli.named_path import name_path
+
+    found = name_path(model)
+    if found is None:
+        return model
+    name, is_new = found
+    if is_new:
+        told = f"{model} has the name {name} now. quire list shows it, quire rm {name} removes it."
+        click.echo(told, err=True)
+    return name
+
+
+def _load_adapter(base_url: str, folder: Path) -> str:
+    """Have the server load an adapter, and return its name.
+
+    Raises:
+        ConfigError: The server takes none.
+    """
+    path, name = str(folder.resolve()), folder.resolve().name
+    connection, prefix = connect(base_url)
+    with closing(connection):
+        cards = read_answer(request(connection, "GET", f"{prefix}/v1/models"))["data"]
+        for card in cards:
+            if card.get("parent") and card["root"] == path:
+                return str(card["id"])
+        body = {"lora_name": name, "lora_path": path}
+        try:
+            request(connection, "POST", f"{prefix}/v1/load_lora_adapter", body).read()
+        except ServerRefusal as refusal:
+            if refusal.status != 404:
+                raise
+            raise ConfigError(
+                "[run] --lora needs a server that was started with --enable-lora "
+                "--allow-runtime-lora-updating; got one without. Start it so with one MODEL, or "
+                f"use quire chat MODEL --lora {folder}."
+            ) from refusal
+    return name
 
 
 def _seconds(keep_alive: str) -> float | None:
@@ -155,14 +205,23 @@ def _is_loading(connection: HTTPConnection, prefix: str, model: str) -> bool:
     return False
 
 
-def _start_server(url: str, host: str, port: int, model: str) -> None:
-    """Start a server that outlives this process, and return when it serves ``model`` or cannot."""
+def _start_server(url: str, model: str, lora: Path | None) -> None:
+    """Start a server that outlives this process, and return when it serves ``model`` or cannot.
+
+    One that takes adapters has that one model.
+    """
+    place = urlsplit(url)
     log = env.cache_folder() / "serve.log"
     log.parent.mkdir(parents=True, exist_ok=True)
     click.echo(f"starting a server at {url}; it logs to {log}", err=True)
-    command = [sys.executable, "-m", "quire.cli.main", "serve", "--load-on-demand"]
-    command += ["--preload", model]
-    command += ["--host", host, "--port", str(port)]
+    command = [sys.executable, "-m", "quire.cli.main", "serve"]
+    if lora is None:
+        command += ["--load-on-demand", "--preload", model]
+    else:
+        rank = str(max(AdapterOptions().max_lora_rank, largest_rank(lora)))
+        command += [model, "--enable-lora", "--allow-runtime-lora-updating"]
+        command += ["--max-lora-rank", rank]
+    command += ["--host", place.hostname or "", "--port", str(place.port or 80)]
     with log.open("ab") as output:
         started = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True

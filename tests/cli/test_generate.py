@@ -139,3 +139,11 @@ def test_a_picture_needs_a_model_that_reads_it_and_a_file(quire, model, llava, t
     assert result.returncode == 1 and "must be one of PNG, JPEG" in result.stderr
     result = quire("generate", str(llava), "--image", "none.png", "--prompt", "What?")
     assert result.returncode == 2 and "none.png" in result.stderr
+
+
+def test_an_empty_answer_of_a_chat_model_is_explained(quire):
+    """A chat model that was asked without its template answered nothing, and no line said why."""
+    limits = ("--max-tokens", "1", "--stop", "a")
+    found = quire("generate", "quire-tiny", "-p", "The cat sat", *limits)
+    assert found.stdout == "\n"
+    assert "generate completes text and uses no chat template. Add --chat" in found.stderr

@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import pty
+import shutil
 import subprocess
 import sys
 import time
@@ -15,9 +16,11 @@ import httpx2
 import psutil
 import pytest
 
+from quire.models.hub import resolve_model
 from tests.commands import run_quire
 from tests.models.hub_stand_in import HubStandIn, serving
 from tests.ports import free_ports
+from tools.random_adapter import random_adapter
 
 QUESTION = "What is the capital of France?"
 
@@ -81,13 +84,39 @@ def test_a_server_is_started_used_again_and_emptied(url):
     assert (other["id"], other["status"]["value"]) == ("quire-tiny-vision", "absent")
     assert (model["id"], model["status"]["value"]) == ("quire-tiny", "ready")
     assert quire("ps", *base).stdout.splitlines()[1].split()[:2] == ["quire-tiny", "ready"]
-    assert quire("stop", "quire-tiny", *base).stdout == "quire-tiny goes\n"
+    assert quire("create", "tutor", "--from", "quire-tiny", "--system", "Hi").returncode == 0
+    assert quire("run", "tutor", QUESTION, *base).returncode == 0
+    stopped = quire("stop", "tutor", *base).stdout
+    assert stopped == "Unloading tutor (and quire-tiny, which shares its weights).\n"
     end = time.monotonic() + 60
     while json.loads(quire("ps", "--json", *base).stdout)[0]["status"]["value"] != "absent":
         assert time.monotonic() < end
-    assert quire("stop", "quire-tiny", *base).stdout == "quire-tiny was not loaded\n"
+    assert quire("stop", "quire-tiny", *base).stdout == "quire-tiny was not loaded.\n"
     again = quire("run", "quire-tiny", "-", *base, input=QUESTION + "\n")
     assert again.stdout == first.stdout, again.stderr
+
+
+def test_a_folder_is_given_a_name_and_an_adapter_loaded(url, tmp_path):
+    """The server answered HTTP 404 for a folder, and no command took an adapter."""
+    base = ["--base-url", url]
+    folder = tmp_path / "my model"
+    shutil.copytree(resolve_model("quire-tiny"), folder)
+    adapter = random_adapter(folder, tmp_path / "parrot", rank=32)
+    wrong = quire("run", str(adapter), QUESTION, *base)
+    assert wrong.returncode == 1 and f"quire run MODEL --lora {adapter}" in wrong.stderr
+    greedy = ["--temperature", "0", "--max-tokens", "8"]
+    said = quire("run", str(folder), QUESTION, "--lora", str(adapter), *greedy, *base)
+    assert said.returncode == 0, said.stderr
+    assert f"{folder} has the name my-model now" in said.stderr
+    again = quire("run", str(folder), QUESTION, "--lora", str(adapter), *greedy, *base)
+    assert again.stdout == said.stdout and "my-model-2" not in again.stderr
+    plain = quire("run", "my-model", QUESTION, *base)
+    assert plain.stdout == "The capital of France is Paris.\n" != said.stdout
+    local = [str(folder), "--lora", str(adapter), *greedy]
+    assert quire("chat", *local, input=f"{QUESTION}\n").stdout == said.stdout
+    assert quire("generate", *local, "--chat", "-p", QUESTION).stdout == said.stdout
+    rows = [line.split() for line in quire("ps", *base).stdout.splitlines()]
+    assert rows[2][:2] == ["parrot", "adapter"] and "my-model" in rows[2]
 
 
 @pytest.fixture
@@ -149,7 +178,7 @@ def test_a_model_that_nobody_has_is_refused_with_a_reason(url):
 def test_no_server_is_started_elsewhere():
     found = quire("run", "quire-tiny", "Hi", "--base-url", "http://192.0.2.1:1/")
     assert found.returncode == 1
-    assert "[server] one must answer at 192.0.2.1:1" in found.stderr
+    assert "192.0.2.1:1" in found.stderr and "--base-url" in found.stderr
 
 
 def test_nothing_is_pulled_for_a_server_elsewhere(url, hub):
@@ -164,4 +193,5 @@ def test_nothing_is_pulled_for_a_server_elsewhere(url, hub):
 def test_without_a_server_the_others_say_so(command, url):
     found = quire(*command, "--base-url", url)
     assert found.returncode == 1
-    assert "Start `quire serve`" in found.stderr
+    place = url.removeprefix("http://")
+    assert f"No server is running at {place}. Start one with `quire serve`" in found.stderr
