@@ -12,6 +12,7 @@ import os
 import socket
 import sys
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import replace
@@ -55,6 +56,8 @@ log = get_logger(__name__)
 
 #: How far loading is travels at most this often.
 PROGRESS_SECONDS = 0.1
+#: Messages are handled that long between two steps; those that are left wait for the next step.
+MESSAGE_SECONDS = 0.01
 
 
 def run(connection: socket.socket) -> None:
@@ -175,7 +178,8 @@ class EngineLoop:
         self._grammars: GrammarThread[EngineRequest] = GrammarThread(grammars)
         self._heap = HeapTrimmer("engine")
         self._pace = CounterPace(self.stats)
-        self._received: list[Any] = []  # in the midst of a step
+        self._received: deque[Any] = deque()  # in the midst of a step
+        self._has_more = False  # messages that were not handled yet
 
     def run(self) -> None:
         """Work until a step fails or the server closes the connection.
@@ -187,13 +191,12 @@ class EngineLoop:
         try:
             while True:
                 seconds = engine.seconds_until_work()
-                if seconds != 0 and not self._received:
+                if seconds != 0 and not self._has_more:
                     link.wait(seconds, self._grammars.wake, engine.executor.failure)
                     engine.check_alive()
                 if link.has_unsent:
                     link.flush()
-                for message in self._messages():
-                    self._handle(message)
+                self._handle_messages()
                 for request, error in self._grammars.take():
                     self._add(request, error)
                 if engine.has_unfinished_requests():
@@ -212,9 +215,19 @@ class EngineLoop:
         """Return the counters of engine and process, the same ones from the beginning."""
         return self._engine.stats() | process_samples("engine") | self._heap.samples()
 
+    def _handle_messages(self) -> None:
+        """Handle what has arrived, for a while: others wait for the next step."""
+        end = time.monotonic() + MESSAGE_SECONDS
+        self._has_more = False
+        for message in self._messages():
+            self._handle(message)
+            if time.monotonic() >= end:
+                self._has_more = True
+                return
+
     def _messages(self) -> Iterator[Any]:
-        received, self._received = self._received, []
-        yield from received
+        while self._received:
+            yield self._received.popleft()
         yield from self._link.receive()
 
     def _someone_came(self) -> bool:
@@ -223,6 +236,7 @@ class EngineLoop:
         with suppress(EOFError, OSError):  # the next look between steps sees it, too
             new.extend(self._link.receive())
         self._received += new
+        self._has_more |= bool(new)
         return any(self._starts_at_once(m.request) for m in new if isinstance(m, Add))
 
     def _starts_at_once(self, request: EngineRequest) -> bool:

@@ -9,6 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from quire.core import child_process as child_module
@@ -20,6 +21,7 @@ from quire.core.sampling_params import SamplingParams
 from quire.core.structured_outputs import StructuredOutputs
 from quire.llm.engine_args import EngineArgs
 from quire.llm.grammars.compile_thread import GrammarThread
+from quire.llm.process import engine_loop
 from quire.llm.process.child import start_engine_process
 from quire.llm.process.engine_loop import EngineLoop
 from quire.llm.process.message_socket import MessageSocket
@@ -136,6 +138,19 @@ def test_a_request_ends_while_its_grammar_is_compiled(
     compiler.released.set()
     server.add("next", CHOICE)
     assert server.ending("next") == "stop"
+
+
+def test_many_requests_at_once_hold_up_no_step(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """1,024 that came in one body were all queued before the next token of others."""
+    monkeypatch.setattr(engine_loop, "MESSAGE_SECONDS", 0.0)
+    requests = [EngineRequest(name, [5, 6, 7], PLAIN, client=Client("c")) for name in "abcd"]
+    data = [msgspec.msgpack.encode(Add(request)) for request in requests]
+    server.link.connection.sendall(b"".join(len(d).to_bytes(4, "little") + d for d in data))
+    first = next(m for m in server.messages() if isinstance(m, Step) and m.outputs)
+    assert [output.request_id for output in first.outputs] == ["a"]
+    assert server.ending("d") == "length"
 
 
 @pytest.mark.parametrize(
