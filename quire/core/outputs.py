@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import NamedTuple
+
+import msgspec
 
 
-class Logprob(NamedTuple):
+class Logprob(msgspec.Struct, frozen=True, gc=False):
     """Log-probability of one token at one position.
+
+    There may be millions: Python's collector of cycles, which has none to find here, takes no look.
 
     Attributes:
         logprob: Natural logarithm, from the raw logits (before penalties and temperature).

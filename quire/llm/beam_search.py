@@ -12,6 +12,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from itertools import islice
 
+from msgspec import structs
+
 from quire.core.beam_search_params import BeamSearchParams
 from quire.core.errors import InvalidSamplingParamsError, RequestError
 from quire.core.outputs import CompletionOutput, Logprob, RequestOutput
@@ -279,7 +281,7 @@ def _reported(
         shown = {token_id: step[token_id], **dict(islice(step.items(), num_top))}
         made.append(
             {
-                found: one._replace(decoded_token=tokenizer.token_text(found))
+                found: structs.replace(one, decoded_token=tokenizer.token_text(found))
                 for found, one in shown.items()
             }
         )
