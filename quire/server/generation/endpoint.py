@@ -14,6 +14,7 @@ from quire.core.outputs import RequestOutput
 from quire.protocol.generation import GenerationRequest
 from quire.protocol.request_body import RequestBody
 from quire.server.generation.generate import generate
+from quire.server.generation.large_answers import encode_in_parts, positions_of, write_by_size
 from quire.server.generation.outputs import Outputs, collect
 from quire.server.generation.pacing import paced
 from quire.server.generation.reasoning_effort import has_effect
@@ -102,7 +103,10 @@ class GenerationEndpoint(ABC, Generic[T]):
                     interval = options.sse_keep_alive_interval
                     await send_events(received.send, events, headers, interval, self.form)
                 else:
-                    whole = answer.whole(await collect(outputs))
+                    found = await collect(outputs)
+                    whole = await write_by_size(
+                        positions_of(found), lambda: encode_in_parts(answer.whole(found))
+                    )
                     await received.answer(json_response(whole, headers))
 
     def resolve(self, body: T, path_params: Mapping[str, Any]) -> T:

@@ -22,6 +22,8 @@ T = TypeVar("T", bound=msgspec.Struct)
 Fields: TypeAlias = dict[str, msgspec.Raw]
 
 MAX_BODY_BYTES = 32 * 1024 * 1024
+#: Answers are written in parts of at most that much.
+PART_BYTES = 1024 * 1024
 MAX_NAMED_FIELDS = 20
 _UNREAD = UnreadBodies()
 #: Headers that browsers add to what a page sends, and that no page can leave out.
@@ -206,4 +208,20 @@ def json_response(value: Any, headers: Mapping[str, str] | None = None) -> Respo
         value.headers.update(headers or {})
         return value
     content = value if isinstance(value, bytes) else msgspec.json.encode(value)
-    return Response(content, headers=headers, media_type="application/json")
+    return JsonBytes(content, headers=headers, media_type="application/json")
+
+
+class JsonBytes(Response):
+    """A response that is written in parts: a connection copies what it cannot send at once."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send it; see ASGI."""
+        if len(self.body) <= PART_BYTES:
+            await super().__call__(scope, receive, send)
+            return
+        start = {"status": self.status_code, "headers": self.raw_headers}
+        await send({"type": "http.response.start", **start})
+        body = memoryview(self.body)
+        for first in range(0, len(body), PART_BYTES):
+            part, last = bytes(body[first : first + PART_BYTES]), first + PART_BYTES >= len(body)
+            await send({"type": "http.response.body", "body": part, "more_body": not last})

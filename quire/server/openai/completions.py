@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -19,6 +20,7 @@ from quire.protocol.completion import (
 )
 from quire.server.generation.completion_prompt import prepare_completion
 from quire.server.generation.endpoint import GenerationEndpoint
+from quire.server.generation.large_answers import write_by_size
 from quire.server.generation.outputs import Outputs, Tally
 from quire.server.generation.service import Service
 from quire.server.generation.submission import ApiRequest, Submission
@@ -152,14 +154,24 @@ class CompletionAnswer:
         async with aclosing(outputs):
             async for prompt_index, delta in outputs:
                 output = self._add(prompt_index, delta)
-                chunks = [
-                    self._next_chunk(writer, prompt_index, output, completion)
-                    for completion in output.outputs
-                ]
-                if any(chunks):
-                    yield b"".join(chunks)
+                write = partial(self._next_chunks, writer, prompt_index, output)
+                chunks = await write_by_size(self._echoed(prompt_index, output), write)
+                if chunks:
+                    yield chunks
         if self._usage.at_end:
             yield writer.last(self._tally.usage())
+
+    def _echoed(self, prompt_index: int, output: RequestOutput) -> list[list[Position | None]]:
+        """Return the prompt's log-probabilities for each choice that this delta begins."""
+        if self._body.logprobs is None or not self._body.echo:
+            return []
+        states = [self._states[prompt_index * self._n + one.index] for one in output.outputs]
+        return [self._prompt_logprobs[prompt_index] for state in states if not state.started]
+
+    def _next_chunks(self, writer: ChunkWriter, prompt_index: int, output: RequestOutput) -> bytes:
+        """Return the events of a delta; nothing when there is nothing to send."""
+        chunks = (self._next_chunk(writer, prompt_index, output, one) for one in output.outputs)
+        return b"".join(chunks)
 
     def _next_chunk(
         self,

@@ -1,0 +1,52 @@
+"""Answers with many log-probabilities, which take long to write: made off the event loop."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, TypeAlias, TypeVar
+
+import msgspec
+
+from quire.core.outputs import Logprob, RequestOutput
+from quire.text.off_loop import run_by_size
+
+T = TypeVar("T")
+Positions: TypeAlias = Sequence[Mapping[int, Logprob] | None]
+
+#: Characters that are tokenized in the time in which an entry is written.
+CHARACTERS_PER_ENTRY = 4
+
+
+async def write_by_size(texts: Iterable[Positions], write: Callable[[], T]) -> T:
+    """Return what ``write`` returns: in a thread where it writes many log-probabilities.
+
+    Args:
+        texts: Of each, the log-probabilities of its tokens.
+        write: Any thread may call it.
+    """
+    return await run_by_size(CHARACTERS_PER_ENTRY * sum(map(_num_entries, texts)), write)
+
+
+def positions_of(outputs: Iterable[RequestOutput]) -> Iterator[Positions]:
+    """Yield the log-probabilities of prompts and of what followed them."""
+    for output in outputs:
+        yield output.prompt_logprobs or ()
+        for completion in output.outputs:
+            yield completion.logprobs or ()
+
+
+def encode_in_parts(answer: Any) -> Any:
+    """Return JSON of an answer, one choice after the other; others are returned as they are.
+
+    One call would keep the interpreter to itself for as long as the whole answer takes.
+    """
+    choices = getattr(answer, "choices", None)
+    if not isinstance(answer, msgspec.Struct) or not choices:
+        return answer
+    parts = [msgspec.Raw(msgspec.json.encode(choice)) for choice in choices]
+    return msgspec.json.encode(msgspec.structs.replace(answer, choices=parts))
+
+
+def _num_entries(positions: Positions) -> int:
+    """Return how many entries there are, about."""
+    return len(positions) * len(positions[-1] or ()) if positions else 0

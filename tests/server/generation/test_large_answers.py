@@ -1,0 +1,76 @@
+"""Answers of megabytes are written off the event loop, and sent in parts."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+
+import msgspec
+import pytest
+from starlette.responses import Response
+
+from quire.core.outputs import CompletionOutput, Logprob, RequestOutput
+from quire.protocol.completion import Completion, CompletionChoice
+from quire.protocol.generation import usage
+from quire.server.generation.large_answers import encode_in_parts, positions_of, write_by_size
+from quire.server.http import body
+from quire.server.http.body import json_response
+
+
+def output(num_prompt_rows: int, num_rows: int, num_top: int = 20) -> RequestOutput:
+    position = {i: Logprob(-1.0, i + 1, "x") for i in range(num_top)}
+    completion = CompletionOutput(0, "x", [1], logprobs=[position] * num_rows)
+    prompt = [None, *[position] * num_prompt_rows]
+    return RequestOutput("r", None, [1], prompt, [completion], True)
+
+
+@pytest.mark.parametrize(
+    ("outputs", "is_large"),
+    [
+        ([output(0, 0)], False),
+        ([output(5, 5)] * 3, False),
+        ([output(1900, 0)], True),
+        ([output(0, 1900)], True),
+        ([output(0, 1900, num_top=1)], True),
+        ([output(6, 2)] * 60, True),
+    ],
+)
+def test_only_many_log_probabilities_are_written_in_a_thread(outputs, is_large):
+    """Those of one prompt of 1,900 tokens kept the loop for half a second, of 1,024 for 3."""
+    own = threading.get_ident()
+    where = asyncio.run(write_by_size(positions_of(outputs), threading.get_ident))
+    assert (where != own) == is_large
+
+
+def test_an_answer_in_parts_is_the_same_json():
+    choices = [
+        CompletionChoice(index=i, text="é", logprobs=None, finish_reason=None, stop_reason=None)
+        for i in range(3)
+    ]
+    answer = Completion(
+        id="a", object="o", created=1, model="m", system_fingerprint="f", choices=choices,
+        usage=usage(1, 2, 0),
+    )  # fmt: skip
+    assert encode_in_parts(answer) == msgspec.json.encode(answer)
+    assert encode_in_parts({"choices": [1]}) == {"choices": [1]}
+    kept = Response()
+    assert encode_in_parts(kept) is kept
+
+
+@pytest.mark.parametrize("size", [0, 9, 10, 11, 30, 31])
+def test_a_body_in_parts_is_the_whole_body(size, monkeypatch):
+    monkeypatch.setattr(body, "PART_BYTES", 10)
+    content = bytes(range(size))
+    sent = []
+
+    async def send(message):
+        sent.append(message)
+
+    response = json_response(content, {"x": "y"})
+    asyncio.run(response({"type": "http", "method": "POST"}, None, send))
+    start, *parts = sent
+    assert dict(start["headers"])[b"content-length"] == str(size).encode()
+    assert dict(start["headers"])[b"x"] == b"y"
+    assert b"".join(part["body"] for part in parts) == content
+    assert all(len(part["body"]) <= 10 for part in parts)
+    assert [part.get("more_body", False) for part in parts] == [True] * (len(parts) - 1) + [False]
