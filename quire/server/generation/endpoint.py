@@ -105,7 +105,9 @@ class GenerationEndpoint(ABC, Generic[T]):
                 else:
                     found = await collect(outputs)
                     whole = await write_by_size(
-                        positions_of(found), lambda: encode_in_parts(answer.whole(found))
+                        positions_of(found),
+                        request.client.client_id,
+                        lambda: encode_in_parts(answer.whole(found)),
                     )
                     await received.answer(json_response(whole, headers))
 

@@ -17,14 +17,16 @@ Positions: TypeAlias = Sequence[Mapping[int, Logprob] | None]
 CHARACTERS_PER_ENTRY = 4
 
 
-async def write_by_size(texts: Iterable[Positions], write: Callable[[], T]) -> T:
+async def write_by_size(texts: Iterable[Positions], client_id: str, write: Callable[[], T]) -> T:
     """Return what ``write`` returns: in a thread where it writes many log-probabilities.
 
     Args:
         texts: Of each, the log-probabilities of its tokens.
+        client_id: Clients take turns.
         write: Any thread may call it.
     """
-    return await run_by_size(CHARACTERS_PER_ENTRY * sum(map(_num_entries, texts)), write)
+    size = CHARACTERS_PER_ENTRY * sum(map(_num_entries, texts))
+    return await run_by_size(size, client_id, write)
 
 
 def positions_of(outputs: Iterable[RequestOutput]) -> Iterator[Positions]:

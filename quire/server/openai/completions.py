@@ -74,6 +74,7 @@ class CompletionAnswer:
         self, service: Service, request: ApiRequest[CompletionRequest], texts: list[str]
     ) -> None:
         self._body = body = request.body
+        self._client_id = request.client.client_id
         self._n = body.n or 1
         self._names_tokens = (
             body.logprobs is not None or body.return_token_ids or body.return_token_origins
@@ -155,7 +156,9 @@ class CompletionAnswer:
             async for prompt_index, delta in outputs:
                 output = self._add(prompt_index, delta)
                 write = partial(self._next_chunks, writer, prompt_index, output)
-                chunks = await write_by_size(self._echoed(prompt_index, output), write)
+                chunks = await write_by_size(
+                    self._echoed(prompt_index, output), self._client_id, write
+                )
                 if chunks:
                     yield chunks
         if self._usage.at_end:
