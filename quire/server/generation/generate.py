@@ -18,6 +18,9 @@ from quire.server.observability.request_record import Generation
 #: Output tokens that a request is reckoned to take which states no limit; more are counted as they
 #: come.
 UNSTATED_OUTPUT = 1024
+#: Prompts of a request that are handed to the engine, or whose outputs are read, before others get
+#: their turn on the loop.
+DONE_AT_ONCE = 16
 
 
 async def generate(
@@ -128,16 +131,21 @@ async def _merged(
                     unread[index] = output
                 changed.set()
 
-    tasks = [asyncio.create_task(follow(i, stream)) for i, stream in enumerate(streams)]
-    for task in tasks:
-        task.add_done_callback(lambda _: changed.set())
+    tasks: list[asyncio.Task[None]] = []
     try:
+        for i, stream in enumerate(streams):
+            tasks.append(asyncio.create_task(follow(i, stream)))
+            tasks[-1].add_done_callback(lambda _: changed.set())
+            if (i + 1) % DONE_AT_ONCE == 0:
+                await asyncio.sleep(0)
         while True:
             await changed.wait()
             changed.clear()
             ended = [task.done() for task in tasks]
-            for index in sorted(unread):
+            for count, index in enumerate(sorted(unread), start=1):
                 yield unread.pop(index)
+                if count % DONE_AT_ONCE == 0:
+                    await asyncio.sleep(0)
             for task in tasks:
                 if task.done():
                     task.result()

@@ -38,7 +38,7 @@ def output(num_prompt_rows: int, num_rows: int, num_top: int = 20) -> RequestOut
 def test_only_many_log_probabilities_are_written_in_a_thread(outputs, is_large):
     """Those of one prompt of 1,900 tokens kept the loop for half a second, of 1,024 for 3."""
     own = threading.get_ident()
-    where = asyncio.run(write_by_size(positions_of(outputs), threading.get_ident))
+    where = asyncio.run(write_by_size(positions_of(outputs), "a", threading.get_ident))
     assert (where != own) == is_large
 
 
