@@ -141,6 +141,9 @@ class Sandboxes:
                 return sandbox.ask(message, seconds)
             except (EOFError, OSError):
                 ending = sandbox.end()
+            except BaseException:  # an interrupt: the next message would get this one's answer
+                sandbox.end()
+                raise
             finally:
                 self._give_back(sandbox)
             seconds -= time.monotonic() - began

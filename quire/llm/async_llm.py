@@ -197,12 +197,13 @@ class AsyncLLM:
     ) -> EngineRequest:
         """Read and complete a request; long texts and grammars in a thread of their own."""
         if isinstance(prompt, EngineRequest):
-            size, params = text_size(prompt.params), prompt.params
+            size, params = text_size(prompt.params, self.tokenizer), prompt.params
             work = partial(self._engine.complete, prompt)
         else:
             text = prompt.get("prompt") if isinstance(prompt, Mapping) else prompt
             params = params or SamplingParams(**self.default_sampling_params)
-            size = text_size(params) + (len(text) if isinstance(text, str) else 0)
+            size = text_size(params, self.tokenizer)
+            size += self.tokenizer.work_size(len(text)) if isinstance(text, str) else 0
             work = partial(self._engine.prepare, request_id, prompt, params, **attributes)
         if params.structured_outputs is not None or attributes.get("lora_request") is not None:
             size = INLINE_CHARACTERS

@@ -55,9 +55,11 @@ def complete_params(
     return params
 
 
-def text_size(params: SamplingParams) -> int:
-    """Return how many characters :func:`complete_params` tokenizes, about."""
-    return sum(2 * len(word) + _CHARACTERS_PER_WORD for word in params.bad_words or ())
+def text_size(params: SamplingParams, tokenizer: Tokenizer) -> int:
+    """Return what :func:`complete_params` tokenizes counts as; see :meth:`Tokenizer.work_size`."""
+    words = params.bad_words or ()
+    size = sum(2 * len(word) + _CHARACTERS_PER_WORD for word in words)
+    return tokenizer.work_size(size) if words else 0
 
 
 def check_task(params: SamplingParams, model: ModelConfig) -> None:

@@ -49,6 +49,7 @@ class Tokenizer:
         special_texts: How the special tokens are spelled.
         keeps_text: What messages and tools spell is text, never a special token.
         folder: Where a process reads it again for a text of great length; None where none may.
+        is_quick: Its patterns are known to take time in proportion to a text.
     """
 
     def __init__(
@@ -65,6 +66,11 @@ class Tokenizer:
         self.special_texts = SpecialTexts(t.content for t in added.values() if t.special)
         self.keeps_text = True
         self.folder: Path | None = None
+        self.is_quick = True
+
+    def work_size(self, num_characters: int) -> int:
+        """Return what texts of that many characters count as for :mod:`quire.text.off_loop`."""
+        return num_characters if self.is_quick else max(num_characters, INLINE_CHARACTERS)
 
     def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
         """Return the token ids of ``text``; special tokens written in it are recognised.
@@ -79,7 +85,7 @@ class Tokenizer:
         if self.folder is not None and len(text) >= PROCESS_CHARACTERS:
             return tokenizer_process.encode(self.folder, [text], add_special_tokens)
         with _text_errors(text):
-            if len(text) < INLINE_CHARACTERS:
+            if self.work_size(len(text)) < INLINE_CHARACTERS:
                 found = self.backend.encode(text, add_special_tokens=add_special_tokens)
             else:  # a batch is computed without the interpreter's lock: other threads go on
                 backend = self.backend.encode_batch_fast
@@ -275,11 +281,12 @@ def load_tokenizer(
     folder = source = Path(folder)
     try:
         config = _read_config(folder)
+        is_quick = True
         if folder.is_file():
             backend, config = read_gguf_tokenizer(folder)
         elif (folder / "tokenizer.json").is_file():
             source = folder / "tokenizer.json"
-            backend = _read_tokenizer_json(source, within_limits)
+            backend, is_quick = _read_tokenizer_json(source, within_limits)
         elif (folder / "tokenizer.model").is_file():
             source = folder / "tokenizer.model"
             model = parse_model(read_regular(source, TABLE_BYTES))
@@ -298,6 +305,7 @@ def load_tokenizer(
         template = find_template(folder, config, chat_template, special_tokens, preset_template)
         tokenizer = Tokenizer(backend, special_tokens, template)
         tokenizer.folder = None if within_limits else folder.absolute()
+        tokenizer.is_quick = is_quick
         return tokenizer
     except QuireError:
         raise
@@ -340,9 +348,11 @@ def _read_config(folder: Path) -> dict[str, Any]:
     return config
 
 
-def _read_tokenizer_json(path: Path, within_limits: bool) -> Backend:
+def _read_tokenizer_json(path: Path, within_limits: bool) -> tuple[Backend, bool]:
+    """Return a file's tokenizer, and whether it is known to be quick."""
     data = path.read_bytes()
-    if not check_rules(data) and not within_limits:
+    is_quick = check_rules(data)
+    if not is_quick and not within_limits:
         try:
             tokenizer_process.try_out(path.parent)
         except tokenizer_process.OverLimits as limit:
@@ -352,7 +362,7 @@ def _read_tokenizer_json(path: Path, within_limits: bool) -> Backend:
         backend.encode("a")
     backend.no_truncation()
     backend.no_padding()
-    return backend
+    return backend, is_quick
 
 
 def _text(token: Any) -> str:

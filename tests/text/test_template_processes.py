@@ -94,6 +94,20 @@ def test_a_process_that_was_killed_is_replaced():
     processes.close()
 
 
+def test_an_interrupt_leaves_no_answer_to_the_next_template(monkeypatch):
+    def interrupted(sandbox: Sandbox, message: bytes, seconds: float) -> bytes:
+        sandbox._link.send_bytes(message)
+        raise KeyboardInterrupt
+
+    processes = template_processes._Processes()
+    assert processes.ask("{{ 1 }}", {}) == "1"
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(Sandbox, "ask", interrupted)
+        processes.ask("{{ 2 }}", {})
+    assert processes.ask("{{ 3 }}", {}) == "3"
+    processes.close()
+
+
 def test_no_process_is_no_fault_of_the_template(monkeypatch):
     def start() -> Sandbox:
         raise OSError("no process")

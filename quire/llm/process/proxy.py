@@ -245,7 +245,7 @@ class EngineProxy:
     async def _complete(self, request: EngineRequest) -> EngineRequest:
         """Check and complete a request's settings; its grammar is compiled in the sandbox."""
         given, client_id = request, request.client.client_id
-        size = text_size(given.params)
+        size = text_size(given.params, self.tokenizer)
         request = await run_by_size(size, client_id, lambda: self._reader.complete(given))
         grammar = request.params.structured_outputs
         if grammar is not None:

@@ -95,7 +95,7 @@ class InfillPrompt:
             return cls(extra, begin, encode(prefix), prompt, between, encode(suffix), end, is_cut)
 
         texts = [*(part for part in parts if isinstance(part, str)), prefix, body.prompt, suffix]
-        size = sum(len(text) + MARK_CHARACTERS for text in texts)
+        size = tokenizer.work_size(sum(len(text) + MARK_CHARACTERS for text in texts))
         return await run_by_size(size, client_id, encode_all)
 
     @property

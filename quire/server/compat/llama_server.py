@@ -35,7 +35,7 @@ from quire.server.http.errors import ApiError
 from quire.server.http.sse import LLAMA_EVENTS
 from quire.server.openai.logprobs import TokenNames, chat_logprobs
 from quire.text.fim_tokens import FimTokens
-from quire.text.off_loop import run_by_size
+from quire.text.off_loop import INLINE_CHARACTERS, run_by_size
 
 T = TypeVar("T", bound=LlamaRequest)
 #: No request has one here.
@@ -60,15 +60,19 @@ class LlamaEndpoint(CompatEndpoint[T]):
         outputs, limits = super().outputs(request, submission), request.body.line_limits()
         return outputs if limits is None else LineLimits(*limits).apply(outputs)
 
-    def our_request(self, body: T) -> CompletionRequest:
+    async def our_request(self, request: ApiRequest[T]) -> CompletionRequest:
         """Return the completion request that has the same text.
 
         Raises:
             RequestError: What is asked for cannot be.
         """
-        engine = self.service.engine
+        engine, body = self.service.engine, request.body
         tokenizer = engine.tokenizer
-        ours = body.completion_request(lambda text: tokenizer.encode(text, False))
+        ours = await run_by_size(
+            INLINE_CHARACTERS if body.logit_bias else 0,  # texts, which may be long
+            request.client.client_id,
+            lambda: body.completion_request(lambda text: tokenizer.encode(text, False)),
+        )
         defaults, longest = engine.default_sampling_params, engine.max_model_len
         check_penalty_window("repeat_last_n", body.repeat_last_n, ours, defaults, longest)
         if body.line_limits() is not None and len(body.prompts()) > 1:
@@ -88,7 +92,7 @@ class Llama(LlamaEndpoint[LlamaRequest]):
             raise RequestError(
                 f"[prompt] must be one for a stream; got {len(body.prompts())}.", "prompt"
             )
-        completion = request.with_body(self.our_request(body))
+        completion = request.with_body(await self.our_request(request))
         submission, texts = await prepare_completion(self.service, completion)
         return LlamaTexts(self.service, request, texts), submission
 
@@ -105,7 +109,7 @@ class Infill(LlamaEndpoint[InfillRequest]):
         if tokens.missing:
             missing = "".join(f" {kind} token is missing." for kind in tokens.missing)
             raise ApiError(501, f"Infill is not supported by this model:{missing}")
-        ours = self.our_request(body)
+        ours = await self.our_request(request)
         longest = engine.max_model_len
         client_id = request.client.client_id
         prompt = await InfillPrompt.encode(engine.tokenizer, tokens, body, longest, client_id)

@@ -185,6 +185,7 @@ async def encode_pairs(
         return tokenizer.encode_pair(*pair)
 
     size = sum(len(text) + MARK_CHARACTERS for pair in pairs for text in pair)
+    size = tokenizer.work_size(size)
     return await run_by_size(size, client_id, lambda: list(map(encode, pairs)))
 
 
@@ -225,6 +226,7 @@ async def encode_texts(
 
     cut = [[text] if isinstance(text, str) else text for text in texts]
     size = sum(sum(map(len, parts)) + MARK_CHARACTERS for parts in cut)
+    size = tokenizer.work_size(size)
     return await run_by_size(size, client_id, lambda: list(map(encode, cut)))
 
 

@@ -87,7 +87,7 @@ async def _content_tokens(service: Service, body: TokenizeRequest, client_id: st
             return ContentTokens(tokens=token_ids)
         return ContentTokens(tokens=[_piece(i, tokenizer.token_bytes(i)) for i in token_ids])
 
-    return await run_by_size(len(content), client_id, encode)
+    return await run_by_size(tokenizer.work_size(len(content)), client_id, encode)
 
 
 def _piece(token_id: int, data: bytes) -> Piece:
