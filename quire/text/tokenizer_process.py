@@ -20,8 +20,8 @@ TEXT_SECONDS = 120.0
 MEMORY_BYTES = 2 * 2**30
 #: What a tokenizer is tried with.
 PROBE = f"Hello, World! 3.14 été 東京 😀\n\n\tfoo_bar(baz)      {'a' * 40}b\n" * 8
-#: The first byte of an answer: token ids, or what is wrong.
-IDS, SAID = b"+", b"-"
+#: The first byte of an answer: token ids, what is wrong with the text, or with the files.
+IDS, SAID, UNREADABLE = b"+", b"-", b"!"
 #: Token ids on their way.
 ID_TYPE = "I"
 #: Ids that become a list at a time: a long one would hold the interpreter for all of it.
@@ -34,6 +34,10 @@ _running: set[Sandbox] = set()
 
 class OverLimits(Exception):
     """A tokenizer or a text takes too much; says what."""
+
+
+class _Unreadable(Exception):
+    """The files are no tokenizer."""
 
 
 def kill_running() -> None:
@@ -49,7 +53,7 @@ def try_out(folder: Path) -> None:
         OverLimits: They take too much.
         CapacityError: There is no process to try them.
     """
-    with suppress(RequestError):  # so it will be here
+    with suppress(RequestError, _Unreadable):  # so it will be here
         _ask(folder, [PROBE], False, LOAD_SECONDS)
 
 
@@ -69,6 +73,10 @@ def encode(folder: Path, parts: Sequence[str], add_special_tokens: bool) -> list
             f"[tokenize] a text must be tokenized within limits; got {sum(map(len, parts))} "
             f"characters, which take {error}. Send it in pieces.",
             "prompt",
+        ) from error
+    except _Unreadable as error:
+        raise CapacityError(
+            "[tokenize] the model's tokenizer has changed since it was loaded. Try again.", 1.0
         ) from error
     ids: list[int] = []
     for start in range(0, len(found), _SLICE):
@@ -97,6 +105,8 @@ def _ask(folder: Path, parts: Sequence[str], special: bool, seconds: float) -> a
             sandbox.end()
     if answer is None:
         raise OverLimits(f"more than {seconds:g} s")
+    if answer[:1] == UNREADABLE:
+        raise _Unreadable
     if answer[:1] == SAID:
         raise RequestError(answer[1:].decode(), "prompt")
     ids = array(ID_TYPE)

@@ -13,10 +13,10 @@ from multiprocessing.connection import Connection
 from tokenizers import Tokenizer as Backend
 from tokenizers.models import WordLevel
 
-from quire.core.errors import QuireError
+from quire.core.errors import QuireError, RequestError
 from quire.core.sandboxes import limit_computing, limit_memory
 from quire.text.tokenizer import load_tokenizer
-from quire.text.tokenizer_process import ID_TYPE, IDS, MEMORY_BYTES, SAID
+from quire.text.tokenizer_process import ID_TYPE, IDS, MEMORY_BYTES, SAID, UNREADABLE
 
 #: Tokens of running requests come first, and short texts.
 NICENESS = 10
@@ -51,6 +51,8 @@ def _answer(folder: str, parts: list[str], special: bool) -> bytes:
         ids = load_tokenizer(folder, within_limits=True).encode_parts(parts, special)
     except MemoryError:
         os._exit(errno.ENOMEM)
-    except QuireError as error:
+    except RequestError as error:
         return SAID + str(error).encode("utf-8", "backslashreplace")
+    except QuireError:
+        return UNREADABLE
     return IDS + array(ID_TYPE, ids).tobytes()

@@ -412,6 +412,15 @@ def test_a_text_of_great_length_has_the_same_tokens(folders, monkeypatch):
     assert tokenizer.encode_parts(cut) == expected_parts != expected
 
 
+def test_files_that_are_gone_are_no_fault_of_a_text(folders, tmp_path):
+    shutil.copytree(folders["byte_level"], tmp_path / "gone")
+    tokenizer = load_tokenizer(tmp_path / "gone")
+    shutil.rmtree(tmp_path / "gone")
+    with pytest.raises(CapacityError, match="has changed since it was loaded") as caught:
+        tokenizer.encode("ab" * 2**19)
+    assert str(tmp_path) not in str(caught.value)
+
+
 def test_a_server_that_ends_waits_for_no_text(folders):
     tokenizer = load_tokenizer(folders["byte_level"])
     with ThreadPoolExecutor(1) as pool:
