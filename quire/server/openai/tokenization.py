@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
@@ -23,6 +28,10 @@ from quire.server.generation.prompts import Conversation, encode_prompt
 from quire.server.generation.service import Service
 from quire.server.http.body import Fields, json_response, read_fields
 from quire.text.off_loop import run_by_size
+from quire.text.tokenizer import Tokenizer
+
+#: Ids that are written at a time.
+_SLICE = 2**15
 
 
 def routes(models: Models) -> list[Route]:
@@ -39,16 +48,21 @@ def routes(models: Models) -> list[Route]:
             )
         client_id = client_of(request.scope.get("api_key")).client_id
         if body.content is not None:
-            return json_response(await _content_tokens(service, body, client_id), headers)
+            size, work = len(body.content), partial(_content_tokens, tokenizer, body, headers)
+            return await run_by_size(tokenizer.work_size(size), client_id, work)
         token_ids = await _encode(service, body, client_id)
-        answer = TokenizeResponse(
-            count=len(token_ids), max_model_len=service.engine.max_model_len, tokens=token_ids
-        )
+
+        def texts(ids: list[int]) -> list[str]:
+            return [token or "" for token in tokenizer.convert_ids_to_tokens(ids)]
 
         def write() -> Response:
+            answer = TokenizeResponse(
+                count=len(token_ids),
+                max_model_len=service.engine.max_model_len,
+                tokens=_written(token_ids, list),
+            )
             if body.return_token_strs:
-                found = tokenizer.convert_ids_to_tokens(token_ids)
-                answer.token_strs = [token or "" for token in found]
+                answer.token_strs = _written(token_ids, texts)
             return json_response(answer, headers)
 
         return await run_by_size(len(token_ids), client_id, write)
@@ -76,18 +90,24 @@ def routes(models: Models) -> list[Route]:
     ]
 
 
-async def _content_tokens(service: Service, body: TokenizeRequest, client_id: str) -> ContentTokens:
-    tokenizer = service.engine.tokenizer
+def _content_tokens(
+    tokenizer: Tokenizer, body: TokenizeRequest, headers: dict[str, str]
+) -> Response:
     content = body.content or ""
+    parts = tokenizer.special_texts.cut(content) if body.parse_special is False else [content]
+    token_ids = tokenizer.encode_parts(parts, bool(body.add_special))
 
-    def encode() -> ContentTokens:
-        parts = tokenizer.special_texts.cut(content) if body.parse_special is False else [content]
-        token_ids = tokenizer.encode_parts(parts, bool(body.add_special))
-        if not body.with_pieces:
-            return ContentTokens(tokens=token_ids)
-        return ContentTokens(tokens=[_piece(i, tokenizer.token_bytes(i)) for i in token_ids])
+    def pieces(ids: list[int]) -> list[Piece]:
+        return [_piece(i, tokenizer.token_bytes(i)) for i in ids]
 
-    return await run_by_size(tokenizer.work_size(len(content)), client_id, encode)
+    shown = _written(token_ids, pieces if body.with_pieces else list)
+    return json_response(ContentTokens(tokens=shown), headers)
+
+
+def _written(token_ids: list[int], shown: Callable[[list[int]], list[Any]]) -> Any:
+    """Return the JSON of what is shown of ids, slice by slice: other threads go on in between."""
+    slices = (token_ids[start : start + _SLICE] for start in range(0, len(token_ids), _SLICE))
+    return msgspec.Raw(b"[%b]" % b",".join(msgspec.json.encode(shown(one))[1:-1] for one in slices))
 
 
 def _piece(token_id: int, data: bytes) -> Piece:

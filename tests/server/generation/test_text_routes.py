@@ -11,6 +11,7 @@ from quire.core.config import EngineConfig
 from quire.server.access.authentication import ApiKey
 from quire.server.generation.service import Service
 from quire.server.generation.shared import Shared
+from quire.server.openai import tokenization
 from quire.server.options import ServerOptions
 from quire.text.off_loop import INLINE_CHARACTERS
 from tests.server.conftest import run_in_thread
@@ -79,3 +80,19 @@ def test_detokenizing_is_done_elsewhere(client, engine, monkeypatch):
     monkeypatch.setattr(engine.tokenizer, "decode", watched)
     answer = client.post("/detokenize", json={"tokens": [70] * INLINE_CHARACTERS})
     assert (answer.status_code, threads) == (200, ["quire-texts"])
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"prompt": "Grüße! " * 9, "return_token_strs": True},
+        {"prompt": "", "add_special_tokens": False, "return_token_strs": True},
+        {"content": "Grüße! " * 9, "with_pieces": True},
+        {"content": "Grüße! " * 9},
+    ],
+)
+def test_answers_in_slices_are_the_same(client, monkeypatch, body):
+    """All at once, those of great texts held the interpreter for as long."""
+    expected = client.post("/tokenize", json=body).json()
+    monkeypatch.setattr(tokenization, "_SLICE", 7)
+    assert client.post("/tokenize", json=body).json() == expected
