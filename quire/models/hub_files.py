@@ -27,7 +27,8 @@ from quire.models.gguf_choice import (
     gguf_files,
 )
 from quire.models.gguf_names import GGUF_FAMILIES
-from quire.models.hub_download import TIMEOUT, HubFile, fetch_file
+from quire.models.hub_download import HubFile, fetch_file
+from quire.models.hub_listing import fetch_listing
 from quire.models.likely_fit import check_fit, free_room
 from quire.models.manifests import SITE
 from quire.models.pull_progress import OnProgress, PullProgress
@@ -146,8 +147,6 @@ def download(
         ModelLoadError: No such id, revision or file, no access, the hub cannot be reached, or the
             model cannot be loaded.
     """
-    from huggingface_hub import snapshot_download
-
     repository, revision = reference.repository, reference.revision
     on_progress(PullProgress("pulling manifest"))
     with hub_errors(str(reference)):
@@ -168,14 +167,22 @@ def download(
             nbytes = sum(found.sizes[name] or 0 for name in files)
             check_fit(str(reference), nbytes, on_progress, must_fit=must_fit)
         for file in files:
+            if not _is_weights(file) and (found.sizes[file] or 0) > TABLE_BYTES:
+                raise ModelLoadError(
+                    f"[pull] {file} of {repository} must have <= {TABLE_BYTES >> 20} MiB; got "
+                    f"{found.sizes[file]:,} bytes. Do not trust this repository."
+                )
             if weights or not _is_weights(file):
                 path = fetch_file(HubFile(repository, revision, file), on_progress)
                 if weights and file == CONFIGURATION[0]:
                     _check_architecture(path.parent)
-        # All is there; this checks it and returns the folder.
-        patterns = _patterns(weights)
-        folder = snapshot_download(repository, revision=revision, allow_patterns=patterns)
-        return Path(folder), True
+        folder = _snapshot(reference, _patterns(weights))
+        if folder is None:
+            raise ModelLoadError(
+                f"[load] the repository must have files of a model; got none in {reference}. "
+                "Give another one."
+            )
+        return folder, True
 
 
 def _check_architecture(folder: Path) -> None:
@@ -216,14 +223,15 @@ def ask_offer(reference: HubReference) -> Offer:
 
 
 def _offer(reference: HubReference) -> Offer:
-    from huggingface_hub import HfApi
-
-    info = HfApi().model_info(
-        reference.repository, revision=reference.revision, timeout=TIMEOUT, files_metadata=True
-    )
-    sizes = {file.rfilename: file.size for file in info.siblings or ()}
-    architecture = (info.gguf or {}).get("architecture", "")
+    listing = fetch_listing(reference.repository, reference.revision)
+    sizes = {file["rfilename"]: _size(file.get("size")) for file in listing["siblings"]}
+    gguf = listing.get("gguf")
+    architecture = gguf.get("architecture") if isinstance(gguf, dict) else None
     return Offer(sizes, architecture if isinstance(architecture, str) else "")
+
+
+def _size(told: object) -> int | None:
+    return told if isinstance(told, int) and told >= 0 else None
 
 
 def _ask(reference: HubReference, weights: bool) -> Offer | Path:
@@ -232,7 +240,7 @@ def _ask(reference: HubReference, weights: bool) -> Offer | Path:
 
     try:
         return _offer(reference)
-    except (HfHubHTTPError, HFValidationError):
+    except (HfHubHTTPError, HFValidationError, ModelLoadError):
         raise
     except Exception as error:
         cached = find_cached(reference, weights=weights) or _cached_gguf(reference)

@@ -30,6 +30,9 @@ class HubStandIn:
         sizes: What is told of a file's size before it is asked for.
         architecture: Of the GGUF files, as the hub reads it; empty for none.
         endless: Files whose body is not announced and goes on for ever.
+        listing: Sent for ever in place of each list of files, in pieces with that many seconds
+            between them.
+        num_listed: Files that are listed besides those of a repository.
         loops: Files whose transfer is redirected to itself.
         etags: Files that are announced by another hash.
         wholes: Files that are sent from their beginning, whatever part was asked for.
@@ -49,6 +52,8 @@ class HubStandIn:
     sizes: dict[str, int] = field(default_factory=dict)
     architecture: str = ""
     endless: set[str] = field(default_factory=set)
+    listing: tuple[bytes, float] | None = None
+    num_listed: int = 0
     loops: set[str] = field(default_factory=set)
     etags: dict[str, str] = field(default_factory=dict)
     wholes: set[str] = field(default_factory=set)
@@ -130,6 +135,9 @@ class _Handler(BaseHTTPRequestHandler):
                 self._answer(404, b"{}", {"X-Error-Code": "RepoNotFound"})
 
     def _list(self, repository: str, files: dict[str, bytes], *, is_tree: bool) -> None:
+        if self.served.listing is not None:
+            self._send_endless(*self.served.listing)
+            return
         tree = [
             {"type": "file", "path": name, "size": len(data), "oid": etag(data, name)}
             for name, data in files.items()
@@ -139,6 +147,7 @@ class _Handler(BaseHTTPRequestHandler):
             for entry in siblings:
                 name = str(entry["rfilename"])
                 entry["size"] = self.served.sizes.get(name, len(files[name]))
+        siblings += ({"rfilename": f"f{i}", "size": 1} for i in range(self.served.num_listed))
         info = {"id": repository, "sha": self.served.commit, "siblings": siblings}
         if self.served.architecture:
             info["gguf"] = {"architecture": self.served.architecture}
@@ -184,13 +193,14 @@ class _Handler(BaseHTTPRequestHandler):
         sent = (self.served.bodies.get(name, data) if self.command == "GET" else data)[begin:]
         self._answer(206 if begin else 200, sent, headers, cut)
 
-    def _send_endless(self) -> None:
+    def _send_endless(self, piece: bytes = bytes(10_000), seconds: float = 0.0) -> None:
         self.send_response(200)
         self.end_headers()
         self.close_connection = True
         with contextlib.suppress(OSError):
             while self.command == "GET":
-                self.wfile.write(bytes(10_000))
+                self.wfile.write(piece)
+                time.sleep(seconds)
 
     def _answer(
         self,

@@ -13,7 +13,7 @@ import httpx2
 import pytest
 
 from quire.core.errors import ConfigError, ModelLoadError
-from quire.models import hub_download
+from quire.models import hub_download, hub_listing
 from quire.models.hub import LISTED, find_model
 from quire.models.pull_progress import PullCancelled
 from quire.models.store import Store
@@ -253,6 +253,38 @@ def test_a_file_outside_of_its_repository_is_refused(name, served, tmp_path):
     with pytest.raises(ModelLoadError, match=r"a file of org/two must lie in it; got .*own\.jinja"):
         Store().pull("org/two", on_progress=lambda step: None)
     assert not any("own.jinja" in path for _, path, _ in served.requests)
+
+
+@pytest.mark.parametrize(
+    ("listing", "num_listed", "rule"),
+    [
+        ((b'{"siblings": [' + b'{"rfilename": "a"}, ' * 500, 0.0), 0, "have <= 0 MiB; got more"),
+        ((b" ", 0.01), 0, "come within 0.2 s"),
+        (None, 501, "name <= 500 files; got 502"),
+    ],
+)
+def test_a_list_of_files_has_bounds(
+    served, tmp_path, monkeypatch, hub_of, listing, num_listed, rule
+):
+    """An endless one took 3.0 GiB, a slow one for ever, and it was told as a hub out of reach."""
+    monkeypatch.setattr(hub_listing, "MAX_BYTES", 100_000)
+    monkeypatch.setattr(hub_listing, "MAX_SECONDS", 0.2)
+    monkeypatch.setattr(hub_listing, "MAX_FILES", 500)
+    with serving(HubStandIn({"org/one": {"only.gguf": DATA}}, listing=listing)) as hub:
+        hub.num_listed = num_listed
+        hub_of(hub)
+        with pytest.raises(ModelLoadError, match=f"list of the files of org/one must {rule}"):
+            pull(served)
+    assert visible(tmp_path) == []
+
+
+def test_a_configuration_as_large_as_weights_is_not_fetched(tmp_path, hub_of):
+    files = {"config.json": b"{}", "model.safetensors": DATA}
+    with serving(HubStandIn({"org/one": files}, sizes={"config.json": 2**40})) as hub:
+        hub_of(hub)
+        with pytest.raises(ModelLoadError, match="config.json of org/one must have <= 128 MiB"):
+            Store().pull("org/one")
+    assert visible(tmp_path) == []
 
 
 def test_a_slow_hub_can_be_given_up(served, tmp_path):
