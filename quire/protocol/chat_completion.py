@@ -74,6 +74,8 @@ class Message(msgspec.Struct, kw_only=True):
         reasoning = self.reasoning if self.reasoning is not None else self.reasoning_content
         if reasoning is not None:
             message["reasoning"] = message["reasoning_content"] = reasoning
+            if self.tool_calls and not self.content:  # gpt-oss reads it so, and not with both
+                message["thinking"] = reasoning
         return message
 
 

@@ -199,6 +199,21 @@ def test_messages_reach_the_template_as_it_knows_them():
     ]
 
 
+def test_reasoning_before_a_call_has_the_name_that_gpt_oss_reads():
+    """Its template showed the call alone, and the model had lost what it was about.
+
+    The template refuses reasoning so named next to content: there it stays with the other names.
+    """
+    call = {"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+    for content, calls, is_named in ((None, [call], True), ("So.", [call], False), ("", [], False)):
+        message = {"role": "assistant", "content": content, "reasoning": "Hm.", "tool_calls": calls}
+        body = json.dumps({"messages": [message]}).encode()
+        request, _ = decode_body(body, ChatCompletionRequest)
+        shown = request.messages[0].for_template(0)
+        assert shown["reasoning"] == shown["reasoning_content"] == "Hm."
+        assert ("thinking" in shown) is is_named
+
+
 @pytest.mark.parametrize(
     "rest", [b'"a":"\xff"', b'"a":' + b"1" * 5000, b'"a":' + b"[" * 5000, b'"a":"x']
 )
