@@ -21,7 +21,7 @@ class Detokenizer:
         continues: The text goes on after a prompt, so the space before its first word stays.
     """
 
-    __slots__ = ("_at_start", "_decoder", "_pieces", "_skip", "_strip_left")
+    __slots__ = ("_at_start", "_decoder", "_pieces", "_skip", "_steps")
 
     def __init__(
         self, pieces: Pieces, *, skip_special_tokens: bool = True, continues: bool = False
@@ -29,7 +29,7 @@ class Detokenizer:
         self._pieces = pieces
         self._skip = skip_special_tokens
         self._at_start = not continues
-        self._strip_left = 0 if continues else pieces.strip_left
+        self._steps = pieces.text_steps(continues)
         self._decoder = codecs.getincrementaldecoder("utf-8")(pieces.errors)
 
     def add(self, token_ids: Iterable[int]) -> str:
@@ -44,17 +44,14 @@ class Detokenizer:
                 found.append(pieces.at_start(token_id))
             else:
                 found.append(pieces[token_id])
-        return self._strip(self._decoder.decode(b"".join(found)))
+        text = self._decoder.decode(b"".join(found))
+        for step in self._steps:
+            text = step.add(text)
+        return text
 
     def flush(self) -> str:
-        """Return what was held back, as U+FFFD; the sequence has ended."""
-        return self._strip(self._decoder.decode(b"", final=True))
-
-    def _strip(self, text: str) -> str:
-        while self._strip_left and text:
-            if text[0] != " ":
-                self._strip_left = 0
-                break
-            text = text[1:]
-            self._strip_left -= 1
+        """Return what was held back, bytes as U+FFFD; the sequence has ended."""
+        text = self._decoder.decode(b"", final=True)
+        for step in self._steps:
+            text = step.add(text) + step.flush()
         return text

@@ -10,9 +10,13 @@ from __future__ import annotations
 import codecs
 import json
 import re
+from collections.abc import Callable
 from typing import Any
 
+from tokenizers import Regex, decoders
 from tokenizers import Tokenizer as Backend
+
+from quire.text.text_steps import Replacing, Stripping, TextStep
 
 #: What a WordPiece decoder that cleans up writes without the space before it.
 _CLOSING = (" .", " ?", " !", " ,", " n't", " 'm", " 's", " 've", " 're")
@@ -46,7 +50,6 @@ class Pieces:
         errors: How bytes that are no UTF-8 are shown: one U+FFFD per ill-formed sequence
             (byte-level, as tokenizers) or per byte (byte fallback, as sentencepiece).
         special_ids: Tokens that are no text, such as end-of-sequence.
-        strip_left: Leading spaces that are cut from a text that starts with its first token.
 
     Raises:
         ValueError: The decoder is of a kind whose text is no concatenation.
@@ -59,18 +62,18 @@ class Pieces:
         self.special_ids = frozenset(i for i, token in added.items() if token.special)
         self._byte_level = False
         self._byte_fallback = False
-        self._replacements: list[tuple[str, str]] = []
+        self._token_steps: list[Callable[[str], str]] = []
+        self._text_steps: list[dict[str, Any]] = []
         self._dropped_at_start = ""
         self._joined = ""  # what a token of WordPiece begins with that goes on with a word
         self._cleans_up = False
-        self.strip_left = 0
         if backend.decoder is None:
             raise ValueError("no decoder, without which tokens cannot become text")
         decoder = json.loads(backend.decoder.__getstate__())
         fused = False
-        for step in decoder.get("decoders", [decoder]):
-            fused = fused or step["type"] == "Fuse"
+        for step in _flat(decoder):
             self._read(step, fused)
+            fused = fused or step["type"] in ("Fuse", "ByteLevel")
         self.errors = "replace" if self._byte_level else "quire.one_mark_per_byte"
 
     def _read(self, step: dict[str, Any], fused: bool) -> None:
@@ -79,21 +82,35 @@ class Pieces:
             self._byte_level = True
         elif kind == "ByteFallback":
             self._byte_fallback = True
-        elif kind == "Replace" and "String" in step["pattern"]:
-            self._replacements.append((step["pattern"]["String"], step["content"]))
-        elif kind == "Metaspace":
-            self._replacements.append((step["replacement"], " "))
+        elif kind in ("Replace", "Strip") and fused and _is_plain(step):
+            self._text_steps.append(step)
+        elif kind in ("Replace", "Strip") and not fused:
+            self._token_steps.append(_on_tokens(step))
+        elif kind == "Metaspace" and not fused:
+            mark = step["replacement"]
+            self._token_steps.append(lambda token: token.replace(mark, " "))
             if step.get("prepend_scheme", "always") != "never":
                 self._dropped_at_start = step["replacement"]
         elif kind == "WordPiece" and step["prefix"]:
             self._joined, self._cleans_up = step["prefix"], step["cleanup"]
-        elif kind == "Strip" and fused and step["content"] == " " and step["stop"] == 0:
-            self.strip_left = step["start"]
         elif kind != "Fuse":
             raise ValueError(
                 "a decoder that is neither byte-level, nor sentencepiece-like, nor WordPiece: "
                 f"{json.dumps(step)}"
             )
+
+    def text_steps(self, continues: bool) -> list[TextStep]:
+        """Return what is done to the joined pieces of one text, in order.
+
+        Args:
+            continues: The text goes on after a prompt, so that nothing is cut from its start.
+        """
+        return [
+            Replacing(step["pattern"]["String"], step["content"])
+            if step["type"] == "Replace"
+            else Stripping(step["content"], 0 if continues else step["start"], step["stop"])
+            for step in self._text_steps
+        ]
 
     def __contains__(self, token_id: int) -> bool:
         return self._token(token_id) is not None
@@ -120,6 +137,7 @@ class Pieces:
 
     def _piece(self, token: str) -> bytes:
         if self._byte_level:
+            token = self._changed(token)
             try:
                 return bytes([_ALPHABET[character] for character in token])
             except KeyError:  # An added token, which is plain text.
@@ -129,11 +147,37 @@ class Pieces:
         if self._joined and token:
             goes_on = token.startswith(self._joined)
             return self._clean(token[len(self._joined) :] if goes_on else f" {token}").encode()
-        for old, new in self._replacements:
-            token = token.replace(old, new)
-        return token.encode()
+        return self._changed(token).encode()
+
+    def _changed(self, token: str) -> str:
+        for step in self._token_steps:
+            token = step(token)
+        return token
 
     def _clean(self, text: str) -> str:
         for closing in _CLOSING if self._cleans_up else ():
             text = text.replace(closing, closing[1:])
         return text
+
+
+def _flat(decoder: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return the steps of a decoder, those of sequences inside it, too."""
+    if decoder["type"] != "Sequence":
+        return [decoder]
+    return [step for inner in decoder["decoders"] for step in _flat(inner)]
+
+
+def _is_plain(step: dict[str, Any]) -> bool:
+    """Return whether a step can follow a text that arrives in pieces."""
+    return step["type"] == "Strip" or bool(step["pattern"].get("String"))
+
+
+def _on_tokens(step: dict[str, Any]) -> Callable[[str], str]:
+    """Return what a step does to each token."""
+    if step["type"] == "Strip":  # the library's own panics where it would cut a token twice
+        cut = step["content"], step["start"], step["stop"]
+        return lambda token: Stripping(*cut).add(token)
+    pattern = step["pattern"]
+    text = pattern["String"] if "String" in pattern else Regex(pattern["Regex"])
+    decoder = decoders.Replace(text, step["content"])
+    return lambda token: str(decoder.decode([token]))
