@@ -1,4 +1,4 @@
-"""What to say of an architecture that nobody knows: the nearest known one, and what differs."""
+"""What to say of an unknown architecture: the known one that is near it, and what differs."""
 
 from __future__ import annotations
 
@@ -7,13 +7,17 @@ from logging import LogRecord
 
 from quire.core.errors import ModelLoadError, UnsupportedArchitectureError
 from quire.models.config_fields import HARMLESS, NEUTRAL, ConfigFields, log
+from quire.models.quantization_config import KEYS
 from quire.models.registry import FAMILIES
 
 PLAINEST = "LlamaForCausalLM"
-#: What a reader says of a field without which it does not go on.
-REQUIRED = (" is required", " must be given")
-#: Differences that are named.
-MAX_NAMED = 8
+#: Fields that say nothing of a model's shape.
+SILENT = HARMLESS | {
+    *KEYS, "_commit_hash", "_from_model_config", "auto_map", "max_sequence_length",
+    "model_max_length", "template_version", "tokenizer_class",
+}  # fmt: skip
+#: A family is near that differs by at most as many fields.
+MAX_DIFFERENCES = 4
 
 
 def refuse_architecture(name: str, fields: ConfigFields) -> UnsupportedArchitectureError:
@@ -24,36 +28,41 @@ def refuse_architecture(name: str, fields: ConfigFields) -> UnsupportedArchitect
         fields: Of its ``config.json``.
     """
     log.addFilter(_nothing)  # readers tell of options in parts of a configuration
-    found = {family: _differences(family, fields) for family in FAMILIES}
+    found = {} if _has_parts(fields) else {each: _differences(each, fields) for each in FAMILIES}
     log.removeFilter(_nothing)
-    # Where several are as near, the plainest is meant, or the one of the likest name; of another
-    # kind of model, which lacks what all have, nothing else can be said.
-    lacking = {family for family, named in found.items() if named and named[0].endswith(REQUIRED)}
-    nearest = min(
-        found.keys() - lacking or {PLAINEST},
-        key=lambda each: (len(found[each]), each != PLAINEST, -_likeness(name, each), each),
+    near = {each: d for each, d in found.items() if d is not None and len(d) <= MAX_DIFFERENCES}
+    known = "docs/models.md has all of them, and how one is added."
+    rule = f"[load] {fields.where}: architectures must name one that Quire knows; got {name}"
+    if not near:
+        return UnsupportedArchitectureError(f"{rule}, to which none is near. {known}")
+    # Where several are as near, the plainest is meant, or the one of the likest name.
+    nearest, named = min(
+        near.items(), key=lambda one: (len(one[1]), one[0] != PLAINEST, -_likeness(name, one[0]))
     )
-    named, more = found[nearest][:MAX_NAMED], len(found[nearest]) - MAX_NAMED
-    differs = ", ".join(named) + (f" and {more} more" if more > 0 else "")
+    differs = ", ".join(named)
     what = f"it differs by {differs}" if named else "no field of config.json tells them apart"
-    return UnsupportedArchitectureError(
-        f"[load] {fields.where}: architectures must name one that Quire knows; got {name}, to "
-        f"which {nearest} is nearest: {what}. docs/models.md has all of them, and how one is added."
+    return UnsupportedArchitectureError(f"{rule}, to which {nearest} is nearest: {what}. {known}")
+
+
+def _has_parts(fields: ConfigFields) -> bool:
+    """Return whether a model is made of several, of which a reader may see one alone."""
+    return any(
+        name.endswith("_config") and isinstance(value, dict) and name not in KEYS
+        for name, value in fields.values.items()
     )
 
 
-def _differences(family: str, fields: ConfigFields) -> list[str]:
-    """Return the fields that a family's reader does not know, or has no default for."""
+def _differences(family: str, fields: ConfigFields) -> list[str] | None:
+    """Return the fields that a family's reader does not know; None where it cannot be it."""
     read = ConfigFields(fields.values, fields.where)
-    missing = []
     try:
-        FAMILIES[family].read_config(read)
-    except ModelLoadError as error:
-        missing = [str(error).partition(f"{fields.where}: ")[2].partition("; got")[0]]
-    unread = set(read.values) - read.read - HARMLESS
-    other = {key for key in unread if read.values[key] not in NEUTRAL.get(key, ())}
-    # A reader that stopped has not come to all that it knows.
-    return [*missing, *sorted(other)]
+        config = FAMILIES[family].read_config(read)
+    except ModelLoadError:
+        return None
+    if config.moe is not None and not any("expert" in name for name in read.values):
+        return None
+    unread = set(read.values) - read.read - SILENT
+    return sorted(key for key in unread if read.values[key] not in NEUTRAL.get(key, ()))
 
 
 def _nothing(record: LogRecord) -> bool:

@@ -291,10 +291,31 @@ def test_unknown_architecture_names_the_nearest_and_what_differs(read, caplog):
         read(LLAMA | known_but_for)
     with pytest.raises(UnsupportedArchitectureError, match="GPT2LMHeadModel is nearest"):
         read(GPT2 | {"architectures": ["GPT2Model2"]})
-    what = "LlamaForCausalLM is nearest: it differs by .* is required"
-    with pytest.raises(UnsupportedArchitectureError, match=what):
-        read({"architectures": ["MambaForCausalLM"], "state_size": 16})
     assert not caplog.records
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        {"architectures": ["MambaForCausalLM"], "state_size": 16},
+        # A hybrid, with six options that no family has.
+        LLAMA | {"architectures": ["OwnForCausalLM"], **dict.fromkeys("abcdef", 1)},
+        # A model of several parts, of which a reader would see one alone.
+        LLAMA | {"architectures": ["OwnVLForConditionalGeneration"], "vision_config": {"a": 1}},
+    ],
+)
+def test_a_family_that_is_not_near_is_not_named(read, config):
+    """Qwen2-VL was called nearest to most of what is unknown: its reader stopped first."""
+    with pytest.raises(UnsupportedArchitectureError, match="got Own|got Mamba") as refused:
+        read(config)
+    assert ", to which none is near. docs/models.md" in str(refused.value)
+
+
+def test_a_dense_model_is_near_to_no_mixture_of_experts(read):
+    config = LLAMA | {"architectures": ["OwnForCausalLM"], "head_dim": 16, "norm_topk_prob": True}
+    with pytest.raises(UnsupportedArchitectureError) as refused:
+        read(config)
+    assert "MoeForCausalLM" not in str(refused.value)
 
 
 REFUSED = {
