@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from quire.cli.prompt_text import read_prompt
 from quire.cli.sampling_flags import sampling_flags
 from quire.cli.server_connection import base_url_option, connect, events, request
 
@@ -29,8 +30,7 @@ def ask(
     QUIRE_API_KEY is sent as the key. Reasoning that the server sets apart is not printed. Exit code
     1 when the server refuses, fails, or goes away before the end.
     """
-    # `echo question |` ends its text with a newline that nobody means to ask.
-    text = sys.stdin.read().removesuffix("\n") if prompt == "-" else prompt
+    text = read_prompt(prompt)
     messages = [{"role": "user", "content": text}]
     if system is not None:
         messages.insert(0, {"role": "system", "content": system})

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,6 +11,7 @@ import click
 
 from quire.cli.engine_flags import EngineCommand, engine_flags
 from quire.cli.lora_flag import adapter_attributes, lora_option, with_adapter
+from quire.cli.prompt_text import read_prompt
 from quire.cli.sampling_flags import sampling_flags
 from quire.core.config import EngineConfig
 
@@ -58,7 +58,7 @@ def generate(
     from quire.llm.interrupts import collect_interrupts
 
     # `echo question |` ends its text with a newline that nobody means to ask.
-    texts = [sys.stdin.read().removesuffix("\n") if text == "-" else text for text in prompts]
+    texts = [read_prompt(text) for text in prompts]
     with loaded_engine(with_adapter(config, lora)) as engine:
         defaults = {"max_tokens": MAX_TOKENS, **engine.default_sampling_params}
         params = SamplingParams(**{**defaults, **sampling})

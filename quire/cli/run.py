@@ -14,6 +14,7 @@ from urllib.parse import urlencode, urlsplit
 import click
 
 from quire.cli.lora_flag import largest_rank, lora_option
+from quire.cli.prompt_text import read_prompt
 from quire.cli.sampling_flags import sampling_flags
 from quire.cli.server_connection import (
     LOOPBACK,
@@ -67,8 +68,8 @@ def run(
     (quire help pull). The running server answers; where there is none, one is started that stays
     when this ends: quire ps shows its models, quire stop unloads one.
     """
-    if prompt == "-" or (prompt is None and not sys.stdin.isatty()):
-        prompt = sys.stdin.read().removesuffix("\n")
+    if prompt is not None or not sys.stdin.isatty():
+        prompt = read_prompt("-" if prompt is None else prompt)
     if prompt is not None and not prompt.strip():
         raise click.UsageError("[run] a prompt must have text; got none.")
     stay = None if keep_alive is None else _seconds(keep_alive)

@@ -169,6 +169,14 @@ def test_a_prompt_of_nothing_is_refused(url):
     assert "starting" not in found.stderr
 
 
+@pytest.mark.parametrize("command", [("run", "quire-tiny"), ("ask",)])
+def test_bytes_that_are_no_text_are_told_before_anything_is_asked(command, url):
+    """The server's refusal told of a surrogate pair in a body that the user never saw."""
+    found = quire(*command, "é\udcffb", "--base-url", url)
+    assert (found.returncode, found.stdout) == (1, "")
+    assert found.stderr.count("\n") == 1 and "the byte 0xff at 2 is no UTF-8" in found.stderr
+
+
 def test_a_model_that_nobody_has_is_refused_with_a_reason(url):
     found = quire("run", "no/such-model", "Hi", "--base-url", url)
     assert found.returncode == 1
