@@ -95,7 +95,9 @@ def _llama3(rope: RopeConfig) -> np.ndarray:
     low, high = rope.scaling["low_freq_factor"], rope.scaling["high_freq_factor"]
     inv_freq = _frequencies(rope.theta, rope.rotary_dim)
     wavelength = np.float32(2 * math.pi) / inv_freq
-    share = (np.float32(original) / wavelength - np.float32(low)) / np.float32(high - low)
+    # Where both factors are the same there is nothing in between.
+    width = np.float32(high - low if high > low else 1)
+    share = (np.float32(original) / wavelength - np.float32(low)) / width
     slow = inv_freq / np.float32(factor)
     blend = (1 - share) * slow + share * inv_freq
     result = np.where(wavelength > original / low, slow, blend)

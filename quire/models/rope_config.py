@@ -137,8 +137,8 @@ def _read_scaling(
     if rope_type == "llama3":
         scaling["low_freq_factor"] = fields.number("low_freq_factor")
         scaling["high_freq_factor"] = fields.number("high_freq_factor")
-        if scaling["high_freq_factor"] <= scaling["low_freq_factor"]:
-            raise fields.error("high_freq_factor", "must be > low_freq_factor")
+        if scaling["high_freq_factor"] < scaling["low_freq_factor"]:
+            raise fields.error("high_freq_factor", "must be >= low_freq_factor")
         return scaling, limit
     if rope_type == "longrope":
         # The factor on cosines is in units of its logarithm.

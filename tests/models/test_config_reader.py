@@ -2,6 +2,7 @@
 
 import json
 import logging
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ from safetensors.numpy import save_file
 from quire.core.errors import ModelLoadError, UnsupportedArchitectureError
 from quire.core.model_config import RopeConfig
 from quire.core.moe_config import ExpertRouting, MoEConfig
-from quire.layers.rope import rope_tables
+from quire.layers.rope import inverse_frequencies, rope_tables
 from quire.models.config_reader import read_model_config
 
 LLAMA = {
@@ -273,6 +274,25 @@ def test_command_r_plus_has_norms_of_heads(read):
     command_r = LLAMA | {"architectures": ["CohereForCausalLM"]}
     assert read(command_r).qk_norm == ""
     assert read(command_r | {"use_qk_norm": True}).qk_norm == "layer_of_heads"
+
+
+def test_options_of_published_checkpoints_that_change_nothing(read):
+    """Each was refused: of Qwen3-Coder, GPT-NeoX-20B, Devstral 2 and Llama 4 Scout."""
+    experts = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32}
+    coder = LLAMA | experts | {"architectures": ["Qwen3MoeForCausalLM"], "use_qk_norm": True}
+    assert read(coder).qk_norm == "rms_of_heads"
+    assert read(LLAMA | {"hidden_act": "gelu_fast"}).activation == "gelu_tanh"
+    rope = {"rope_type": "default", "rope_theta": 1e6, "original_max_position_embeddings": 32}
+    mistral = LLAMA | {"architectures": ["Ministral3ForCausalLM"]}
+    mistral["rope_parameters"] = rope | {"llama_4_scaling_beta": 0.0}
+    assert read(mistral).query_scaling is None
+    equal = {"factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 1.0}
+    equal |= {"rope_type": "llama3", "original_max_position_embeddings": 8192}
+    rope = read(LLAMA | {"rope_scaling": equal}).rope
+    frequencies, _ = inverse_frequencies(rope, 16)
+    plain, _ = inverse_frequencies(replace(rope, scaling=None), 16)
+    # Short wavelengths are kept and long ones slowed down; there is nothing in between.
+    assert set(np.unique(np.round(plain / frequencies, 3))) <= {1.0, 8.0}
 
 
 def test_gpt2(read):

@@ -29,6 +29,7 @@ ACTIVATIONS = {
     "silu": "silu",
     "swish": "silu",
     "gelu": "gelu",
+    "gelu_fast": "gelu_tanh",
     "gelu_new": "gelu_tanh",
     "gelu_pytorch_tanh": "gelu_tanh",
     "gelu_tanh": "gelu_tanh",
@@ -65,8 +66,9 @@ def read_ministral3(config: ConfigFields) -> ModelConfig:
     rope = config.object("rope_parameters")
     if rope is None:
         raise config.error("rope_parameters", "is required")
-    factor = rope.number("llama_4_scaling_beta")
-    scaling = QueryScaling(factor=factor, length=rope.integer("original_max_position_embeddings"))
+    scaling, length = None, rope.integer("original_max_position_embeddings")
+    if rope.values.get("llama_4_scaling_beta") != 0:
+        scaling = QueryScaling(factor=rope.number("llama_4_scaling_beta"), length=length)
     apart = ("llama_4_scaling_beta", "max_position_embeddings")
     kept = {name: value for name, value in rope.values.items() if name not in apart}
     return read_decoder(

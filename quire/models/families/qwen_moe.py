@@ -38,6 +38,7 @@ def read_qwen2_moe(config: ConfigFields) -> ModelConfig:
 
 def read_qwen3_moe(config: ConfigFields) -> ModelConfig:
     """Read a Qwen3MoeForCausalLM: Qwen3 with experts; a sliding window is one for all layers."""
+    config.require("use_qk_norm", True)
     bias = config.boolean("attention_bias", False)
     windowed = config.boolean("use_sliding_window", False)
     config.has("max_window_layers")
