@@ -67,7 +67,9 @@ class EngineKeywords(TypedDict, total=False):
     quantization: (
         Literal["int8", "int6", "int5", "int4", "nf4", "int3", "int2"]
         | Literal["awq", "awq_marlin", "gptq", "gptq_marlin", "auto-round", "fp8"]
-        | Literal["compressed-tensors", "bitsandbytes", "modelopt", "modelopt_fp4", "hqq"]
+        | Literal[
+            "fbgemm_fp8", "compressed-tensors", "bitsandbytes", "modelopt", "modelopt_fp4", "hqq"
+        ]
         | Literal["torchao", "mxfp4", "gguf"]
         | None
     )

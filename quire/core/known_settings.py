@@ -8,7 +8,7 @@ tables.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, get_args
 
 from quire.core.errors import ConfigError
 from quire.core.quantization_names import QUANTIZATIONS as OURS
@@ -100,17 +100,10 @@ _ROUNDED = "weights are floats, and rounded at load"
 _FLOATS = "weights are floats, and stay so"
 #: Other engines' quantizations and what is done with floats instead: name of ours, and why.
 QUANTIZATIONS: dict[str, tuple[QuantizationName | None, str]] = {
-    "awq": ("int4", _ROUNDED),
-    "awq_marlin": ("int4", _ROUNDED),
-    "gptq": ("int4", _ROUNDED),
-    "gptq_marlin": ("int4", _ROUNDED),
-    "auto-round": ("int4", _ROUNDED),
+    **dict.fromkeys(get_args(StoredName), (None, _FLOATS)),
+    **dict.fromkeys(("awq", "awq_marlin", "gptq", "gptq_marlin", "auto-round"), ("int4", _ROUNDED)),
     "fp8": ("int8", "the same bytes, and activations are rounded to 8 bits as well"),
     "bitsandbytes": ("nf4", _ROUNDED),
-    **dict.fromkeys(
-        ("compressed-tensors", "modelopt", "modelopt_fp4", "hqq", "torchao", "mxfp4", "gguf"),
-        (None, _FLOATS),
-    ),
 }
 #: What files say where it is another name.
 _METHODS = {"awq_marlin": "awq", "gptq_marlin": "gptq", "modelopt_fp4": "modelopt"}

@@ -8,6 +8,7 @@ QuantizationName: TypeAlias = Literal["int8", "int6", "int5", "int4", "nf4", "in
 QUANTIZATIONS: tuple[QuantizationName, ...] = get_args(QuantizationName)
 #: Other engines' names, most of them of what a checkpoint has.
 StoredName: TypeAlias = Literal[
-    "awq", "awq_marlin", "gptq", "gptq_marlin", "auto-round", "fp8", "compressed-tensors",
-    "bitsandbytes", "modelopt", "modelopt_fp4", "hqq", "torchao", "mxfp4", "gguf",
+    "awq", "awq_marlin", "gptq", "gptq_marlin", "auto-round", "fp8", "fbgemm_fp8",
+    "compressed-tensors", "bitsandbytes", "modelopt", "modelopt_fp4", "hqq",
+    "torchao", "mxfp4", "gguf",
 ]  # fmt: skip

@@ -106,8 +106,13 @@ def with_e2m1_inputs(weights: FourBitFloats) -> WeightFormat:
     return RoundedInputs(weights, scheme, "input_scale", inverted=True, optional=True)
 
 
-def with_e4m3_inputs(fields: ConfigFields, weights: WholeBytes) -> WeightFormat:
+def with_e4m3_inputs(fields: ConfigFields, weights: WholeBytes, scale: str) -> WeightFormat:
     """Return a format of E4M3 with inputs rounded as ``activation_scheme`` says.
+
+    Args:
+        fields: With that field.
+        weights: How the matrices are stored.
+        scale: The part with a static scale of inputs.
 
     Raises:
         ModelLoadError: It is neither dynamic nor static.
@@ -118,7 +123,7 @@ def with_e4m3_inputs(fields: ConfigFields, weights: WholeBytes) -> WeightFormat:
     size = weights.block[1] if weights.block else 0
     if size % GROUP_MULTIPLE:
         return weights
-    stored = "input_scale" if scheme == "static" and not size else ""
+    stored = scale if scheme == "static" and not size else ""
     return RoundedInputs(weights, ActivationScheme("e4m3", size), stored)
 
 

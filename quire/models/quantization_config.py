@@ -76,10 +76,11 @@ def read_quantization(path: Path) -> StoredQuantization | None:
     name = next((key for key in KEYS if values.get(key) is not None), None)
     if name is None:
         found = next((known for known in SETTINGS_FILES if (path / known).exists()), None)
-        if found is None:
+        own = {} if found is None else read_json(path / found)
+        # An export to ONNX leaves a file of the same name, which is of its own weights.
+        if found is None or "per_channel" in own:
             return None
         name, file = "quantization", path / found
-        own = read_json(file)
         # NVIDIA's file has them one level below.
         settings = own.get(name, {}) if found == MODELOPT else own
         if not isinstance(settings, dict):
@@ -90,7 +91,8 @@ def read_quantization(path: Path) -> StoredQuantization | None:
     fields = ConfigFields(values, str(file)).object(name)
     if fields is None:
         return None
-    method = fields.text("quant_method")
+    # Model Optimizer's earlier files leave it out.
+    method = fields.text("quant_method", "modelopt" if fields.has("quant_algo") else None)
     if method not in _METHODS:
         refused = fields.error("quant_method", f"must be one of {', '.join(_METHODS)}")
         raise UnsupportedArchitectureError(f"{refused} Use a checkpoint of another format.")
@@ -270,24 +272,35 @@ def _compressed_format(weights: ConfigFields, name: str) -> WeightFormat:
 
 
 def _fp8(fields: ConfigFields) -> StoredQuantization:
-    if fields.text("fmt", "e4m3") != "e4m3":
+    if fields.text("fmt", "e4m3") not in ("e4m3", "float8_e4m3fn"):
         raise fields.error("fmt", "must be e4m3")
     block = _block(fields, "weight_block_size")
-    name = "weight_scale_inv" if block else "weight_scale"
-    whole = WholeBytes(
-        "F8_E4M3",
-        block=block,
-        scale=name,
-        marker=name,
-        parts=frozenset(("weight", name, "input_scale")),
-    )
-    made = with_e4m3_inputs(fields, whole)
+    # Transformers names scales otherwise than AutoFP8, whose settings know no blocks.
+    is_theirs = "weight_block_size" in fields.values
+    name = "weight_scale_inv" if is_theirs else "weight_scale"
+    of_inputs = "activation_scale" if is_theirs else "input_scale"
+    parts = frozenset(("weight", name, "input_scale", of_inputs))
+    whole = WholeBytes("F8_E4M3", block=block, scale=name, marker=name, parts=parts)
+    made = with_e4m3_inputs(fields, whole, of_inputs)
     skipped = fields.strings("modules_to_not_convert")
 
     def format_of(module: str) -> WeightFormat | None:
         return None if any(part in module for part in skipped) else made
 
     return StoredQuantization("fp8", (made,), format_of)
+
+
+def _fbgemm(fields: ConfigFields) -> StoredQuantization:
+    parts = frozenset(("weight", "weight_scale", "input_scale_ub"))
+    made = RoundedInputs(WholeBytes("F8_E4M3", parts=parts), ActivationScheme("e4m3"))
+    skipped = fields.strings("modules_to_not_convert")
+    told = "activation_scale_ub is not used: scales of activations are those of their values"
+    notices = (told,) if fields.has("activation_scale_ub") else ()
+
+    def format_of(module: str) -> WeightFormat | None:
+        return None if any(part in module for part in skipped) else made
+
+    return StoredQuantization("fbgemm_fp8", (made,), format_of, notices)
 
 
 def _modelopt(fields: ConfigFields) -> StoredQuantization:
@@ -396,6 +409,7 @@ _METHODS: dict[str, Callable[[ConfigFields], StoredQuantization]] = {
     "bitsandbytes": _bitsandbytes,
     "compressed-tensors": _compressed_tensors,
     "fp8": _fp8,
+    "fbgemm_fp8": _fbgemm,
     "modelopt": _modelopt,
     "hqq": _hqq,
     "mxfp4": _mxfp4,

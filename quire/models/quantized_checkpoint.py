@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -113,8 +113,15 @@ class QuantizedCheckpoint:
         return False
 
     def weight_names(self, config: ModelConfig) -> WeightNames:
-        """Return what the tensors are called."""
-        return self._stored.weight_names(config)
+        """Return what the tensors are called; quantized ones are stored (out, in) in all families.
+
+        Matrices of floats among those of the layers keep the family's order for all.
+        """
+        names = self._stored.weight_names(config)
+        layers = names.layer.partition("{layer}")[0]
+        floats = (name for name in self._names - set(self._matrices) if name.startswith(layers))
+        has_floats = any(len(self._stored.entry(name).shape) > 1 for name in floats)
+        return replace(names, linear_is_transposed=names.linear_is_transposed and has_floats)
 
     def notices(self) -> list[str]:
         """Return how many matrices are quantized, and what of them has no use."""

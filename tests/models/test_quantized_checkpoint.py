@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import itertools
 import json
 import shutil
 from collections.abc import Callable
@@ -27,7 +26,9 @@ from quire.models.quantized_checkpoint import QuantizedCheckpoint
 from quire.models.safetensors_file import SafetensorsFile
 from quire.models.tensor_source import open_tensors
 from quire.models.weight_bytes import expected_weight_bytes
+from quire.quantization.formats.gptq import store_gptq
 from quire.quantization.plan import QuantizationPlan
+from quire.quantization.round_to_nearest import create_scheme, quantize
 from tests.kernels.bfloat16 import brain
 
 FIXTURES = Path(__file__).parents[1] / "fixtures" / "quantized"
@@ -247,31 +248,30 @@ def test_one_scale_and_one_zero_of_all(copy: Callable[..., Path]) -> None:
     np.testing.assert_array_equal(got, (codes.astype(np.float32) - 3) * 0.5)
 
 
-GROUPS = {
-    "class": (2, ["Linear"]),
-    "pattern": (3, [r"re:.*\.down_proj$"]),
-    "later pattern": (4, [r"re:model\..*"]),
-    "name": (8, ["model.layers.0.mlp.down_proj"]),
-}
-
-
-def test_the_most_specific_group_counts(tmp_path: Path) -> None:
-    """The first group of the file was taken; llm-compressor orders them by their names."""
-    settings = {"quant_method": "compressed-tensors", "format": "pack-quantized"}
-    groups = {
-        key: {"targets": targets, "weights": {"num_bits": bits, "type": "int", "group_size": 32}}
-        for key, (bits, targets) in GROUPS.items()
-    }
-    for order in itertools.permutations(GROUPS):
-        made = settings | {"config_groups": {key: groups[key] for key in order}}
-        (tmp_path / "config.json").write_text(json.dumps({"quantization_config": made}))
-        found = read_quantization(tmp_path)
-        assert found is not None
-        bits = [
-            getattr(found.format_of(module), "bits", None)
-            for module in ("model.layers.0.mlp.down_proj", "vision.1.down_proj", "model.up", "x.up")
-        ]
-        assert bits == [8, 3, 4, 2]
+def test_gpt2_of_gptq_is_stored_as_other_families_are(oracle: Any, tmp_path: Path) -> None:
+    """Its matrices of floats are (in, out), and those of GPTQ were taken to be so, too."""
+    folder = tmp_path / "gpt2"
+    shutil.copytree(oracle("gpt2")[1], folder)
+    made, want = {}, {}
+    for name, tensor in load_file(folder / "model.safetensors").items():
+        if ".h." not in name or tensor.dim() < 2:
+            made[name] = tensor
+            continue
+        values = np.ascontiguousarray(tensor.numpy().T)
+        rounded_to = quantize(HostTensor(name, "float32", values), create_scheme("int4", 16), 1)
+        want[name] = rounded_to.float32()
+        parts = store_gptq(rounded_to)
+        made |= {
+            f"{name.removesuffix('weight')}{part}": torch.tensor(a) for part, a in parts.items()
+        }
+    save_file(made, folder / "model.safetensors")
+    config = json.loads((folder / "config.json").read_text())
+    config["quantization_config"] = {"quant_method": "gptq", "bits": 4, "group_size": 16}
+    (folder / "config.json").write_text(json.dumps(config))
+    source = opened(folder)
+    assert want and all(np.array_equal(source.tensor(n).float32(), a) for n, a in want.items())
+    decoder = load_model(folder, create_backend("cpu", threads=1))
+    assert {form.bits for held in decoder.held.packed if (form := held.form)} == {4}
 
 
 def changed(part: str, change: Callable[[torch.Tensor], torch.Tensor]) -> Any:
