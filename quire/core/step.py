@@ -107,6 +107,7 @@ class SchedulerOutput:
             listed, as ``reused_blocks``, only for a KV canary.
         reused_blocks: ``(request_id, block_ids)`` found by content and not computed again.
         droppable_ids: Whose rows, parts of prompts, need not be computed when somebody comes.
+        keeps_states: Proposers are told what the step computes; else nothing is kept for them.
     """
 
     new_requests: list[NewRequest] = field(default_factory=list)
@@ -121,6 +122,7 @@ class SchedulerOutput:
     sealed_blocks: list[int] = field(default_factory=list)
     reused_blocks: list[tuple[str, list[int]]] = field(default_factory=list)
     droppable_ids: frozenset[str] = frozenset()
+    keeps_states: bool = True
 
     @property
     def moves_blocks(self) -> bool:

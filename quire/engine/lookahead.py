@@ -19,6 +19,20 @@ OTHERS, FEWER = 0.2, 0.05
 class LookaheadPolicy(Protocol):
     """Says how many tokens are worth proposing."""
 
+    def is_ready(self, num_running: int, has_new: bool) -> bool:
+        """Return whether anybody is asked about the next step.
+
+        Args:
+            num_running: Sequences that run.
+            has_new: One of them is new.
+        """
+        ...
+
+    @property
+    def keeps_states(self) -> bool:
+        """Whether what that step computes is kept for later proposals."""
+        ...
+
     def choose(self, decodes: Sequence[Request], num_other_rows: int) -> Sequence[int]:
         """Return for each request that decodes in the next step how many it may get.
 
@@ -36,8 +50,19 @@ class LookaheadPolicy(Protocol):
         """A step has brought tokens for a request that might get some proposed."""
         ...
 
+    def brought(self, is_ready: bool, num_decodes: int, num_tokens: int, seconds: float) -> None:
+        """A step of nothing but decoding requests has ended, asked about or not.
+
+        Args:
+            is_ready: What :meth:`is_ready` said of it.
+            num_decodes: Requests.
+            num_tokens: It brought them.
+            seconds: It took in all.
+        """
+        ...
+
     def step_ended(self, num_rows: int, seconds: float, draft_seconds: float) -> None:
-        """A step of nothing but decoding requests has ended.
+        """A step of nothing but decoding requests has ended that was asked about.
 
         Args:
             num_rows: It computed, those of proposed tokens included.
@@ -72,7 +97,8 @@ class Lookahead:
         self._kv = kv
         self.policy = policy
         self._options = options
-        self._decodes_alone: deque[bool] = deque()  # of plans under way
+        # Of plans under way: whether it was asked about decodes alone, and was ready to.
+        self._asked: deque[tuple[bool, bool]] = deque()
         self._num_resting = 0
         # Of the rows when a rest began: how many there were, and how many have come since.
         self._num_rows = self._num_others = 0
@@ -87,11 +113,13 @@ class Lookahead:
             requests: By id.
             num_running: Each of them may need a block in the next step.
         """
-        if self._num_resting and self._are_others(plan):
+        is_ready = self.policy.is_ready(num_running, bool(plan.new_requests))
+        plan.keeps_states = self.policy.keeps_states
+        if not is_ready or (self._num_resting and self._are_others(plan)):
             self._num_resting = 0
-        if self._num_resting:
-            self._num_resting -= 1
-            self._decodes_alone.append(False)
+        if self._num_resting or not is_ready:
+            self._num_resting = max(self._num_resting - 1, 0)
+            self._asked.append((False, is_ready))
             return
         rows: list[ScheduledRequest] = []
         decodes: list[Request] = []
@@ -101,7 +129,7 @@ class Lookahead:
                 rows.append(row)
                 decodes.append(request)
         decode_alone = len(rows) == len(plan.scheduled)
-        self._decodes_alone.append(decode_alone)
+        self._asked.append((decode_alone, True))
         if not rows:
             return
         num_others = 0
@@ -129,10 +157,14 @@ class Lookahead:
         self.policy.observe(request, result)
 
     def step_ended(self, plan: SchedulerOutput, output: StepOutput, seconds: float) -> None:
-        """Tell the policy what a step took that was asked about, if it had no prompts."""
-        if self._decodes_alone.popleft() and not output.dropped_ids:
-            num_proposed = sum(result.num_proposed for result in output.results.values())
-            num_rows = plan.num_scheduled_tokens + num_proposed
+        """Tell the policy what a step took and brought, if it had no prompts."""
+        (asked, is_ready), results = self._asked.popleft(), output.results.values()
+        num_rows, num_decodes = plan.num_scheduled_tokens, len(plan.scheduled)
+        if num_rows == num_decodes and not plan.new_requests:
+            num_tokens = sum(len(result.token_ids) for result in results)
+            self.policy.brought(is_ready, num_decodes, num_tokens, seconds)
+        if asked and not output.dropped_ids:
+            num_rows += sum(result.num_proposed for result in results)
             self.policy.step_ended(num_rows, seconds, output.propose_seconds)
 
     def _are_others(self, plan: SchedulerOutput) -> bool:

@@ -269,7 +269,7 @@ class ModelRunner:
             output.propose_seconds = time.perf_counter() - start
             output.draft_work = self._speculation.take_work()
             wanted += self._speculation.wanted_rows(plan)
-            capture, parents = self._speculation.capture, self._speculation.trees(plan)
+            capture, parents = self._speculation.capture(plan), self._speculation.trees(plan)
             output.num_masked_pairs = sum(map(num_masked_pairs, parents.values()))
         begin = time.perf_counter()
         given = self.pictures.given(plan.scheduled)

@@ -72,10 +72,9 @@ class Speculation:
         #: Of trees in steps that are not drawn yet, by row of the table; see ``tree_paths``.
         self.parents: dict[int, list[int]] = {}
 
-    @property
-    def capture(self) -> ResidualCapture | None:
-        """What a step of the target is to keep."""
-        return None if self._states is None else self._states.capture
+    def capture(self, plan: SchedulerOutput) -> ResidualCapture | None:
+        """Return what a step of the target is to keep."""
+        return self._states.capture if self._states is not None and plan.keeps_states else None
 
     @property
     def reads_states(self) -> bool:
@@ -177,7 +176,9 @@ class Speculation:
 
         They are as of :meth:`~quire.runner.input_batch.InputBatch.build`.
         """
-        return [] if self._states is None else self._states.wanted_rows(plan, self._row_methods)
+        if self._states is None or not plan.keeps_states:
+            return []
+        return self._states.wanted_rows(plan, self._row_methods)
 
     def observe(
         self,
@@ -200,7 +201,8 @@ class Speculation:
         """
         if self._states is not None:
             methods = self._row_methods
-            self._states.read(plan, num_proposed, output, hidden, methods, paths, decodes)
+            if plan.keeps_states:
+                self._states.read(plan, num_proposed, output, hidden, methods, paths, decodes)
             for parent, child in self._forks:
                 self._states.fork(parent, child, self._row_methods)
 

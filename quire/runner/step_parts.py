@@ -208,7 +208,10 @@ class StepParts:
 def _part(plan: SchedulerOutput, rows: list[ScheduledRequest]) -> SchedulerOutput:
     ids = {row.request_id for row in rows}
     forks = [fork for fork in plan.forks if fork.parent_id in ids]
-    return SchedulerOutput(scheduled=rows, forks=forks, droppable_ids=plan.droppable_ids & ids)
+    droppable = plan.droppable_ids & ids
+    return SchedulerOutput(
+        scheduled=rows, forks=forks, droppable_ids=droppable, keeps_states=plan.keeps_states
+    )
 
 
 def _fail(plan: SchedulerOutput, output: StepOutput, request_id: str, error: BaseException) -> None:

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import math
 
+from quire.speculative.decayed_mean import DecayedMean
+
 #: What a step is worth after another one of its kind.
 DECAY = 0.97
 #: A step counts as at most that much longer or shorter than predicted; something else is to blame.
@@ -20,35 +22,11 @@ FIRST_PLAIN = 4
 PLAIN_EVERY, LONGEST_EVERY = 64, 512
 
 
-class _Mean:
-    """Of the last few numbers; 0.0 at first."""
-
-    def __init__(self) -> None:
-        self._sum = self._squares = self._weight = 0.0
-
-    @property
-    def value(self) -> float:
-        return self._sum / self._weight if self._weight else 0.0
-
-    @property
-    def variance(self) -> float:
-        """Of the mean itself; infinite as long as it is of less than two numbers."""
-        if self._weight < 1.5:
-            return math.inf
-        spread = self._squares / self._weight - self.value**2
-        return max(spread, 0.0) / (self._weight - 1.0)
-
-    def add(self, number: float) -> None:
-        self._sum = DECAY * self._sum + number
-        self._squares = DECAY * self._squares + number * number
-        self._weight = DECAY * self._weight + 1.0
-
-
 class AskingSeconds:
     """Learns it from steps of both kinds."""
 
     def __init__(self) -> None:
-        self._plain, self._asked = _Mean(), _Mean()
+        self._plain, self._asked = DecayedMean(DECAY), DecayedMean(DECAY)
         self._num_plain = 0
         self._num_asked = 0  # since the last plain one
         self._plain_every = PLAIN_EVERY

@@ -24,6 +24,7 @@ from quire.speculative.acceptance import MethodAcceptance, RequestAcceptance
 from quire.speculative.asking_seconds import AskingSeconds
 from quire.speculative.draft_seconds import DraftSeconds
 from quire.speculative.found_rate import FoundRate
+from quire.speculative.readiness import Readiness
 from quire.speculative.row_seconds import RowSeconds
 from quire.speculative.tree_acceptance import TreeAcceptance
 
@@ -102,6 +103,7 @@ class Controller:
         # A drafter gives nothing while it makes up for a prompt, which says nothing of the text.
         self._found: dict[str, FoundRate] = {m.method: FoundRate() for m in methods if m.looks_up}
         self._asking = AskingSeconds()
+        self._readiness = Readiness(all(method.adaptive for method in methods))
         self._draft_seconds: dict[str, DraftSeconds] = {m.method: DraftSeconds() for m in methods}
         self._sequences: dict[str, Speculating] = {}
         self._alarms: set[str] = set()
@@ -117,6 +119,20 @@ class Controller:
         self._num_idle = FIRST_IDLE
         self._is_idle = False  # nobody was chosen last
         self._num_earning = 0  # steps since credit was given last
+
+    def is_ready(self, num_running: int, has_new: bool) -> bool:
+        """Return whether anybody is asked about the next step; see :class:`Readiness`."""
+        return self._readiness.is_ready(num_running, has_new)
+
+    @property
+    def keeps_states(self) -> bool:
+        """Whether what that step computes is kept for later proposals."""
+        return self._readiness.keeps_states
+
+    def brought(self, is_ready: bool, num_decodes: int, num_tokens: int, seconds: float) -> None:
+        """A step of nothing but decoding sequences has ended, asked about or not."""
+        if plain := self._rows.predict(num_decodes):
+            self._readiness.observe(is_ready, num_tokens / num_decodes, plain, seconds)
 
     def choose(self, decodes: Sequence[Decoding], num_other_rows: int) -> Sequence[int]:
         """Return how many tokens each sequence may get proposed in the next step.

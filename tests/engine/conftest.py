@@ -137,6 +137,14 @@ class UpTo:
         self.most = most
         self.num_resting = 0
         self.asked: list[list[str]] = []
+        self.ready = self.keeps_states = True
+        self.compared: list[tuple[bool, int, int]] = []
+
+    def is_ready(self, num_running: int, has_new: bool) -> bool:
+        return self.ready
+
+    def brought(self, is_ready: bool, num_decodes: int, num_tokens: int, seconds: float) -> None:
+        self.compared.append((is_ready, num_decodes, num_tokens))
 
     def choose(self, decodes: Sequence[Request], num_other_rows: int) -> list[int]:
         self.asked.append([request.request_id for request in decodes])

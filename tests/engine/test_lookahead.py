@@ -183,3 +183,23 @@ def test_a_thousand_rounds_with_random_cancels_leak_no_block(start, proposing, u
         params = SamplingParams(temperature=0.0)
         assert tokens == unpaged(prompts[name], params, 0, len(tokens))
     assert set(run.endings.values()) == {"length", "abort"}
+
+
+def test_where_nobody_is_ready_no_slot_is_given_and_nobody_asked(start, proposing, unpaged):
+    """Drafters were told of each step, and slots looked after, where no proposal paid."""
+    run = start(executor_class=proposing, most_proposed=4)
+    policy = run.engine.scheduler.lookahead.policy
+    policy.ready = policy.keeps_states = False
+    plans = []
+    schedule = run.engine.scheduler.schedule
+    run.engine.scheduler.schedule = lambda *arguments: (
+        plans.append(schedule(*arguments)) or plans[-1]
+    )
+    run.add("a", [1, 2, 3], max_tokens=20)
+    run.finish()
+    assert run.tokens["a", 0] == unpaged([1, 2, 3], SamplingParams(temperature=0.0), 0, 20)
+    assert policy.asked == []
+    assert not any(plan.keeps_states for plan in plans)
+    assert not any(row.num_lookahead_tokens for plan in plans for row in plan.scheduled)
+    # All steps but the prompt's are compared with those in which somebody is asked.
+    assert policy.compared == [(False, 1, 1)] * 19

@@ -252,3 +252,28 @@ def test_memory_of_a_head_with_a_layer_is_counted(create: Create) -> None:
         per_token = own['memory_bytes{pool="kv_cache"}'] / executor.num_blocks
         spec = executor.kv_cache_spec
         assert per_token / spec.block_size == spec.token_bytes + token_bytes
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_nothing_is_kept_for_heads_that_are_not_asked(
+    create: Create, heads: dict[str, Path], method: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """States were read, and kept, of each step of an engine whose controller had given up."""
+    told: list[Any] = []
+    params = SamplingParams(temperature=0.0, max_tokens=24, ignore_eos=True)
+    asleep = create(speculative_config={"method": method, "model": str(heads[method])})
+    readiness = asleep.engine.engine.scheduler.lookahead.policy._readiness
+    monkeypatch.setattr(type(readiness), "is_ready", lambda self, *_: False)
+    monkeypatch.setattr(type(readiness), "keeps_states", False)
+    runner = asleep.engine.executor.runner
+    assert runner is not None and runner._speculation is not None
+    proposer = runner._speculation._proposers[method]
+    monkeypatch.setattr(type(proposer), "observe", lambda self, computed: told.append(computed))
+    answers = asleep.generate(PROMPTS, params)
+    assert not told
+    assert asleep.engine.stats()[f'spec_decode_num_drafts{{method="{method}"}}'] == 0
+    plain = create().generate(PROMPTS, params)
+    assert [a.outputs[0].token_ids for a in answers] == [p.outputs[0].token_ids for p in plain]
+    monkeypatch.undo()  # it is woken, and knows of sequences that begin from now on
+    asleep.generate(PROMPTS, params)
+    assert asleep.engine.stats()[f'spec_decode_num_drafts{{method="{method}"}}'] > 0

@@ -1,0 +1,174 @@
+"""Whether to be ready to propose at all: measured at each load, by turns of both, not predicted.
+
+To be ready costs something even where nobody gets a proposal: slots are looked after, sequences are
+asked about, drafts catch up, states are kept of every step. So a block of steps with all of that is
+compared with a block next to it without, and the side that brings more leads. The other one gets a
+block now and then: what that loses is paid back, a hundredth of the time of the steps that follow,
+before it gets the next one, and it rests longer each time. Where not to be ready leads, nothing is
+kept for drafters either, so they know nothing of sequences that began meanwhile: a try waits for a
+new one.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+from quire.speculative.decayed_mean import DecayedMean
+
+#: Steps of a block: at least, at most, and enough for that many seconds.
+BLOCK_STEPS, LONGEST_BLOCK, BLOCK_SECONDS = 16, 64, 0.05
+#: Part of the time that goes to the side that brings less.
+EXPLORING = 0.01
+#: Comparisons at a load that follow each other: at least, and at most until it is sure which side
+#: brings more. What a comparison is worth after another one.
+FIRST_PAIRS, MOST_PAIRS, DECAY = 3, 12, 0.9
+#: To be ready ends where it brings less than that times as much, and begins where it surely brings
+#: more than the other: what states cost that are kept is not in a comparison of blocks that both
+#: keep them.
+ENDS, BEGINS = 1.03, 1.05
+#: Steps of the leading side between two tries of the other one, at first and at most; and for how
+#: many a try waits for a new sequence.
+FIRST_PAUSE, LONGEST_PAUSE, LONGEST_WAIT = 64, 4096, 256
+#: A step counts as at most that many plain ones; something else is to blame.
+MOST_SECONDS = 4.0
+#: A load is the same one within these bounds.
+LESS, MORE = 2 / 3, 3 / 2
+
+
+@dataclass(slots=True)
+class _Block:
+    """Steps of one side: what they brought, in seconds of plain steps, and what they took."""
+
+    brought: float = 0.0
+    seconds: float = 0.0
+    num_steps: int = 0
+
+    @property
+    def speed(self) -> float:
+        return self.brought / max(self.seconds, 1e-9)
+
+
+@dataclass(slots=True)
+class _Load:
+    """What is known at a load.
+
+    Attributes:
+        leads: Whether to be ready does.
+        is_ready: Whether that has its turn now.
+        gain: What it brings against the other side.
+        num_pairs: Comparisons so far.
+        is_open: Whether it is not sure yet which side brings more.
+        block: Of the turn that is now.
+        speed: Of the leading side's last block.
+        debt: Seconds that the other side's turns have lost.
+        pause: Steps that are left till the other side's turn, below 0 while it is due.
+        next_pause: How long the next pause is.
+    """
+
+    leads: bool = True
+    is_ready: bool = True
+    gain: DecayedMean = field(default_factory=lambda: DecayedMean(DECAY))
+    num_pairs: int = 0
+    is_open: bool = True
+    block: _Block = field(default_factory=_Block)
+    speed: float = 0.0
+    debt: float = 0.0
+    pause: int = 0
+    next_pause: int = FIRST_PAUSE
+
+    def come_back(self) -> None:
+        """Begin with the leading side, as the load is another one than a step before."""
+        self.is_ready, self.block, self.speed = self.leads, _Block(), 0.0
+
+    def begin_due(self, has_new: bool) -> None:
+        """Begin the other side's turn, if it is due and drafters may know something."""
+        if self.is_ready != self.leads or self.speed == 0.0:
+            return
+        is_due = self.is_open or (self.pause <= 0 and self.debt <= 0.0)
+        if is_due and (self.leads or has_new or self.pause <= -LONGEST_WAIT):
+            self.is_ready, self.block = not self.leads, _Block()
+
+    def observe(self, brought: float, seconds: float) -> None:
+        """A step of the side has ended whose turn it is."""
+        block, is_leading = self.block, self.is_ready == self.leads
+        block.brought += brought
+        block.seconds += seconds
+        block.num_steps += 1
+        if is_leading:
+            self.debt = max(self.debt - EXPLORING * seconds, 0.0)
+            self.pause -= 1
+        is_long = block.seconds >= BLOCK_SECONDS and block.num_steps >= BLOCK_STEPS
+        if is_long or block.num_steps == LONGEST_BLOCK:
+            self.block = _Block()
+            if is_leading:
+                self.speed = block.speed
+            else:
+                self._compare(block)
+
+    def _compare(self, block: _Block) -> None:
+        """Take note of what the side brought that does not lead; the other one's turn is next."""
+        lost = block.seconds - block.brought / self.speed
+        self.debt += max(lost, 0.0)
+        self.gain.add(block.speed / self.speed if self.is_ready else self.speed / block.speed)
+        self.num_pairs += 1
+        mean, led = self.gain.value, self.leads
+        if self.num_pairs >= FIRST_PAIRS:
+            doubt = math.sqrt(self.gain.variance)
+            is_late = self.num_pairs >= MOST_PAIRS
+            self.is_open = self.is_open and not is_late and abs(mean - ENDS) < doubt
+            ends = mean < ENDS and not self.is_open and (is_late or mean + doubt < ENDS)
+            self.leads = not ends if led else mean - doubt >= BEGINS
+        is_confirmed = self.leads == led and lost > 0.0
+        self.pause = self.next_pause if is_confirmed else FIRST_PAUSE
+        self.next_pause = min(2 * self.pause, LONGEST_PAUSE)
+        self.speed, self.is_ready = 0.0, self.leads  # what was before is no neighbour
+
+
+class Readiness:
+    """Says of each step whether an engine is ready to propose in it.
+
+    Args:
+        is_wanted: Whether it ever is not: where lengths are set by hand, it always is.
+    """
+
+    def __init__(self, is_wanted: bool = True) -> None:
+        self._is_wanted = is_wanted
+        self._loads: dict[int, _Load] = {}
+        self._load = _Load()
+        self._center = 0.0
+
+    def is_ready(self, num_running: int, has_new: bool) -> bool:
+        """Return it for the next step.
+
+        Args:
+            num_running: Sequences that run.
+            has_new: One of them is new.
+        """
+        if not self._is_wanted:
+            return True
+        if not LESS <= num_running / max(self._center, 0.5) <= MORE:
+            self._center = max(num_running, 1)
+            # A load that was never seen is thought to be as the one before; it may not last.
+            new = _Load(self._load.leads)
+            self._load = self._loads.setdefault(num_running.bit_length(), new)
+            self._load.come_back()
+        self._load.begin_due(has_new)
+        return self._load.is_ready
+
+    @property
+    def keeps_states(self) -> bool:
+        """Whether drafters are told what the next step computes."""
+        return self._load.is_ready or self._load.leads
+
+    def observe(self, is_ready: bool, num_tokens: float, plain: float, seconds: float) -> None:
+        """A step of nothing but decoding sequences has ended.
+
+        Args:
+            is_ready: Whether it was.
+            num_tokens: It brought each sequence, on average.
+            plain: Seconds that it was predicted to take without proposals.
+            seconds: It took.
+        """
+        if self._is_wanted and is_ready == self._load.is_ready:
+            self._load.observe(num_tokens * plain, min(seconds, MOST_SECONDS * plain))
