@@ -93,7 +93,7 @@ def test_a_conversation_with_quire_tiny(chromium, device):
         chromium.click("[name=logprobs]")
         answer = page.ask("What is the capital of France?")
         assert "Paris" in answer
-        assert "tokens/s" in answer and "first token" in answer and "ended by stop" in answer
+        assert "tokens/s" in answer and "first token" in answer and "The model finished." in answer
         assert re.search(r"\d+ in, \d+ out", answer)
         chromium.hover("article:last-child .token:nth-child(4)")
         page.wait_for("␣France", "#tip .chosen")
@@ -309,17 +309,32 @@ def test_without_locks_a_conversation_goes_on(scripted, engine):
         scripted.browser.cdp("Page.removeScriptToEvaluateOnNewDocument", **made)
 
 
+def test_an_answer_has_a_limit_unless_the_model_has_its_own(scripted, engine, monkeypatch):
+    """An answer that repeated itself ran on to the end of the context."""
+    monkeypatch.setattr(engine, "max_model_len", 8192)
+    engine.text = "x" * 1500  # a token a character
+    shown = scripted.ask("Hi")
+    assert "cut off at the token limit" in shown and "Continue" in shown
+    assert 1024 <= len(scripted.bodies()[1]) < 1500
+    monkeypatch.setitem(engine.default_sampling_params, "max_tokens", 1200)
+    scripted.open()
+    scripted.click("New chat")
+    scripted.ask("Hi")
+    assert len(scripted.bodies()[1]) == 1200
+
+
 def test_parameters_are_sent(scripted, engine):
     browser = scripted.browser
     scripted.click("Settings", "header")
     for name, value in (
         ("system", "Be brief"), ("temperature", "0.5"), ("top_p", "0.25"), ("max_tokens", "7"),
-        ("seed", "3"), ("stop", "one\ntwo"),
+        ("seed", "3"), ("stop", "one\ntwo"), ("repetition_penalty", "1.5"),
     ):  # fmt: skip
         browser.keys(f"[name={name}]", value)
     scripted.ask("Hi")
     (params,) = engine.params
     assert (params.temperature, params.top_p, params.max_tokens) == (0.5, 0.25, 7)
+    assert params.repetition_penalty == 1.5
     assert (params.seed, list(params.stop)) == (3, ["one", "two"])
     scripted.open()
     assert browser.run("return document.querySelector('[name=stop]').value") == "one\ntwo"
@@ -406,7 +421,7 @@ def test_an_answer_that_is_cut_off_says_so_and_goes_on(scripted, engine):
     engine.text = " Two."
     scripted.set("max_tokens", "")
     scripted.click("Continue")
-    assert "ended by stop" in scripted.last()
+    assert "The model finished." in scripted.last()
     assert scripted.bodies() == ["Count", "One. Two."]
 
 

@@ -105,13 +105,17 @@ def wait_for_state(page, name, state):
     )
 
 
-def test_models_are_listed_loaded_used_and_unloaded(page):
+def test_models_are_listed_loaded_used_and_unloaded(page, server):
+    """The first model of the choice was one that is not loaded, next to one that is."""
     go(page, "models")
     wait_for_state(page, "other", "not loaded")
     page.wait_for("kB", "#model-list li:nth-child(2)")
     page.click("Load other")
     wait_for_state(page, "other", "ready")
     page.wait_for("tokens of context", "#model-list li:nth-child(2)")
+    models = httpx2.get(f"{server}/models").json()["data"]
+    ready = [model["id"] for model in models if model["status"]["value"] == "ready"]
+    assert page.run("return document.querySelector('#model option').value") == ready[0]
     page.click("Use other")
     page.set("max_tokens", "4")
     answer = page.ask("Hi")
@@ -160,7 +164,8 @@ def test_two_models_answer_one_prompt_side_by_side(page):
     page.set("logprobs", True)
     page.set("max_tokens", "12")
     page.browser.keys("#compare-text", "What is the capital of France?" + ENTER)
-    ended = "[...document.querySelectorAll('#columns article')].filter((a) => /ended by|cut off/"
+    ends = "/finished|ended by|cut off/"
+    ended = f"[...document.querySelectorAll('#columns article')].filter((a) => {ends}"
     page.browser.wait(f"{ended}.test(a.innerText)).length === 2")
     left, right = (
         page.run(f"return document.querySelector('#{side}-answer').innerText")

@@ -69,11 +69,13 @@ def _describe(facts: ModelFacts, first: dict[EngineClient, str]) -> dict[str, An
         "created": facts.created,
         "capabilities": facts.capabilities,
         "max_model_len": facts.context,
+        "max_tokens": facts.preset.sampling.get("max_tokens"),
         "bytes": facts.num_bytes,
         "status": _status(model),
     }
     service = model.service
     if service is not None:
+        described["max_tokens"] = service.engine.default_sampling_params.get("max_tokens")
         same = first.setdefault(actual_engine(service.engine), model.names[0])
         described["meta"] = {
             "n_ctx": service.engine.max_model_len,

@@ -97,7 +97,7 @@ export function requestBody(settings, messages, goesOn) {
     if (said.at(-1).reasoning) body.messages.at(-1).reasoning_content = said.at(-1).reasoning;
   }
   if (settings.system.trim()) body.messages.unshift({ role: "system", content: settings.system });
-  for (const name of ["temperature", "top_p", "max_tokens", "seed"])
+  for (const name of ["temperature", "top_p", "repetition_penalty", "max_tokens", "seed"])
     if (settings[name] !== "") body[name] = Number(settings[name]);
   const stop = settings.stop.split("\n").filter(Boolean);
   if (stop.length) body.stop = stop;

@@ -1,7 +1,7 @@
 // Two models side by side on the same prompt: both answer at once, with the chat's settings.
 
 import { requestBody } from "./api.js";
-import { ask, emptyAnswer } from "./asking.js";
+import { ask, emptyAnswer, limitOf } from "./asking.js";
 import { $, element } from "./dom.js";
 import { MessageView } from "./message.js";
 import { fillChoice } from "./model_choice.js";
@@ -22,6 +22,7 @@ async function answer(side, model) {
   const question = {};
   try {
     question.body = requestBody({ ...settings, model }, [{ role: "user", content: prompt }], false);
+    question.limit = limitOf(settings, model);
   } catch (error) {
     question.error = error;
   }

@@ -8,7 +8,7 @@ import { pictureList } from "./pictures.js";
 import { tokenSpans } from "./probabilities.js";
 
 const ENDINGS = {
-  stop: "ended by stop",
+  stop: "The model finished.",
   length: "cut off at the token limit",
   abort: "ended by the server",
   you: "ended by you",

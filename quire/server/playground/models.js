@@ -8,9 +8,9 @@ const SOON_MS = 1000; // While something is under way.
 const LATER_MS = 10000; // While the list is looked at.
 const MOVING = new Set(["downloading", "loading", "draining", "unloading"]);
 
-/** Each is {id, aliases, seesPictures, state, error, part, bytes, context, requests, waiting}: `part` is
+/** Each is {id, aliases, seesPictures, state, error, part, bytes, context, limited, requests, waiting}: `part` is
  *  loaded or downloaded, 0 to 1, or null while that is not known; `bytes` are of its files, `context` is in tokens, 0 or null where
- *  unknown; `requests` are being answered, and as many are `waiting` for it to be loaded;
+ *  unknown; one that is `limited` has a limit of its own for answers; `requests` are being answered, and as many are `waiting` for it to be loaded;
  *  a download that `goesOn` ends with no page. */
 let models = [];
 let failure = null; // Why the list could not be read again.
@@ -20,8 +20,10 @@ let timer = 0;
 const watchers = new Set();
 
 export const listedModels = () => models;
-/** Those that can be asked: one that is being downloaded is not there yet. */
-export const knownModels = () => models.filter(({ state }) => state !== "downloading");
+/** Those that can be asked, loaded ones first: one that is being downloaded is not there yet. */
+export const knownModels = () => models.filter(({ state }) => state !== "downloading")
+  .sort((one, other) => rank(one) - rank(other));
+const rank = ({ state }) => (state === "ready" ? 0 : state === "loading" ? 1 : 2);
 export const listFailure = () => failure;
 export const findModel = (name) => knownModels().find(({ id, aliases }) => id === name || aliases.includes(name));
 
@@ -50,7 +52,7 @@ export async function readModels() {
   const { data } = await (await call("models")).json();
   if (read !== reads) return; // A later answer came first, or is about to.
   failure = null;
-  models = data.map(({ id, aliases, capabilities = [], status, bytes, max_model_len, meta }) => ({
+  models = data.map(({ id, aliases, capabilities = [], status, bytes, max_model_len, max_tokens, meta }) => ({
     id, aliases, bytes,
     seesPictures: capabilities.includes("vision"),
     goesOn: status.goes_on ?? false,
@@ -58,6 +60,7 @@ export async function readModels() {
     error: status.error ?? "",
     part: status.total_bytes ? (status.loaded_bytes ?? status.downloaded_bytes) / status.total_bytes : null,
     context: max_model_len,
+    limited: max_tokens != null,
     requests: meta?.requests ?? 0,
     waiting: status.waiting ?? 0,
   }));

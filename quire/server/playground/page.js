@@ -1,7 +1,7 @@
 // The chat page: which conversation is shown, who is answering, and what people do.
 
 import { requestBody } from "./api.js";
-import { ask, emptyAnswer } from "./asking.js";
+import { ask, emptyAnswer, limitOf } from "./asking.js";
 import { startCompare } from "./compare.js";
 import { addMessage, createConversation, exclusively, isFollowed, loadConversation, openAnswer,
   readConversation, saveConversation, showVersion, shownMessages, versions, watchConversations }
@@ -129,6 +129,7 @@ async function answer(partial = null, failed = null) {
   const request = {};
   try {
     request.body = requestBody({ ...settings, model, json }, shownMessages(asked), Boolean(partial));
+    request.limit = limitOf(settings, model);
   } catch (error) {
     request.error = error;
   }

@@ -34,7 +34,7 @@ export class Pull {
   }
 
   take({ status, completed = 0, total = 0, error }) {
-    if (error) throw new Failure(0, "The model cannot be had", error);
+    if (error) throw new Failure(0, "The model could not be downloaded.", error);
     const now = performance.now();
     if (status !== this.status || !this.first) this.first = { now, completed };
     Object.assign(this, { status, completed, total });

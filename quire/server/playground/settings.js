@@ -5,7 +5,7 @@ import { $, narrow } from "./dom.js";
 
 const STORE = "quire.settings";
 const DEFAULTS = {
-  model: "", system: "", temperature: "", top_p: "", max_tokens: "", seed: "", stop: "",
+  model: "", system: "", temperature: "", top_p: "", repetition_penalty: "", max_tokens: "", seed: "", stop: "",
   left: "", right: "", logprobs: false, json: false, theme: "auto", panel: false, chats: true,
   schema: `{
   "type": "object",
