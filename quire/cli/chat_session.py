@@ -109,7 +109,7 @@ class ChatSession:
     def limit_reached(self) -> int | None:
         """The ``max_tokens`` that cut the last answer; None where it ended otherwise."""
         limit: int | None = self._sampling["max_tokens"]
-        return limit if self._model.was_cut and limit == self._model.num_tokens else None
+        return limit if self._model.was_cut and self._model.num_tokens >= (limit or 0) else None
 
     def ask(self, text: str) -> None:
         """Add the user's next message."""

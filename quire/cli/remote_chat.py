@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import closing
 from typing import Any
 
+from quire.cli.chat_session import MAX_TOKENS
 from quire.cli.server_connection import connect, events, read_answer, request
 
 
@@ -34,7 +35,12 @@ class RemoteChat:
     ) -> Iterator[str]:
         body = {name: value for name, value in sampling.items() if value is not None}
         body |= {"model": self._model, "messages": messages, "stream": True}
-        body["stream_options"] = {"include_usage": True}
+        body["stream_options"] = {"include_usage": True, "continuous_usage_stats": True}
+        limit: int | None = body.get("max_tokens")
+        if limit == self.defaults.get("max_tokens", MAX_TOKENS):
+            # Sent, a limit that people did not choose would have a question refused that leaves
+            # less room in a short context.
+            body.pop("max_tokens", None)
         if messages[-1]["role"] == "assistant":
             body |= {"add_generation_prompt": False, "continue_final_message": True}
         started, first, num_pieces, reason = time.perf_counter(), None, 0, None
@@ -51,6 +57,10 @@ class RemoteChat:
                         num_pieces += 1
                         first = first or time.perf_counter()
                     yield text
+                written = 0 if usage is None else usage.completion_tokens
+                if limit is not None and written >= limit and reason is None:
+                    reason = "length"
+                    break
                 if stopped():
                     break
         last = time.perf_counter()
