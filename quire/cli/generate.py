@@ -57,7 +57,6 @@ def generate(
     from quire.core.sampling_params import SamplingParams
     from quire.llm.interrupts import collect_interrupts
 
-    # `echo question |` ends its text with a newline that nobody means to ask.
     texts = [read_prompt(text) for text in prompts]
     with loaded_engine(with_adapter(config, lora)) as engine:
         defaults = {"max_tokens": MAX_TOKENS, **engine.default_sampling_params}
