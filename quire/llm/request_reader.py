@@ -221,6 +221,13 @@ class RequestReader:
         return first_tokens(params, self._model_config.eos_token_ids, self.vocab_size)
 
 
+def prepare_preset(options: ModelOptions) -> None:
+    """Have the template of a model's preset compiled, where it has one that is used."""
+    template = model_preset(options.model).template
+    if template is not None and options.chat_template is None:
+        ChatTemplate({"default": template}, {}).prepare()
+
+
 def _set_template_defaults(tokenizer: Tokenizer, options: ModelOptions, preset: Preset) -> None:
     template = tokenizer.chat_template
     if template is not None:

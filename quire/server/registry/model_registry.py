@@ -21,6 +21,7 @@ from quire.core.config import EngineConfig
 from quire.core.errors import CapacityError, QuireError
 from quire.core.loading import Loading
 from quire.llm.engine_views import SharedEngine
+from quire.llm.request_reader import prepare_preset
 from quire.models.manifests import plain_name
 from quire.server.generation.models import KnownModel
 from quire.server.generation.service import (
@@ -285,7 +286,7 @@ class ModelRegistry:
     async def _find_further(self, name: str) -> RegisteredModel | None:
         try:
             further = self._further
-            return None if further is None else await asyncio.to_thread(further.find, name)
+            return None if further is None else await asyncio.to_thread(_found, further, name)
         except QuireError as error:  # damaged, or another program's that is not supported
             raise not_loadable(name, str(error), RETRY_SECONDS) from error
 
@@ -419,6 +420,14 @@ class ModelRegistry:
         while service.metrics.num_in_flight:
             await self._engines.next_change()
         await service.shutdown()
+
+
+def _found(further: FurtherModels, name: str) -> RegisteredModel | None:
+    """Find a model, in a thread: so its service is opened later without waiting for anything."""
+    model = further.find(name)
+    if model is not None:
+        prepare_preset(model.config.model)
+    return model
 
 
 def _as_known(model: RegisteredModel) -> KnownModel:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import httpx2
 import pytest
@@ -13,6 +14,8 @@ from quire.server.generation.service import Service
 from quire.server.generation.shared import Shared
 from quire.server.openai import tokenization
 from quire.server.options import ServerOptions
+from quire.text import template_processes
+from quire.text.chat_template import ChatTemplate
 from quire.text.off_loop import INLINE_CHARACTERS
 from tests.server.conftest import run_in_thread
 
@@ -96,3 +99,26 @@ def test_answers_in_slices_are_the_same(client, monkeypatch, body):
     expected = client.post("/tokenize", json=body).json()
     monkeypatch.setattr(tokenization, "_SLICE", 7)
     assert client.post("/tokenize", json=body).json() == expected
+
+
+def test_a_template_that_loops_kept_everybody_waiting(client, engine, monkeypatch):
+    """It was rendered on the event loop, which then had no byte for anybody, for ever."""
+    loops = "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}"
+    source = "{% if messages[0].content == 'loop' %}" + loops + "{% endif %}{{ messages }}"
+    template = ChatTemplate({"default": source}, {})
+    monkeypatch.setattr(engine.tokenizer, "chat_template", template)
+    monkeypatch.setattr(template_processes, "RENDER_SECONDS", 3.0)
+
+    def ask(content: str) -> httpx2.Response:
+        messages = [{"role": "user", "content": content}]
+        return client.post("/v1/chat/completions", json={"messages": messages, "max_tokens": 2})
+
+    assert ask("a").status_code == 200
+    with ThreadPoolExecutor(1) as pool:
+        slow = pool.submit(ask, "loop")
+        assert [ask("a").status_code for _ in range(3)] == [200] * 3
+        assert client.get("/health/live").status_code == 200
+        assert not slow.done()
+        answer = slow.result()
+    assert answer.status_code == 400
+    assert "it takes longer than 3 s" in answer.json()["error"]["message"]
