@@ -14,6 +14,7 @@ from quire.core.errors import InvalidSamplingParamsError
 from quire.core.speculative_params import SpeculativeField, read_speculative
 from quire.core.structured_outputs import StructuredOutputs, read_structured_outputs
 from quire.core.suggestions import did_you_mean
+from quire.core.token_words import TokenWords
 
 MAX_N = 128
 #: Stop strings, and words that are never generated: each is looked for at every token.
@@ -148,7 +149,7 @@ class SamplingParams:
     stop: Sequence[str] | str | None = None
     stop_token_ids: Sequence[int] | None = None
     bad_words: Sequence[str] | None = None
-    bad_words_token_ids: tuple[tuple[int, ...], ...] = ()
+    bad_words_token_ids: TokenWords | tuple[tuple[int, ...], ...] = ()
     ignore_eos: bool = False
     max_tokens: int | None = 16
     min_tokens: int = 0
@@ -189,9 +190,10 @@ class SamplingParams:
         self.stop = _texts("stop", self.stop)
         self.bad_words = _texts("bad_words", self.bad_words)
         self.stop_token_ids = _ids("stop_token_ids", self.stop_token_ids or ())
-        self.bad_words_token_ids = tuple(
-            _ids("bad_words_token_ids", ids) for ids in self.bad_words_token_ids
-        )
+        try:
+            self.bad_words_token_ids = TokenWords.of(self.bad_words_token_ids)
+        except (TypeError, OverflowError):
+            _refuse("bad_words_token_ids", "must be lists of token ids", self.bad_words_token_ids)
         self.logprob_token_ids = _ids("logprob_token_ids", self.logprob_token_ids or ())
         if self.logprob_token_ids and self.logprobs is None:
             self.logprobs = 0

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import chain
 
 import numpy as np
+import numpy.typing as npt
 
+from quire.core.token_words import TokenWords
 from quire.kernels.cpu.native import native
 from quire.kernels.token_table import IntArray, TokenTable
+
+LongArray = npt.NDArray[np.int64]
 
 
 class BadWords:
@@ -18,17 +21,25 @@ class BadWords:
     to its states.
 
     Args:
-        words: At least one, each of at least two tokens.
+        tokens: Of all words, one after another.
+        starts, lengths: (B,) int64, of each; at least one word, and two tokens of each.
     """
 
-    def __init__(self, words: Sequence[Sequence[int]]) -> None:
-        lengths = np.fromiter(map(len, words), np.int64, len(words))
-        ends = np.cumsum(lengths)
-        tokens = np.fromiter(chain.from_iterable(words), np.int32, int(ends[-1]))
+    def __init__(self, tokens: IntArray, starts: LongArray, lengths: LongArray) -> None:
         self._beginnings = native.PatternAutomaton(
-            tokens, len(tokens), ends - lengths, lengths - 1, len(words)
+            tokens, len(tokens), starts, lengths - 1, len(lengths)
         )
         self._row = native.BadWordsRow(self._beginnings)
+
+    @classmethod
+    def read(cls, words: TokenWords) -> tuple[list[int], BadWords | None]:
+        """Return words of one token, and the others if there are any."""
+        tokens = np.frombuffer(words.tokens, np.int32)
+        lengths = np.frombuffer(words.lengths, np.int32).astype(np.int64)
+        starts = np.cumsum(lengths) - lengths
+        single, several = lengths == 1, lengths > 1
+        others = cls(tokens, starts[several], lengths[several]) if several.any() else None
+        return tokens[starts[single]].tolist(), others
 
     def for_row(self) -> BadWords:
         """Return the same words for the output of another row."""

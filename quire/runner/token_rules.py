@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from quire.core.sampling_params import SamplingParams
 from quire.core.structured_outputs import StructuredOutputs, TokenMatcher
+from quire.core.token_words import TokenWords
 from quire.kernels.token_table import IntArray
 from quire.runner.bad_words import BadWords
 
@@ -57,9 +58,9 @@ class TokenRules:
     ) -> TokenRules | None:
         """Read ``params``; None when plain numbers say everything."""
         bias = dict(params.logit_bias or {})
-        bias.update({ids[0]: -np.inf for ids in params.bad_words_token_ids if len(ids) == 1})
+        single, bad_words = BadWords.read(TokenWords.of(params.bad_words_token_ids))
+        bias.update(dict.fromkeys(single, -np.inf))
         eos = () if params.ignore_eos else tuple(eos_token_ids)
-        words = [ids for ids in params.bad_words_token_ids if len(ids) > 1]
         rules = cls(
             penalized=params.repetition_penalty != 1.0
             or params.presence_penalty != 0.0
@@ -69,7 +70,7 @@ class TokenRules:
             allowed_ids=np.unique(np.array(params.allowed_token_ids or (), np.int32)),
             min_tokens=params.min_tokens,
             stop_ids=np.unique(np.array(eos + tuple(params.stop_token_ids or ()), np.int32)),
-            bad_words=BadWords(words) if words else None,
+            bad_words=bad_words,
             matcher=matcher,
             constraint=params.structured_outputs,
         )
