@@ -137,8 +137,8 @@ class ResponsesRequest(GenerationRequest, kw_only=True):
         """The tools that a model is shown; a server runs no others."""
         return [tool for tool in self.tools or () if tool.type == "function"]
 
-    def without_effect(self, takes_pictures: bool) -> list[str]:
-        """Return the paths of known fields that do nothing, whatever the model."""
+    def without_effect(self) -> list[str]:
+        """Return the paths of known fields that do nothing, whatever the model and the input."""
         tools = enumerate(self.tools or ())
         found = [f"tools[{index}]" for index, tool in tools if tool.type != "function"]
         asked = self.reasoning
@@ -150,7 +150,7 @@ class ResponsesRequest(GenerationRequest, kw_only=True):
             found.append("truncation")
         if self.text is not None and self.text.verbosity not in (None, "medium"):
             found.append("text.verbosity")
-        return found + self.read_input(takes_pictures).left_out
+        return found
 
     @property
     def constraint_field(self) -> str | None:

@@ -18,6 +18,7 @@ from quire.core.outputs import CompletionOutput, RequestOutput
 from quire.protocol.chat_completion import Message
 from quire.protocol.generation import CompletionTokensDetails
 from quire.protocol.histories import with_systems_joined
+from quire.protocol.response_input import ResponseInput
 from quire.protocol.responses import ResponsesRequest
 from quire.server.generation.answer_parser import AnswerParser
 from quire.server.generation.chat_prompt import prepare_chat
@@ -49,11 +50,12 @@ class Responses(GenerationEndpoint[ResponsesRequest]):
 
     kind = ResponsesRequest
     id_prefix = "resp"
+    _input: ResponseInput | None = None
 
     def unused_fields(self, body: ResponsesRequest) -> list[str]:
         body.check_include()
-        takes_pictures = self.service.pictures is not None
-        return super().unused_fields(body) + body.without_effect(takes_pictures)
+        left_out = self._read_input(body).left_out
+        return [*super().unused_fields(body), *body.without_effect(), *left_out]
 
     async def prepare(
         self, request: ApiRequest[ResponsesRequest]
@@ -61,8 +63,7 @@ class Responses(GenerationEndpoint[ResponsesRequest]):
         service, body = self.service, request.body
         if body.store and not service.shared.responses.keeps:
             raise RequestError("[store] this server keeps no responses; got true.", "store")
-        added = body.read_input(service.pictures is not None).messages
-        messages = shown = self._earlier(request) + added
+        messages = shown = self._earlier(request) + self._read_input(body).messages
         if body.instructions:
             shown = [Message(role="system", content=body.instructions), *messages]
         try:
@@ -71,6 +72,12 @@ class Responses(GenerationEndpoint[ResponsesRequest]):
         except RequestError as error:
             raise _renamed(error) from error
         return ResponseAnswer(service, request, reading, messages), submission
+
+    def _read_input(self, body: ResponsesRequest) -> ResponseInput:
+        """Return the input of the one request that this endpoint is for, read once."""
+        if self._input is None:
+            self._input = body.read_input(self.service.pictures is not None)
+        return self._input
 
     def _earlier(self, request: ApiRequest[ResponsesRequest]) -> list[Message]:
         response_id, client = request.body.previous_response_id, request.client.client_id
