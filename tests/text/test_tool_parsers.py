@@ -274,9 +274,15 @@ def test_broken_arguments_are_passed_on_and_named(name, text, arguments):
         ("qwen3_coder", "<tool_call><function=f><parameter=a>\nx\n</parameter>\n</tool_call>", "",
          '{"a": "x"}'),
         ("qwen3_coder", "<function=f><parameter=a>\nx\n</parameter>\n", "", '{"a": "x"}'),
+        ("qwen3_coder", "<tool_call><function=f><parameter=a>\nx\n<parameter=n>\n3\n</parameter>\n"
+         "</function></tool_call>", "", '{"a": "x", "n": 3}'),
+        ("qwen3_coder", "<tool_call><function=f><parameter=a>\nx <parameter=n>\n<parameter=z>\n"
+         "</parameter></function></tool_call>", "", '{"a": "x <parameter=n>\\n<parameter=z>"}'),
         ("glm45", "<tool_call>f<arg_key>a</arg_key><arg_value></arg_value></b></arg_value>"
          "</tool_call>", "", '{"a": "</arg_value></b>"}'),
         ("glm45", "<tool_call>f<arg_key>a</arg_key><arg_value>x</tool_call>", "", '{"a": "x"}'),
+        ("glm45", "<tool_call>f<arg_key>a</arg_key><arg_value>x<arg_key>n</arg_key><arg_value>3"
+         "</arg_value></tool_call>", "", '{"a": "x", "n": 3}'),
         ("openai", '<|channel|>commentary to=functions.f<|message|>{"a": "<|call|>"}<|call|>', "",
          '{"a": "<|call|>"}'),
     ],

@@ -158,10 +158,20 @@ class TaggedParser(StateParser, ABC):
         while at >= 0:
             text = self.buffer[at:]
             found = [_begins_with(text, marks, final) for marks in self.value_ends]
+            if not self.framed or (at and self.buffer[at - 1] == "\n"):
+                found.append(self._begins_argument(text))
             if True in found or None in found:
                 return at, True in found
             at = self.buffer.find("<", at + 1)
         return len(self.buffer), False
+
+    def _begins_argument(self, text: str) -> bool | None:
+        """Say whether another argument of the function begins; None when it still may."""
+        key = self.key.match(text, 0, MAX_HEAD)
+        if key is None:
+            return None if len(text) < MAX_HEAD and self.key_may_begin(text) else False
+        properties = self.schemas.get(self._name, {}).get("properties")
+        return isinstance(properties, dict) and key[1] in properties and key[1] not in self._keys
 
     def in_after(self, parsed: Parsed) -> bool:
         """Expect the end mark; without it the next call or content begins."""
