@@ -5,6 +5,9 @@ an engine of its own and one on another machine, which is a process of this one.
 engine one is killed again and again with SIGKILL, or the other machine whole. Every request must
 end exactly once: with all its tokens, which are those that it gets alone, or with an error that
 says so; the server must answer again in time; and when it has ended no process is left.
+
+What is counted is the cost of *one* kill: the next one comes when all engines run again, at the
+earliest ``--period`` seconds later, and a client that is refused comes back when it was told to.
 """
 
 from __future__ import annotations
@@ -15,6 +18,7 @@ import random
 import socket
 import threading
 import time
+from bisect import bisect_right
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -42,10 +46,25 @@ KINDS = {
     "machine": "machines",
 }
 NUM_CLIENTS, NUM_TOKENS = 6, 48
-#: After a kill, until a request is answered again.
-MOST_SECONDS = 20.0
+#: After a kill, until a request is answered again; and until the next kill, at least.
+MOST_SECONDS, PERIOD_SECONDS = 20.0, 12.0
 PROMPT_TOKENS = (20, 800, 200, 1200)
 TIMEOUT = 60.0
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a request has ended.
+
+    Attributes:
+        ending: ``whole``, or the type of the error.
+        text: All of it.
+        retry_seconds: After which a refused one is to come again; 0.0 of one that was begun.
+    """
+
+    ending: str
+    text: str = ""
+    retry_seconds: float = 0.0
 
 
 @dataclass
@@ -53,12 +72,25 @@ class Seen:
     """What the clients saw.
 
     Attributes:
-        endings: Of requests: ``whole``, or the type of the error.
+        endings: Of requests, each with when it ended.
         wrong: Each thing that must not be.
     """
 
-    endings: Counter[str] = field(default_factory=Counter)
+    endings: list[tuple[float, Ended]] = field(default_factory=list)
     wrong: list[str] = field(default_factory=list)
+
+    def costs(self, kills: list[float]) -> dict[str, Any]:
+        """Return the requests that each of some kills has cost, by when they were."""
+        failed, refused = [0] * len(kills), [0] * len(kills)
+        for at, one in self.endings:
+            number = bisect_right(kills, at) - 1
+            if one.ending != "whole" and number >= 0:
+                (refused if one.retry_seconds else failed)[number] += 1
+        return {
+            name: results.summary([float(count) for count in counts])
+            for name, counts in (("failed_requests", failed), ("refused_requests", refused))
+            if counts
+        }
 
 
 def body(seed: int) -> dict[str, Any]:
@@ -69,20 +101,21 @@ def body(seed: int) -> dict[str, Any]:
     return {"prompt": tokens, "stream": seed % 3 == 0, **common}
 
 
-def ask(client: httpx2.Client, seed: int) -> tuple[str, str]:
-    """Return how a request ended, and its text; an ending that is none raises."""
+def ask(client: httpx2.Client, seed: int) -> Ended:
+    """Return how a request ended; an ending that is none raises."""
     asked = body(seed)
     if not asked["stream"]:
         answer = client.post("/v1/completions", json=asked)
-        found = answer.json()
         if answer.status_code != 200:
-            return found["error"]["type"], ""
+            return refused(answer)
+        found = answer.json()
         assert found["choices"][0]["finish_reason"] == "length", found
-        return "whole", found["choices"][0]["text"]
+        return Ended("whole", found["choices"][0]["text"])
     text, endings = "", []
     with client.stream("POST", "/v1/completions", json=asked) as answer:
         if answer.status_code != 200:
-            return json.loads(answer.read())["error"]["type"], ""
+            answer.read()
+            return refused(answer)
         for line in answer.iter_lines():
             if not line.startswith("data: "):
                 continue
@@ -98,7 +131,12 @@ def ask(client: httpx2.Client, seed: int) -> tuple[str, str]:
                 endings.append("whole")
     given = [ending for ending in endings if ending != "done"]
     assert len(given) == 1 and endings.count("done") <= 1, endings
-    return given[0], text
+    return Ended(given[0], text)
+
+
+def refused(answer: httpx2.Response) -> Ended:
+    """Return the ending that an error body is."""
+    return Ended(answer.json()["error"]["type"], "", float(answer.headers.get("retry-after", 0)))
 
 
 class Site:
@@ -202,46 +240,53 @@ class Clients:
             while not self._ended.is_set():
                 seed = draw.choice(list(self._texts))
                 try:
-                    ending, text = ask(client, seed)
+                    one = ask(client, seed)
                 except Exception as error:
                     self.seen.wrong.append(f"request {seed}: {error!r}")
                     continue
-                self.seen.endings[ending] += 1
-                if ending == "whole" and text != self._texts[seed]:
+                self.seen.endings.append((time.monotonic(), one))
+                if one.ending == "whole" and one.text != self._texts[seed]:
                     self.seen.wrong.append(f"request {seed}: another text")
+                self._ended.wait(one.retry_seconds)
 
 
-def run(kind: str, num_kills: int, flags: tuple[str, ...] = ()) -> dict[str, Any]:
+def run(
+    kind: str, num_kills: int, flags: tuple[str, ...] = (), period: float = PERIOD_SECONDS
+) -> dict[str, Any]:
     """Kill engines of a kind under load; return what was seen; ``wrong`` must be empty."""
-    recovered: list[float] = []
+    kills, answered, complete = list[float](), list[float](), list[float]()
     with Site(kind, flags) as site:
         server = site.server
         server.wait_ready()
         num_engines = len(site.engines())
         children = site.children()
         with httpx2.Client(base_url=server.address, timeout=TIMEOUT) as client:
-            texts = {seed: ask(client, seed)[1] for seed in range(12)}
+            texts = {seed: ask(client, seed).text for seed in range(12)}
             clients = Clients(server, texts)
             try:
                 for number in range(num_kills):
                     time.sleep(0.5 + 0.1 * (number % 5))
-                    recovered.append(kill(site, client, number))
-                wait_for_all(site, num_engines)
+                    kills.append(time.monotonic())
+                    answered.append(kill(site, client, number))
+                    complete.append(wait_for_all(site, num_engines, kills[-1]))
+                    time.sleep(max(kills[-1] + period - time.monotonic(), 0.0))
             finally:
                 clients.end()
             seen = clients.seen
             children += site.children()
             for seed, text in texts.items():
-                if ask(client, seed) != ("whole", text):
+                if ask(client, seed) != Ended("whole", text):
                     seen.wrong.append(f"request {seed} after all kills")
         seen.wrong += site.end()
         seen.wrong += [f"left: {child}" for child in children if child.is_running()]
-    if max(recovered, default=0.0) > MOST_SECONDS:
-        seen.wrong.append(f"healthy after {max(recovered):.1f} s")
+    if max(answered, default=0.0) > MOST_SECONDS:
+        seen.wrong.append(f"healthy after {max(answered):.1f} s")
     return {
-        "kills": len(recovered),
-        "endings": dict(seen.endings),
-        "healthy_again_seconds": results.summary(recovered) if recovered else {},
+        "kills": len(kills),
+        "endings": dict(Counter(one.ending for _, one in seen.endings)),
+        **seen.costs(kills),
+        "healthy_again_seconds": results.summary(answered) if answered else {},
+        "all_again_seconds": results.summary(complete) if complete else {},
         "wrong": seen.wrong,
     }
 
@@ -253,28 +298,31 @@ def kill(site: Site, client: httpx2.Client, number: int) -> float:
         assert time.monotonic() < end, "it is started again"
         time.sleep(0.05)
     start = time.monotonic()
-    while client.get("/health").status_code != 200 or ask(client, 0)[0] != "whole":
+    while client.get("/health").status_code != 200 or ask(client, 0).ending != "whole":
         assert time.monotonic() - start < TIMEOUT, "it answers again"
         time.sleep(0.05)
     return time.monotonic() - start
 
 
-def wait_for_all(site: Site, count: int) -> None:
-    """Wait until as many engines run as at the start."""
-    end = time.monotonic() + TIMEOUT
+def wait_for_all(site: Site, count: int, start: float) -> float:
+    """Wait until as many engines run as at the start; return the seconds since a kill."""
     while len(site.engines()) < count:
-        assert time.monotonic() < end, "all are started again"
+        assert time.monotonic() - start < TIMEOUT, "all are started again"
         time.sleep(0.1)
+    return time.monotonic() - start
 
 
 def main() -> None:
     """Kill all kinds, show and write the result."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
     parser.add_argument("--kills", type=int, default=50, help="of each kind")
+    parser.add_argument(
+        "--period", type=float, default=PERIOD_SECONDS, help="seconds from kill to kill, at least"
+    )
     parser.add_argument("--kinds", nargs="+", choices=list(KINDS), default=list(KINDS))
     parser.add_argument("--name", default="replica_kills")
     arguments = parser.parse_args()
-    found = {kind: run(kind, arguments.kills) for kind in arguments.kinds}
+    found = {kind: run(kind, arguments.kills, period=arguments.period) for kind in arguments.kinds}
     for kind, outcome in found.items():
         print(kind, json.dumps(outcome))
     print(f"written: {results.write(arguments.name, found).name}")

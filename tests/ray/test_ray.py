@@ -65,17 +65,17 @@ def kill_node(server: ServeProcess, cluster: RayCluster) -> None:
 
 @needs_ray
 @pytest.mark.parametrize("kill", [kill_actor, kill_node])
-def test_a_part_of_a_ray_cluster_is_lost(cluster, expected, kill, request):
+def test_a_part_of_a_ray_cluster_is_lost(cluster, expected, kill, request, record_property):
     """Each request ends once, with its answer or an error that says why; then it serves again."""
-    slowest, times = 0.0, request.config.getoption("--fault-times")
+    times = request.config.getoption("--fault-times")
     for first in range(0, times, KILLS_OF_A_SERVER):
         with serve_on(cluster) as server:
             assert ask(server.wait_ready(), BODY).text == expected
             for _ in range(min(KILLS_OF_A_SERVER, times - first)):
-                slowest = max(slowest, survive(server, cluster, kill, expected))
+                seconds = survive(server, cluster, kill, expected)
+                record_property("served_again_seconds", seconds)
             assert_nothing_left(server.address)
             assert server.end() == 0, server.stderr
-    print(f"healthy again after {slowest:.1f} s at most")
 
 
 def survive(

@@ -75,21 +75,20 @@ def kill_keeper(server: ServeProcess, cluster: RayCluster) -> None:
 
 
 @pytest.mark.parametrize("kill", [kill_engine, kill_actor, kill_node, kill_keeper])
-def test_an_engine_of_a_ray_cluster_is_lost(cluster, alone, kill, request):
+def test_an_engine_of_a_ray_cluster_is_lost(cluster, alone, kill, request, record_property):
     """The others serve on, each request ends once, and the engine is used again."""
-    slowest, times = 0.0, request.config.getoption("--fault-times")
+    times = request.config.getoption("--fault-times")
     for first in range(0, times, KILLS_OF_A_SERVER):
         with serve_on(cluster, "-dp", "2") as server:
             assert answers(server.wait_ready()) == alone
             wait_until_used(server.address)
             for _ in range(min(KILLS_OF_A_SERVER, times - first)):
-                slowest = max(slowest, survive(server, cluster, kill, alone))
+                record_property("used_again_seconds", survive(server, cluster, kill, alone))
             assert_nothing_left(server.address)
             gone = actor(server)
             assert server.end() == 0, server.stderr
             assert "Traceback" not in server.stderr
             wait_for(lambda gone=gone: not gone.is_running(), GONE_SECONDS)
-    print(f"used again after {slowest:.1f} s at most")
 
 
 def survive(

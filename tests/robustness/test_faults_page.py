@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 
-from benchmarks.robustness.faults import rows
+from benchmarks.robustness.faults import figures, rows
 
 TESTS = Path(__file__).parents[1]
 
@@ -19,3 +20,21 @@ def test_every_stated_outcome_has_its_test(page: str, least: int):
     for fault, _, tests in stated:
         for name in tests:
             assert f"def {name}(" in source, (fault, name)
+
+
+def test_a_cell_holds_what_tests_have_measured() -> None:
+    """The seconds until a server served again were printed, and in no file."""
+    report = """<testsuite>
+        <testcase><properties>
+            <property name="served_again_seconds" value="1.5"/>
+            <property name="served_again_seconds" value="0.5"/>
+        </properties></testcase>
+        <testcase><properties>
+            <property name="served_again_seconds" value="4.0"/>
+        </properties></testcase>
+        <testcase/>
+    </testsuite>"""
+    found = figures([*ElementTree.fromstring(report).iter("testcase")])
+    assert found["served_again_seconds"]["median"] == 1.5
+    assert found["served_again_seconds"]["max"] == 4.0
+    assert found["served_again_seconds"]["repeats"] == 3

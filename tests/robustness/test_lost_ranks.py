@@ -136,16 +136,21 @@ def segments() -> set[str]:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_rank_is_killed(kind: str, arguments: list[str], dear_times: int) -> None:
+def test_a_rank_is_killed(
+    kind: str,
+    arguments: list[str],
+    dear_times: int,
+    record_property: Callable[[str, float], None],
+) -> None:
     """Each request ends once, with its answer or an error that names the rank; then it serves."""
-    before, slowest, left = segments(), 0.0, dear_times
+    before, left = segments(), dear_times
     while left > 0:
         ranks = KINDS[kind](arguments)
         try:
             whole = ask(ranks.server.wait_ready(), BODY)
             rounds = min(KILLS_OF_A_SERVER // len(ranks.losses), left)
             for loss in ranks.losses * rounds:
-                slowest = max(slowest, survive(ranks, loss, whole))
+                record_property("served_again_seconds", survive(ranks, loss, whole))
             left -= rounds
             assert_nothing_left(ranks.server.address)
             started = children(psutil.Process(ranks.server.popen.pid), recursive=True)
@@ -156,7 +161,6 @@ def test_a_rank_is_killed(kind: str, arguments: list[str], dear_times: int) -> N
         for child in started:
             wait_for(partial(has_ended, child))  # one that was killed may not have yet
     assert segments() <= before
-    print(f"healthy again after {slowest:.1f} s at most")
 
 
 def survive(ranks: Kind, loss: str, whole: Ending) -> float:
