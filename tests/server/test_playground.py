@@ -309,20 +309,6 @@ def test_without_locks_a_conversation_goes_on(scripted, engine):
         scripted.browser.cdp("Page.removeScriptToEvaluateOnNewDocument", **made)
 
 
-def test_an_answer_has_a_limit_unless_the_model_has_its_own(scripted, engine, monkeypatch):
-    """An answer that repeated itself ran on to the end of the context."""
-    monkeypatch.setattr(engine, "max_model_len", 8192)
-    engine.text = "x" * 1500  # a token a character
-    shown = scripted.ask("Hi")
-    assert "cut off at the token limit" in shown and "Continue" in shown
-    assert 1024 <= len(scripted.bodies()[1]) < 1500
-    monkeypatch.setitem(engine.default_sampling_params, "max_tokens", 1200)
-    scripted.open()
-    scripted.click("New chat")
-    scripted.ask("Hi")
-    assert len(scripted.bodies()[1]) == 1200
-
-
 def test_parameters_are_sent(scripted, engine):
     browser = scripted.browser
     scripted.click("Settings", "header")

@@ -126,6 +126,20 @@ def test_models_are_listed_loaded_used_and_unloaded(page, server):
     wait_for_state(page, "other", "not loaded")
 
 
+def test_an_answer_has_a_limit_unless_the_model_has_its_own(scripted, engine, monkeypatch):
+    """An answer that repeated itself ran on to the end of the context."""
+    monkeypatch.setattr(engine, "max_model_len", 8192)
+    engine.text = "x" * 1500  # a token a character
+    shown = scripted.ask("Hi")
+    assert "cut off at the token limit" in shown and "Continue" in shown
+    assert 1024 <= len(scripted.bodies()[1]) < 1500
+    monkeypatch.setitem(engine.default_sampling_params, "max_tokens", 1200)
+    scripted.open()
+    scripted.click("New chat")
+    scripted.ask("Hi")
+    assert len(scripted.bodies()[1]) == 1200
+
+
 def test_a_conversation_remembers_its_model(page):
     chosen = "return document.querySelector('#model').value"
     page.set("max_tokens", "4")
