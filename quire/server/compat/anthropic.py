@@ -24,7 +24,7 @@ from quire.server.generation.models import Models
 from quire.server.generation.reasoning_effort import has_effect
 from quire.server.generation.service import Service
 from quire.server.generation.submission import ApiRequest, Submission
-from quire.server.http.body import Fields, json_response, read_fields
+from quire.server.http.body import Fields, json_response, read_fields_in_turn
 from quire.server.http.sse import ANTHROPIC_EVENTS
 
 #: Parts of the names of chat requests in errors, and what they are called here.
@@ -99,11 +99,13 @@ def routes(models: Models) -> list[Route]:
         def unused(body: AnthropicPrompt) -> list[str]:
             return without_effect(service, body)
 
-        body, headers = read_fields(fields, AnthropicPrompt, service.options.strict_params, unused)
+        client_id = client_of(request.scope.get("api_key")).client_id
+        body, headers = await read_fields_in_turn(
+            client_id, fields, AnthropicPrompt, service.options.strict_params, unused
+        )
         service.resolve_model(body.model)
         with errors_in_sent_names(body), errors_in_this_shape(service):
             chat = body.chat_request(service.pictures is not None)
-            client_id = client_of(request.scope.get("api_key")).client_id
             prompt = await encode_chat(service, chat, None, client_id)
             token_ids = await written_out(service, prompt.token_ids, prompt.sources)
         return json_response(TokenCount(len(token_ids)), headers)

@@ -19,7 +19,7 @@ from quire.server.generation.model_routes import get_route, post_route
 from quire.server.generation.models import Models
 from quire.server.generation.prompts import render
 from quire.server.generation.service import Service
-from quire.server.http.body import Fields, json_response, read_fields
+from quire.server.http.body import Fields, json_response, read_fields_in_turn
 from quire.server.http.errors import ApiError
 from quire.text.chat_template import ChatTemplate
 
@@ -56,10 +56,12 @@ def routes(models: Models) -> list[Route]:
         raise ApiError(501, "This server does not support slots action: no request has a slot.")
 
     async def apply_template(service: Service, request: Request, fields: Fields) -> Response:
-        body, headers = read_fields(fields, ChatCompletionRequest, service.options.strict_params)
+        client_id = client_of(request.scope.get("api_key")).client_id
+        body, headers = await read_fields_in_turn(
+            client_id, fields, ChatCompletionRequest, service.options.strict_params
+        )
         service.resolve_model(body.model)
         conversation, _ = read_conversation(service, body)
-        client_id = client_of(request.scope.get("api_key")).client_id
         parts = await render(service.engine.tokenizer, conversation, client_id)
         return json_response({"prompt": "".join(parts)}, headers)
 

@@ -30,7 +30,7 @@ from quire.protocol.ollama import (
     OllamaToolCall,
     read_keep_alive,
 )
-from quire.server.access.authentication import ApiKey, may_operate
+from quire.server.access.authentication import ApiKey, client_of, may_operate
 from quire.server.compat.base import CompatAnswer, CompatEndpoint
 from quire.server.compat.infill import InfillPrompt
 from quire.server.compat.ollama_models import stamp
@@ -49,7 +49,7 @@ from quire.server.generation.models import Models
 from quire.server.generation.prompts import encode_beginning
 from quire.server.generation.service import Service
 from quire.server.generation.submission import ApiRequest, Submission
-from quire.server.http.body import JsonRequest, json_response, read_any_type, read_fields
+from quire.server.http.body import JsonRequest, json_response, read_any_type, read_fields_in_turn
 from quire.server.http.errors import ApiError
 from quire.server.http.sse import LINES
 from quire.server.openai.embeddings import EmbeddingAnswer, Embeddings
@@ -391,7 +391,8 @@ class OllamaByModel:
         if not name or "keep_alive" not in received.fields:
             return None
         strict = self._models.shared.options.strict_params
-        body, headers = read_fields(received.fields, self._kind, strict)
+        client_id = client_of(received.http.scope.get("api_key")).client_id
+        body, headers = await read_fields_in_turn(client_id, received.fields, self._kind, strict)
         if not body.only_loads or read_keep_alive(body.keep_alive) != 0:
             return None
         if (await self._models.look_up(name)).state in ("ready", "loading"):

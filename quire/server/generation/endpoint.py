@@ -13,6 +13,7 @@ from quire.core.errors import RequestError
 from quire.core.outputs import RequestOutput
 from quire.protocol.generation import GenerationRequest
 from quire.protocol.request_body import RequestBody
+from quire.server.access.authentication import ApiKey, client_of
 from quire.server.generation.generate import generate
 from quire.server.generation.large_answers import encode_in_parts, positions_of, write_by_size
 from quire.server.generation.outputs import Outputs, collect
@@ -20,7 +21,7 @@ from quire.server.generation.pacing import paced
 from quire.server.generation.reasoning_effort import has_effect
 from quire.server.generation.service import Service
 from quire.server.generation.submission import ApiRequest, Submission
-from quire.server.http.body import JsonRequest, json_response, read_fields, read_timeout
+from quire.server.http.body import JsonRequest, json_response, read_fields_in_turn, read_timeout
 from quire.server.http.connection import cancel_on_disconnect
 from quire.server.http.errors import renamed
 from quire.server.http.sse import OPENAI_EVENTS, StreamForm, send_events
@@ -81,14 +82,17 @@ class GenerationEndpoint(ABC, Generic[T]):
     async def respond(self, received: JsonRequest) -> None:
         """Answer a request whose body has been read; a client that goes away ends it."""
         http, options = received.http, self.service.options
-        body, headers = read_fields(
-            received.fields, self.kind, options.strict_params, self.unused_fields
+        key: ApiKey | None = http.scope.get("api_key")
+        body, headers = await read_fields_in_turn(
+            client_of(key).client_id,
+            received.fields,
+            self.kind,
+            options.strict_params,
+            self.unused_fields,
         )
         body = self.resolve(body, http.path_params)
         timeout, record = body.timeout or read_timeout(http), http.scope["record"]
-        request = ApiRequest.accept(
-            self.service, self.id_prefix, body, record, http.scope.get("api_key"), timeout
-        )
+        request = ApiRequest.accept(self.service, self.id_prefix, body, record, key, timeout)
         at_once = self.answer_at_once(request)
         if at_once is not None:
             await received.answer(json_response(at_once, headers))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeAlias, TypeVar
 from urllib.parse import quote
 
@@ -16,6 +17,7 @@ from quire.core.errors import RequestError
 from quire.protocol.decode import decode_json, to_struct
 from quire.server.http.errors import ApiError
 from quire.server.http.unread_bodies import UnreadBodies
+from quire.text.off_loop import PROCESS_CHARACTERS, run_by_size
 
 T = TypeVar("T", bound=msgspec.Struct)
 #: A body: a JSON object whose values are not decoded yet.
@@ -25,6 +27,8 @@ MAX_BODY_BYTES = 32 * 1024 * 1024
 #: Answers are written in parts of at most that much.
 PART_BYTES = 1024 * 1024
 MAX_NAMED_FIELDS = 20
+#: What takes as long to decode as a character of a text takes to tokenize.
+BYTES_PER_CHARACTER = 16
 _UNREAD = UnreadBodies()
 #: Headers that browsers add to what a page sends, and that no page can leave out.
 _OF_BROWSERS = ("origin", "sec-fetch-site", "sec-fetch-mode")
@@ -182,6 +186,24 @@ def read_fields(
     if len(ignored) > MAX_NAMED_FIELDS:
         names.append("...")
     return body, {"X-Ignored-Params": ", ".join(name[:100] for name in names)}
+
+
+async def read_fields_in_turn(
+    client_id: str,
+    fields: Mapping[str, msgspec.Raw],
+    kind: type[T],
+    strict: bool,
+    unused: Callable[[T], list[str]] = lambda body: [],
+) -> tuple[T, dict[str, str]]:
+    """Do what :func:`read_fields` does; a large body does not hold up the event loop.
+
+    Raises:
+        RequestError: The content is wrong.
+        CapacityError: Too many texts of the client wait.
+    """
+    size = sum(map(len, fields.values())) // BYTES_PER_CHARACTER
+    work = partial(read_fields, fields, kind, strict, unused)
+    return await run_by_size(min(size, PROCESS_CHARACTERS - 1), client_id, work)
 
 
 def read_timeout(request: Request) -> float | None:

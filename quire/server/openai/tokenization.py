@@ -26,7 +26,7 @@ from quire.server.generation.model_routes import post_route
 from quire.server.generation.models import Models
 from quire.server.generation.prompts import Conversation, encode_prompt
 from quire.server.generation.service import Service
-from quire.server.http.body import Fields, json_response, read_fields
+from quire.server.http.body import Fields, json_response, read_fields_in_turn
 from quire.text.off_loop import run_by_size
 from quire.text.tokenizer import Tokenizer
 
@@ -39,14 +39,14 @@ def routes(models: Models) -> list[Route]:
 
     async def tokenize(service: Service, request: Request, fields: Fields) -> Response:
         tokenizer, strict = service.engine.tokenizer, service.options.strict_params
-        body, headers = read_fields(fields, TokenizeRequest, strict)
+        client_id = client_of(request.scope.get("api_key")).client_id
+        body, headers = await read_fields_in_turn(client_id, fields, TokenizeRequest, strict)
         service.resolve_model(body.model)
         given = [body.prompt, body.messages, body.content]
         if sum(item is not None for item in given) != 1:
             raise RequestError(
                 "[prompt] give either prompt or messages, or llama-server's content.", "prompt"
             )
-        client_id = client_of(request.scope.get("api_key")).client_id
         if body.content is not None:
             size, work = len(body.content), partial(_content_tokens, tokenizer, body, headers)
             return await run_by_size(tokenizer.work_size(size), client_id, work)
@@ -69,7 +69,8 @@ def routes(models: Models) -> list[Route]:
 
     async def detokenize(service: Service, request: Request, fields: Fields) -> Response:
         tokenizer, strict = service.engine.tokenizer, service.options.strict_params
-        body, headers = read_fields(fields, DetokenizeRequest, strict)
+        client_id = client_of(request.scope.get("api_key")).client_id
+        body, headers = await read_fields_in_turn(client_id, fields, DetokenizeRequest, strict)
         service.resolve_model(body.model)
 
         def decode() -> Response:
@@ -81,7 +82,6 @@ def routes(models: Models) -> list[Route]:
             text = tokenizer.decode(body.tokens, skip_special_tokens=False)
             return json_response(DetokenizeResponse(text, text), headers)
 
-        client_id = client_of(request.scope.get("api_key")).client_id
         return await run_by_size(len(body.tokens), client_id, decode)
 
     return [

@@ -12,13 +12,13 @@ import msgspec
 from starlette.types import Message, Receive, Scope, Send
 
 from quire.protocol.decode import decode_json
-from quire.server.access.authentication import SUBPROTOCOL, ApiKey
+from quire.server.access.authentication import SUBPROTOCOL, ApiKey, client_of
 from quire.server.generation.endpoint import GenerationEndpoint, errors_in_sent_names
 from quire.server.generation.generate import generate
 from quire.server.generation.models import Models
 from quire.server.generation.pacing import paced
 from quire.server.generation.submission import ApiRequest
-from quire.server.http.body import model_name, read_fields
+from quire.server.http.body import model_name, read_fields_in_turn
 from quire.server.http.errors import ApiError, shutting_down, to_api_error
 from quire.server.http.websocket_protocol import SHUTDOWN
 from quire.server.observability.request_record import RequestRecord, Sink
@@ -72,7 +72,9 @@ class WebSocketStream:
         async with self._models.lease(model_name(fields)) as service:
             endpoint = self._kind(service)
             strict = service.options.strict_params
-            body, _ = read_fields(fields, endpoint.kind, strict, endpoint.unused_fields)
+            body, _ = await read_fields_in_turn(
+                client_of(key).client_id, fields, endpoint.kind, strict, endpoint.unused_fields
+            )
             prefix = endpoint.id_prefix
             request = ApiRequest.accept(service, prefix, body, record, key, body.timeout)
             with errors_in_sent_names(body):

@@ -12,6 +12,7 @@ from quire.core.config import EngineConfig
 from quire.server.access.authentication import ApiKey
 from quire.server.generation.service import Service
 from quire.server.generation.shared import Shared
+from quire.server.http import body as http_body
 from quire.server.openai import tokenization
 from quire.server.options import ServerOptions
 from quire.text import template_processes
@@ -121,3 +122,28 @@ def test_a_template_that_loops_kept_everybody_waiting(client, engine, monkeypatc
         answer = slow.result()
     assert answer.status_code == 400
     assert "it takes longer than 0.5 s" in answer.json()["error"]["message"]
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/v1/chat/completions", {"messages": MESSAGES * 3000, "max_tokens": 1}),
+        ("/tokenize", {"messages": MESSAGES * 3000}),
+        ("/detokenize", {"tokens": [70] * 40_000}),
+        ("/apply-template", {"messages": MESSAGES * 3000}),
+        ("/v1/messages/count_tokens", {"model": "quire-tiny", "messages": MESSAGES * 3000}),
+        ("/api/chat", {"model": "quire-tiny", "messages": MESSAGES * 3000, "stream": False}),
+    ],
+)
+def test_large_bodies_were_decoded_on_the_loop(client, monkeypatch, path, body):
+    """Sixty thousand messages, of two megabytes, kept all streams waiting for 71 ms."""
+    threads = set()
+    decode = http_body.to_struct
+
+    def watched(*arguments):
+        threads.add(threading.current_thread().name.partition("_")[0])
+        return decode(*arguments)
+
+    monkeypatch.setattr(http_body, "to_struct", watched)
+    client.post(path, json=body)
+    assert threads == {"quire-texts"}
