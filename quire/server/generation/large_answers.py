@@ -40,12 +40,16 @@ def positions_of(outputs: Iterable[RequestOutput]) -> Iterator[Positions]:
 def encode_in_parts(answer: Any) -> Any:
     """Return JSON of an answer, one choice after the other; others are returned as they are.
 
-    One call would keep the interpreter to itself for as long as the whole answer takes.
+    One call would keep the interpreter to itself for as long as the whole answer takes, and so
+    would freeing all choices together: each is taken from the answer and freed.
     """
     choices = getattr(answer, "choices", None)
     if not isinstance(answer, msgspec.Struct) or not choices:
         return answer
-    parts = [msgspec.Raw(msgspec.json.encode(choice)) for choice in choices]
+    choices.reverse()
+    parts = []
+    while choices:
+        parts.append(msgspec.Raw(msgspec.json.encode(choices.pop())))
     return msgspec.json.encode(msgspec.structs.replace(answer, choices=parts))
 
 

@@ -92,17 +92,17 @@ class CompletionAnswer:
         self._tally = Tally()
 
     def whole(self, outputs: list[RequestOutput]) -> Completion:
-        """Return the whole answer."""
-        whole = [self._add(*item) for item in enumerate(outputs)]
-        return Completion(
-            **self._identity,
-            choices=[
-                self._choice(index, output, completion)
-                for index, output in enumerate(whole)
-                for completion in output.outputs
-            ],
-            usage=self._tally.usage(),
-        )
+        """Return the whole answer; what it is made of is freed on the way, prompt by prompt.
+
+        There may be millions of log-probabilities: freed together they would hold the interpreter.
+        """
+        choices: list[CompletionChoice] = []
+        for index, whole in enumerate(outputs):
+            output = self._add(index, whole)
+            choices += [self._choice(index, output, one) for one in output.outputs]
+            self._prompt_logprobs[index] = []
+            outputs[index] = replace(whole, outputs=[])
+        return Completion(**self._identity, choices=choices, usage=self._tally.usage())
 
     def _choice(
         self, prompt_index: int, output: RequestOutput, completion: CompletionOutput
@@ -126,6 +126,7 @@ class CompletionAnswer:
     def _add(self, prompt_index: int, output: RequestOutput) -> RequestOutput:
         """Count a delta; return it, or without its token when none was asked for."""
         self._prompt_logprobs[prompt_index] += output.prompt_logprobs or []
+        output.prompt_logprobs = None
         if self._body.max_tokens == 0:
             nothing = [
                 CompletionOutput(completion.index, finish_reason="length")
