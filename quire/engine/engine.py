@@ -168,6 +168,7 @@ class Engine:
         seed = derive_seed(self._seed, number) if params.seed is None else params.seed
         first_params = replace(params, n=1) if params.n > 1 else params
         child_params = replace(params, n=1, prompt_logprobs=None)
+        stop_token_ids = frozenset(params.stop_token_ids or ())
         call, place = self._num_calls, request.client.place
         leading_key = arrival_order(self._policy, request.priority, time, call, place)
         group = [
@@ -179,6 +180,7 @@ class Engine:
                 num_prompt_tokens=len(prompt),
                 max_total_tokens=max_total_tokens,
                 params=first_params if index == 0 else child_params,
+                stop_token_ids=stop_token_ids,
                 seed=sequence_seed(seed, index),
                 order=(leading_key, number, index),
                 metrics=RequestMetrics(arrival_time=time),

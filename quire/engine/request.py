@@ -38,6 +38,7 @@ class Request:
         num_prompt_tokens: How many of ``token_ids`` are prompt.
         max_total_tokens: Length at which the sequence ends, in tokens.
         params: Sampling settings with ``n`` = 1.
+        stop_token_ids: Those of ``params``, to be looked up for every token; shared as ``source``.
         seed: Of the sequence's random draws.
         order: Sort key of queue and preemption, least first; unique.
         priority: Lower goes first; 0 for all under ``fcfs``.
@@ -65,6 +66,7 @@ class Request:
     seed: int
     order: tuple[float, int, int]
     metrics: RequestMetrics
+    stop_token_ids: frozenset[int] = frozenset()
     priority: int = 0
     status: RequestStatus = RequestStatus.WAITING
     pending_children: list[Request] = field(default_factory=list)
@@ -81,6 +83,8 @@ class Request:
 
     def __post_init__(self) -> None:
         self.ranges = self.source.ranges
+        if self.params.stop_token_ids and not self.stop_token_ids:
+            self.stop_token_ids = frozenset(self.params.stop_token_ids)
 
     @property
     def group_id(self) -> str:

@@ -21,7 +21,7 @@ def check_stop(request: Request, eos_token_ids: Container[int]) -> tuple[str, in
     if request.num_output_tokens >= params.min_tokens:
         if token_id in eos_token_ids and not params.ignore_eos:
             return "stop", None
-        if params.stop_token_ids and token_id in params.stop_token_ids:
+        if token_id in request.stop_token_ids:
             return "stop", token_id
     if len(request.token_ids) >= request.max_total_tokens:
         return "length", None

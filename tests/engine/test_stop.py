@@ -49,3 +49,32 @@ def after(output: list[int], max_total_tokens: int = 100, **params: Any) -> Requ
 )
 def test_stop_conditions(output, params, expected):
     assert check_stop(after(output, **params), EOS) == expected
+
+
+class Counting(tuple):
+    """Ids that count how often somebody reads them all."""
+
+    num_reads = 0
+
+    def __iter__(self):
+        Counting.num_reads += 1
+        return super().__iter__()
+
+    def __contains__(self, token_id):
+        Counting.num_reads += 1
+        return super().__contains__(token_id)
+
+
+def test_many_stop_token_ids_are_not_read_for_every_token(start):
+    """A body may have 262,144: each token of each row took 2 ms, of 60 rows a step 0.1 s."""
+    run = start()
+    ids = Counting(range(1000, 1100))
+    for name in "ab":
+        run.add(name, [1, 2], max_tokens=20, n=3)
+        for one in run.engine.scheduler.group(name):
+            one.params.stop_token_ids = ids
+    run.finish()
+    assert Counting.num_reads == 0
+    run.add("c", [1, 2], max_tokens=20, stop_token_ids=[run.tokens["a", 0][4]])
+    run.finish()
+    assert run.tokens["c", 0] == run.tokens["a", 0][:5] and run.endings["c", 0] == "stop"
