@@ -93,13 +93,24 @@ class MarkedSplitter:
         self._form = form
         self._state = "open" if is_open else "start"
         self._buffer = ""
+        self._holds_space = False
+        self._space: list[str] = []  # after the buffer, where that is space alone
         self._trim = is_open
         self._may_repeat = is_open  # a model may write the mark that the prompt has
         self._was_open = is_open
 
     def add(self, text: str) -> tuple[str, str]:
         """Take the next piece and return what is certain: reasoning and content."""
-        self._buffer += text
+        if self._holds_space and not text.strip(SPACE):
+            self._space.append(text)  # what follows decides: till then nothing is looked at again
+            return "", ""
+        self._buffer += "".join(self._space) + text
+        self._space.clear()
+        found = self._read()
+        self._holds_space = bool(self._buffer) and not self._buffer.strip(SPACE)
+        return found
+
+    def _read(self) -> tuple[str, str]:
         reasoning = ""
         if self._state == "start":
             self._begin()
@@ -109,7 +120,8 @@ class MarkedSplitter:
 
     def flush(self) -> tuple[str, str]:
         """Return what was held back; the answer has ended."""
-        rest, self._buffer = self._buffer, ""
+        rest, self._buffer = self._buffer + "".join(self._space), ""
+        self._space.clear()
         if self._state == "open":
             return ("" if not rest.strip(SPACE) else rest.rstrip(SPACE)), ""
         return "", rest if self._state == "start" or rest.strip(SPACE) else ""

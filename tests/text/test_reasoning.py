@@ -95,3 +95,14 @@ def test_detection():
 )
 def test_granite(text, reasoning, content):
     assert split("granite", False, [text]) == (reasoning, content)
+
+
+def test_space_without_end_is_looked_at_once():
+    """All of it was searched anew with each piece, which took a time that grows with its square."""
+    splitter = FORMATS["qwen3"].create_splitter(True)
+    assert splitter.add("a") == ("a", "")
+    for _ in range(100):
+        assert splitter.add(" \n") == ("", "")
+        assert len(splitter._buffer) <= 2
+    assert splitter.add("b") == (" \n" * 100 + "b", "")
+    assert splitter.add("  ") == splitter.add("  ") == splitter.flush() == ("", "")

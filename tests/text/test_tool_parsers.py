@@ -13,7 +13,7 @@ from quire.text.tool_layouts import LAYOUTS
 from quire.text.tool_parsers import ALIASES, PARSERS, detect_parser
 from quire.text.tool_parsers.python_literal import read_literal
 from tests.sizes import sized
-from tests.text.tool_calls import NAMED, every_cut, schemas_of, written
+from tests.text.tool_calls import NAMED, every_cut, read, schemas_of, written
 
 #: What models write, and what they write wrong.
 FRAGMENTS = (
@@ -364,3 +364,65 @@ def test_literals_are_read_as_python_reads_them(value):
 def test_what_is_no_literal(text):
     with pytest.raises(ValueError):
         read_literal(text)
+
+
+#: What a model that was told to break a parser writes between the marks.
+SHARDS = [
+    *("{", "}", '"', "[", "]", ":", ",", "(", ")", "\\", "'", " ", "\n", "<", "</", "```json"),
+    *('"name"', '"arguments"', '"f"', "f", "f(", "a=", '"\\ud800"', "\\u", "\x00", "1e999"),
+    *("[" * 300, "{" * 300, " " * 300, "x" * 300, "<function=f>", "<parameter=a>", "1" * 20),
+    *('{"name": "f", "arguments": ', '{"arguments": {"a": 1}', "<|channel|>commentary", "[f(a=1"),
+    *("to=functions.f", "```"),
+]
+
+
+@pytest.mark.parametrize("name", PARSERS)
+@settings(max_examples=sized(25, 400), deadline=None)
+@given(data=st.data())
+def test_hostile_text_is_read_alike_however_it_is_cut(name, data):
+    shards = st.sampled_from([*PARSERS[name].marks, *PARSERS[name].marks, *SHARDS])
+    text = "".join(data.draw(st.lists(shards, max_size=12)))
+    content, calls, errors = whole = read(name, [text], SCHEMAS)
+    assert read(name, list(text), SCHEMAS) == whole
+    wrong = {index for index, _ in errors}
+    for index, (called, arguments) in enumerate(calls):
+        assert called.encode() and arguments.encode() is not None
+        assert index in wrong or isinstance(json.loads(arguments), dict)
+    assert content.encode() is not None
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '<tool_call>{"name": ' + "1" * 5000 + ', "arguments": {}}</tool_call>',
+        '<tool_call>{"name": "\\ud800", "arguments": {}}</tool_call>',
+        '<tool_call>{"name": "f", "arguments": "{\\"a\\": \\"\\ud800\\"}"}</tool_call>',
+    ],
+    ids=["number", "half", "half inside"],
+)
+def test_a_name_that_no_answer_can_hold_is_content(text):
+    """Python reads no number so long and writes no half of a character: the request was a 500."""
+    for pieces in ([text], list(text)):
+        assert read("hermes", pieces, SCHEMAS)[:2] == (text, [])
+
+
+@pytest.mark.parametrize(
+    ("name", "head"),
+    [
+        ("hermes", '<tool_call>{"name": "f", "arguments": {}}'),
+        ("hermes", "content"),
+        ("llama3_json", ""),
+        ("pythonic", "[f("),
+        ("mistral", "[TOOL_CALLS]"),
+        ("glm45", "<tool_call>f<arg_key>n</arg_key><arg_value>1</arg_value>"),
+        ("qwen3_coder", "<tool_call><function=f>"),
+        ("deepseek_v31", "<｜tool▁calls▁begin｜>"),
+    ],
+)
+def test_space_without_end_is_looked_at_once(name, head):
+    """All of it was searched anew with each piece: 40,000 characters took 0.6 s, 160,000 ten."""
+    parser = PARSERS[name](SCHEMAS)
+    parser.add(head)
+    for _ in range(100):
+        parser.add("  ")
+        assert len(parser.buffer) + len(parser.pending) <= len(head) + 2

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import re
 
 from quire.text.json_scanner import JsonScanner
 from quire.text.tool_parsers.interface import CallDelta
 
 _SPACE = " \t\n\r"
 _ARGUMENTS = ("arguments", "parameters")
+#: JSON can name it by an escape, and UTF-8 cannot write it.
+_HALF = re.compile("[\ud800-\udfff]")
 
 
 class CallReader:
@@ -31,15 +34,20 @@ class CallReader:
         self._needs_arguments = needs_arguments
         self._step = "open"
         self._scanner = JsonScanner()
-        self._value = ""
+        self._value: list[str] = []
         self._key = ""
         self._name: str | None = None
-        self._held: str | None = None
+        self._held: list[str] | None = None
         self._closed = False
-        self.raw = ""
+        self._raw: list[str] = []
         self.given = False
         self.done = False
         self.error = ""
+
+    @property
+    def raw(self) -> str:
+        """See the attributes."""
+        return "".join(self._raw)
 
     @property
     def complete(self) -> bool:
@@ -51,7 +59,10 @@ class CallReader:
         position, deltas = start, list[CallDelta]()
         while position < len(text) and not self.done and not self.error:
             end = self._read(text, position, deltas)
-            self.raw = "" if self.given else self.raw + text[position:end]
+            if self.given:
+                self._raw.clear()
+            else:
+                self._raw.append(text[position:end])
             position = end
         return position, deltas
 
@@ -61,7 +72,7 @@ class CallReader:
             return self._read_value(text, position, deltas)
         if self._step == "key":
             end = self._scanner.feed(text, position)
-            self._value += text[position:end]
+            self._value.append(text[position:end])
             if self._scanner.error:
                 self.error = self._scanner.error
             elif self._scanner.done:
@@ -79,10 +90,10 @@ class CallReader:
         elif c == "}" and self._step in ("first_key", "separator"):
             self._close()
         elif c == '"' and self._step in ("first_key", "next_key"):
-            self._scanner, self._value, self._step = JsonScanner(), "", "key"
+            self._scanner, self._value, self._step = JsonScanner(), [], "key"
             return position  # the scanner takes the quote
         elif c == ":" and self._step == "colon":
-            self._scanner, self._value, self._step = JsonScanner(), "", "value"
+            self._scanner, self._value, self._step = JsonScanner(), [], "value"
         elif c == "," and self._step == "separator":
             self._step = "next_key"
         else:
@@ -91,7 +102,7 @@ class CallReader:
         return position + 1
 
     def _begin_member(self) -> None:
-        self._key = json.loads(self._value)
+        self._key = json.loads("".join(self._value))
         twice = (self._key == "name" and self._name is not None) or (
             self._key in _ARGUMENTS and self._held is not None
         )
@@ -104,10 +115,12 @@ class CallReader:
             return position + 1
         end = self._scanner.feed(text, position)
         piece = text[position:end]
-        self._value += piece
-        is_object = self._value[:1] == "{"
+        if piece:
+            self._value.append(piece)
+        is_object = bool(self._value) and self._value[0][0] == "{"
         if self._key in _ARGUMENTS and is_object:
-            self._held = (self._held or "") + piece
+            self._held = self._held or []
+            self._held.append(piece)
             self._closed = self._scanner.done
             self._give(deltas)
         if self._scanner.error:
@@ -119,27 +132,27 @@ class CallReader:
     def _end_value(self, is_object: bool, deltas: list[CallDelta]) -> None:
         self._step = "separator"
         if self._key == "name":
-            value = json.loads(self._value)
-            if not isinstance(value, str) or not value:
+            self._name = _text("".join(self._value))
+            if not self._name:
                 self.error = "its name is no text"
                 return
-            self._name = value
             self._give(deltas)
         elif self._key in _ARGUMENTS and not is_object:
-            self._held = _unquoted(self._value)
-            if self._held is None:
+            unquoted = _unquoted("".join(self._value))
+            if unquoted is None:
                 self.error = "its arguments are no object"
                 return
-            self._closed = True
+            self._held, self._closed = [unquoted], True
             self._give(deltas)
 
     def _give(self, deltas: list[CallDelta]) -> None:
         """Give away the arguments held, once the name is known."""
         if self._name is None or not self._held:
             return
-        deltas.append(CallDelta(self._index, None if self.given else self._name, self._held))
+        name = None if self.given else self._name
+        deltas.append(CallDelta(self._index, name, "".join(self._held)))
         self.given = True
-        self._held = ""
+        self._held = []
 
     def _close(self) -> None:
         if self._name is None:
@@ -157,10 +170,16 @@ class CallReader:
         return [CallDelta(self._index, self._name, "{}")]
 
 
+def _text(value: str) -> str | None:
+    """Return the text of a JSON string; None when it is another value, or half of a character."""
+    text = json.loads(value) if value[:1] == '"' else None  # a number may have too many digits
+    return text if isinstance(text, str) and not _HALF.search(text) else None
+
+
 def _unquoted(value: str) -> str | None:
     """Return an object's text that was written as a JSON string; None when it is none."""
+    text = _text(value)
     try:
-        text = json.loads(value)
-        return text if isinstance(text, str) and isinstance(json.loads(text), dict) else None
-    except ValueError:
+        return text if text is not None and isinstance(json.loads(text), dict) else None
+    except (ValueError, RecursionError):
         return None

@@ -27,7 +27,7 @@ class HarmonyParser:
         self._num_calls = 0
         self._given = False
         self._is_broken = False
-        self._space = ""
+        self._space: list[str] = []
 
     def add(self, text: str) -> Parsed:
         """Take the next piece and return what is certain now."""
@@ -50,7 +50,7 @@ class HarmonyParser:
             parsed.content += piece.text
         elif piece.role == "header":
             self._end(parsed)
-            self._scanner, self._space = JsonScanner(), ""
+            self._scanner, self._space = JsonScanner(), []
             self._given = self._is_broken = False
             parsed.calls.append(CallDelta(self._num_calls, piece.header.function))
             self._num_calls += 1
@@ -75,10 +75,11 @@ class HarmonyParser:
                 self._break_off(scanner.error)
         shown, rest = text[:end], text[end:]
         if not self._is_broken:
-            self._space, rest = self._space + rest, ""
-            if self._space.strip(SPACE):
+            self._space.append(rest)
+            is_space, rest = not rest.strip(SPACE), ""
+            if not is_space:
                 self._break_off("something follows them")
-                rest = self._space
+                rest = "".join(self._space)
         if shown or rest:
             parsed.calls.append(CallDelta(self._num_calls - 1, None, shown + rest))
 

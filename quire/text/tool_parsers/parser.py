@@ -14,6 +14,8 @@ from quire.text.tool_parsers.interface import CallDelta, Parsed
 Schemas = Mapping[str, Mapping[str, Any]]
 #: Longest text before a call's arguments, in characters; what is longer is no call.
 MAX_HEAD = 256
+#: Characters that are read at a time, so that what is left is never long when it is copied.
+_AT_ONCE = 4096
 
 
 class StateParser:
@@ -51,19 +53,33 @@ class StateParser:
         self.reader = CallReader(0)
         self.scanner = JsonScanner()
         self.num_calls = 0
+        self._holds_space = False
+        self._space: list[str] = []  # after the buffer, where that is space alone
         self.errors: list[tuple[int, str]] = []
 
     def add(self, text: str) -> Parsed:
         """Take the next piece and return what is certain now."""
-        self.buffer += text
         parsed = Parsed()
+        for begin in range(0, len(text), _AT_ONCE):
+            self._read(parsed, text[begin : begin + _AT_ONCE])
+        return parsed
+
+    def _read(self, parsed: Parsed, text: str) -> None:
+        if self._holds_space and not text.strip(SPACE):
+            self._space.append(text)  # what follows decides: till then nothing is looked at again
+            return
+        self.buffer += "".join(self._space) + text
+        self._space.clear()
         while self.buffer and getattr(self, f"in_{self.state}")(parsed):
             pass
-        return parsed
+        held = self.buffer or (self.pending if self.state == "content" else "")
+        self._holds_space = bool(held) and not held.strip(SPACE)
 
     def flush(self) -> Parsed:
         """Return what was held back; the answer has ended."""
         parsed = Parsed()
+        self.buffer += "".join(self._space)
+        self._space.clear()
         if self.state == "call" and not self.reader.given:
             parsed.content = self.pending + self.reader.raw + self.buffer
         elif self.state == "broken":
