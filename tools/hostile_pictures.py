@@ -61,7 +61,24 @@ def _jpeg_of(width, height):
     return bytes(data)
 
 
+def gif(screen, *frames):
+    """Return a GIF file of frames (left, top, width, height), each with one code of data."""
+    data = b"GIF89a" + struct.pack("<HHBBB", *screen, 0x80, 0, 0) + b"\0\0\0\xff\xff\xff"
+    for frame in frames:
+        data += b"," + struct.pack("<HHHHB", *frame, 0) + b"\x02\x02\x44\x01\0"
+    return data + b";"
+
+
+def _webp_of(width, height, is_animated=False):
+    """Return the head of a WebP file, which says a size."""
+    sizes = (width - 1).to_bytes(3, "little") + (height - 1).to_bytes(3, "little")
+    head = b"WEBPVP8X" + struct.pack("<I", 10) + bytes([2 * is_animated, 0, 0, 0]) + sizes
+    head += b"ANIM" + struct.pack("<I", 6) + bytes(6) if is_animated else b""
+    return b"RIFF" + struct.pack("<I", len(head)) + head
+
+
 _JPEG = picture(format="JPEG", size=(200, 200))
+_GIF, _WEBP = picture("P", format="GIF"), picture(format="WEBP")
 _PNG = picture(size=(60, 60))
 _SVG = b'<svg xmlns="http://www.w3.org/2000/svg"><image href="http://127.0.0.1/"/></svg>'
 
@@ -99,5 +116,19 @@ HOSTILE = {
     "png of many frames": (animation(5, "PNG"), "one frame"),
     "webp of many frames": (animation(5, "WEBP"), "one frame"),
     "gif bomb": (b"GIF89a\xff\xff\xff\xff\x80\0\0" + bytes(6) + b",", "."),
+    "gif larger than its screen": (gif((1, 1), (0, 0, 65535, 65535)), "at most 40000000 pixels"),
+    "gif far from its screen": (gif((9, 9), (65000, 65000, 5, 5)), "at most 40000000 pixels"),
+    "gif of a large screen": (gif((65535, 65535), (0, 0, 1, 1)), "at most 40000000 pixels"),
+    "gif of an empty frame": (gif((4, 4), (0, 0, 0, 0)), "be a whole file"),
+    "gif without a frame": (gif((4, 4)), "be one of PNG"),
+    "gif of many empty frames": (gif((4, 4), *[(0, 0, 1, 1)] * 10_000), "one frame"),
+    "webp header": (_webp_of(16383, 16383), "at most 40000000 pixels"),
+    "webp header of frames": (_webp_of(16383, 16383, True), "at most 40000000 pixels"),
+    "webp of a wrong length": (_WEBP[:4] + bytes(4) + _WEBP[8:], "be (one of PNG|a whole file)"),
+    "png in webp": (b"RIFF" + struct.pack("<I", len(_PNG) + 4) + b"WEBP" + _PNG, "be one of PNG"),
+    "gif and zip": (_GIF + b"PK\3\4" + bytes(1000), None),
+    "gif and script": (b"GIF89a/*" + _GIF[8:] + b"*/=0;alert(1)", "."),
+    "png and html": (_PNG + b"<script>alert(1)</script>", None),
+    "jpeg and gif": (_JPEG + _GIF, None),
     "truncated webp": (picture(format="WEBP")[:40], "be (one of PNG|a whole file)"),
 }

@@ -141,7 +141,8 @@ def test_hostile_files_are_refused_with_their_reason(name):
 
 
 def test_any_beginning_of_a_file_is_a_picture_or_refused():
-    for data in (picture(size=(9, 9)), picture(size=(9, 9), format="JPEG")):
+    for kind in ("PNG", "JPEG", "GIF", "WEBP"):
+        data = picture("P" if kind == "GIF" else "RGB", size=(9, 9), format=kind)
         for end in range(0, len(data), 7):
             with suppress(PictureError):
                 decode(data[:end], EXACT)
