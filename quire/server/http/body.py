@@ -16,7 +16,7 @@ from starlette.types import Receive, Scope, Send
 from quire.core.errors import RequestError
 from quire.protocol.decode import decode_json, to_struct
 from quire.server.http.errors import ApiError
-from quire.server.http.unread_bodies import UnreadBodies
+from quire.server.http.unread_bodies import UNREAD
 from quire.text.off_loop import PROCESS_CHARACTERS, run_by_size
 
 T = TypeVar("T", bound=msgspec.Struct)
@@ -29,7 +29,6 @@ PART_BYTES = 1024 * 1024
 MAX_NAMED_FIELDS = 20
 #: What takes as long to decode as a character of a text takes to tokenize.
 BYTES_PER_CHARACTER = 16
-_UNREAD = UnreadBodies()
 #: Headers that browsers add to what a page sends, and that no page can leave out.
 _OF_BROWSERS = ("origin", "sec-fetch-site", "sec-fetch-mode")
 
@@ -146,7 +145,7 @@ async def read_body(request: Request, max_bytes: int | None = None) -> bytes:
     if declared.isdigit() and int(declared) > max_bytes:
         raise too_large
     chunks = []
-    with _UNREAD.reading(request.scope.get("api_key")) as body:
+    with UNREAD.reading(request.scope.get("api_key")) as body:
         async for chunk in request.stream():
             body.add(len(chunk))
             if body.num_bytes > max_bytes:

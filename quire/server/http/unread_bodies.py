@@ -36,6 +36,10 @@ class UnreadBodies:
                 del self._by_key[key]
 
 
+#: Of this process: requests and messages of WebSockets.
+UNREAD = UnreadBodies()
+
+
 class UnreadBody:
     """One body; see :meth:`UnreadBodies.reading`.
 

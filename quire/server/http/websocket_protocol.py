@@ -6,9 +6,9 @@ without a body, and logs the query.
 
 from __future__ import annotations
 
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import replace
-from typing import cast
+from typing import Any, cast
 
 from uvicorn._types import WebSocketEvent
 from uvicorn.protocols.websockets.wsproto_impl import WSProtocol
@@ -17,15 +17,23 @@ from wsproto.connection import ConnectionState
 from wsproto.utilities import LocalProtocolError, RemoteProtocolError
 
 from quire.server.http.errors import ApiError
+from quire.server.http.unread_bodies import UNREAD, UnreadBody
 
 #: Received by the app when the server has begun to end. It is to close the connection soon.
 SHUTDOWN = "quire.shutdown"
 #: For the client's half of the closing handshake; a client that is gone never sends it.
 CLOSE_SECONDS = 2.0
+#: Code of a close: the server has too much to do.
+TRY_LATER = 1013
 
 
 class WebSocketProtocol(WSProtocol):
     """uvicorn's protocol; see the module."""
+
+    def __init__(self, *args: Any, **keywords: Any) -> None:
+        super().__init__(*args, **keywords)
+        self._message: UnreadBody | None = None  # that comes
+        self._unread = ExitStack()  # it is counted till this closes
 
     @property
     def waits_to_write(self) -> bool:
@@ -70,6 +78,35 @@ class WebSocketProtocol(WSProtocol):
     def handle_connect(self, event: events.Request) -> None:
         """Hand the upgrade to the app, without its query, which is not used and would be logged."""
         super().handle_connect(replace(event, target=event.target.partition("?")[0]))
+
+    def handle_message(self, event: events.TextMessage | events.BytesMessage) -> None:
+        """Take a part of a message, which counts as a body that has not ended."""
+        if self._message is None:
+            key = self.scope.get("api_key")
+            self._message = self._unread.enter_context(UNREAD.reading(key))
+        try:
+            self._message.add(len(event.data))
+        except ApiError as error:
+            self._forget_message()
+            self.close_sent = True
+            left = {"type": "websocket.disconnect", "code": TRY_LATER, "reason": str(error)}
+            self.queue.put_nowait(cast(WebSocketEvent, left))
+            close = events.CloseConnection(code=TRY_LATER, reason=str(error))
+            self.transport.write(self.conn.send(close))
+            self.transport.close()
+            return
+        super().handle_message(event)
+        if event.message_finished or self.close_sent:
+            self._forget_message()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Forget what has come of a message."""
+        self._forget_message()
+        super().connection_lost(exc)
+
+    def _forget_message(self) -> None:
+        self._message = None
+        self._unread.close()
 
     def shutdown(self) -> None:
         """Tell the app that the server ends; before there is one, close."""

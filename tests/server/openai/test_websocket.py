@@ -9,6 +9,8 @@ import httpx2
 import pytest
 from wsproto import events
 
+from quire.server.http import unread_bodies
+from quire.server.http.unread_bodies import FREE_BYTES
 from tests.server.websocket_client import Client, Refused
 
 CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
@@ -213,3 +215,23 @@ def test_an_upgrade_that_is_none_is_refused_in_words(client, headers, word):
     head, _, body = answer.partition(b"\r\n\r\n")
     assert head.split()[1] == b"400" and b"x-request-id: " in head
     assert word in json.loads(body)["error"]["message"]
+
+
+def test_messages_that_have_not_ended_share_the_bound_of_bodies(serve, monkeypatch):
+    """Each could hold 32 MiB without its end, however many there were."""
+    monkeypatch.setattr(unread_bodies, "MAX_KEY_BYTES", 2 * FREE_BYTES)
+    http, part = serve(), "x" * (2 * FREE_BYTES)
+    with (
+        Client(str(http.base_url), COMPLETIONS) as one,
+        Client(str(http.base_url), COMPLETIONS) as two,
+    ):
+        one.send(events.TextMessage(part, message_finished=False))
+        one.send(events.Ping())
+        assert isinstance(one.next_event(), events.Pong)  # it has come
+        two.send(events.TextMessage(part, message_finished=False))
+        two.send(events.TextMessage(part, message_finished=False))
+        ended = two.next_event()
+        assert isinstance(ended, events.CloseConnection) and ended.code == 1013
+    with Client(str(http.base_url), COMPLETIONS) as again:
+        again.ask({"prompt": "x" * FREE_BYTES, "timeout": "wrong"})
+        assert "error" in next(iter(again.answers()))
