@@ -1,10 +1,12 @@
-"""Names of modules, of which a checkpoint or an adapter may leave the first parts out."""
+"""Names of modules, whose first parts a checkpoint and an adapter may have otherwise."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable
 
+#: ``model.language_model.layers`` has been ``language_model.model.layers`` and ``model.layers``.
+WRAPPERS = ("model", "language_model")
 _NUMBER = re.compile(r"(?<![^.])\d+(?![^.])")
 
 
@@ -22,10 +24,17 @@ class ModuleNames:
 
     def find(self, module: str) -> str | None:
         """Return the adapter's name of a module."""
-        for name in self._by_tail.get(_tail(module), ()):
+        names = self._by_tail.get(_tail(module), ())
+        for name in names:
             if f".{name}".endswith(f".{module}") or f".{module}".endswith(f".{name}"):
                 return name
-        return None
+        bare = _without_wrappers(module)
+        return next((name for name in names if _without_wrappers(name) == bare), None)
+
+
+def _without_wrappers(module: str) -> list[str]:
+    """Return a name's parts without those that versions of transformers put at other places."""
+    return [part for part in module.split(".") if part not in WRAPPERS]
 
 
 def _tail(module: str) -> str:
