@@ -50,7 +50,8 @@ def read_model_config(folder: Path) -> ModelConfig:
     if architecture is None:
         raise refuse_architecture(named, fields)
     config = FAMILIES[architecture].read_config(fields.changed({"architectures": [architecture]}))
-    if architecture != named and not config.tie_word_embeddings:
+    is_bare = architecture != named and named.endswith("Model")
+    if is_bare and not config.tie_word_embeddings:
         config = replace(config, tie_word_embeddings=True, has_head=False)
     num_experts = config.num_layers * (config.moe.num_experts if config.moe else 0)
     if num_experts > MOST_EXPERTS:

@@ -142,11 +142,16 @@ FAMILIES = {
 }
 
 
+#: Names that transformers has given up since.
+OLDER = {"RWForCausalLM": "FalconForCausalLM"}
+
+
 def known_architecture(name: str) -> str | None:
     """Return the one of :data:`FAMILIES` that a class of transformers is read as; None for none.
 
     A model class without a head, such as ``LlamaModel``, is its decoder.
     """
+    name = OLDER.get(name, name)
     if name in FAMILIES:
         return name
     base = name.removesuffix("Model")

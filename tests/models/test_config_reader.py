@@ -295,6 +295,14 @@ def test_options_of_published_checkpoints_that_change_nothing(read):
     assert set(np.unique(np.round(plain / frequencies, 3))) <= {1.0, 8.0}
 
 
+def test_falcon_as_it_was_first_published(read):
+    config = {"model_type": "RefinedWeb", "alibi": False, "bias": False, "n_head": 8}
+    config |= {"n_head_kv": 2, "n_layer": 2, "hidden_size": 64, "parallel_attn": True}
+    falcon = read(config | {"architectures": ["RWForCausalLM"], "vocab_size": 97})
+    assert falcon.architecture == "FalconForCausalLM" and falcon.generates
+    assert (falcon.num_kv_heads, falcon.parallel, falcon.shared_norm) == (2, True, False)
+
+
 def test_gpt2(read):
     config = read(GPT2 | {"eos_token_id": 5})
     assert (config.norm, config.activation, config.gated_mlp) == ("layer_norm", "gelu_tanh", False)

@@ -42,7 +42,9 @@ def read_falcon(config: ConfigFields) -> ModelConfig:
     num_heads = _integer(config, "num_attention_heads", "n_head")
     if hidden_size % num_heads:
         raise config.error("hidden_size", f"must be a multiple of the {num_heads} heads")
-    grouped = config.boolean("new_decoder_architecture", False)
+    # As first published, the larger model was told apart by its type.
+    is_larger = config.values.get("model_type") == "RefinedWeb"
+    grouped = config.boolean("new_decoder_architecture", is_larger)
     multi_query = config.boolean("multi_query", True)
     num_kv_heads = num_heads
     if grouped:
