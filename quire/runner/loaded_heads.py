@@ -9,6 +9,7 @@ from typing import Protocol
 
 from quire.core.errors import ConfigError, QuireError
 from quire.core.forward_work import PassShape
+from quire.core.known_settings import settle_quantization
 from quire.core.kv_cache_spec import DTYPE_BYTES, KVCacheSpec
 from quire.core.log import get_logger
 from quire.core.memory_budget import KVPool, MemoryDemand, format_bytes
@@ -133,9 +134,11 @@ class HeadFolder:
 
     def builder(self, backend: Backend) -> HeadBuilder:
         """Return what packs its tensors."""
+        # A head's own weights are floats, whatever its target's are.
+        rounded, _ = settle_quantization(self.method.quantization, stored="")
         options = replace(
             self.settings.config.model,
-            quantization=self.method.quantization,
+            quantization=rounded,
             quantization_overrides=None,
             activations="int8",
         )

@@ -275,6 +275,12 @@ def test_what_other_engines_have_is_told() -> None:
     ]
 
 
+def test_a_draft_model_may_be_quantized_already() -> None:
+    """An AWQ draft was to be rounded to int4, which is an error."""
+    made = parse_speculative({"method": "draft_model", "model": "m", "quantization": "awq"})
+    assert made.methods[0].quantization == "awq" and not made.notices
+
+
 @pytest.mark.parametrize("method", METHODS)
 def test_a_method_that_is_not_there_is_told_and_left_out(method: str) -> None:
     entry = {"method": method, **({"quantization": "int4"} if method == "self" else {})}
