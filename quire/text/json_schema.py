@@ -86,8 +86,8 @@ def _reason(keyword: str, value: Any, part: dict[str, Any], schema: dict[str, An
         return check(value, part, schema)
     if keyword in ANNOTATIONS or (keyword.startswith("x-") and keyword != "x-guidance"):
         return None
-    if keyword == "nullable" and value is False:
-        return None
+    if keyword == "nullable":
+        return None if value is False else 'OpenAPI\'s null must be a type: ["string", "null"]'
     return "this keyword cannot be enforced"
 
 

@@ -9,7 +9,7 @@ import math
 import re
 from collections.abc import Callable
 from decimal import Decimal
-from typing import Any
+from typing import Any, TypeGuard
 
 from quire.text.json_schema import (
     EXACT,
@@ -36,7 +36,13 @@ _FREE_FORMATS = frozenset({
     "int", "uint", "float", "double", "decimal", "float32", "float64", "password", "binary",
     "path", "file-path", "directory-path",
 })  # fmt: skip
-_BASE64 = "^([A-Za-z0-9+/]{4})*([A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?$"
+_HEX = "[0-9a-f]"
+#: Formats as patterns: base64, and pydantic's versions of a UUID.
+_PATTERNS = {
+    "byte": "^([A-Za-z0-9+/]{4})*([A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?$",
+    **{f"uuid{n}": f"^{_HEX}{{8}}-{_HEX}{{4}}-{n}{_HEX}{{3}}-[89ab]{_HEX}{{3}}-{_HEX}{{12}}$"
+       for n in range(1, 9)},
+}  # fmt: skip
 #: A pattern of texts that are more than characters of one class: pydantic's Decimal.
 _MORE_THAN = re.compile(r"\^\(\?!\^\[([^\\\]^]+)\]\*\$\)(.*\$)", re.DOTALL)
 #: What a regular expression is made of, as far as classes go.
@@ -78,7 +84,8 @@ def _numeric_format(part: dict[str, Any], root: dict[str, Any]) -> None:
     if not isinstance(name, str) or name not in _WIDTHS:
         return
     del part["format"]
-    if part.get("type") != "integer":
+    types = part.get("type")
+    if "integer" not in (types if isinstance(types, list) else [types]):
         return
     bits, signed = _WIDTHS[name], name[0] != "u"
     low, high = (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1) if signed else (0, 2**bits - 1)
@@ -90,15 +97,18 @@ def _numeric_format(part: dict[str, Any], root: dict[str, Any]) -> None:
 
 def _free_format(part: dict[str, Any], root: dict[str, Any]) -> None:
     name = part.get("format")
-    if name == "byte" and part.get("type") == "string" and "pattern" not in part:
-        part["pattern"] = _BASE64
-    elif not isinstance(name, str) or name not in _FREE_FORMATS:
+    if not isinstance(name, str):
+        return
+    if name in _PATTERNS and part.get("type") == "string" and "pattern" not in part:
+        part["pattern"] = _PATTERNS[name]
+    elif name not in _FREE_FORMATS:
         return
     del part["format"]
 
 
 def _bounds(part: dict[str, Any], root: dict[str, Any]) -> None:
     for keywords, others, sign in ((_LOWER, _UPPER, 1), (_UPPER, _LOWER, -1)):
+        _include(part, *keywords, sign)
         for keyword in keywords:
             if _is_number(part.get(keyword)):
                 part[keyword] = _inside(part[keyword], sign)
@@ -109,7 +119,34 @@ def _bounds(part: dict[str, Any], root: dict[str, Any]) -> None:
             del part[keyword]
 
 
-def _is_number(value: Any) -> bool:
+def _constants(part: dict[str, Any], root: dict[str, Any]) -> None:
+    """Write whole numbers without a point: with one, the last bit may be read wrong."""
+    for keyword in ("const", "enum"):
+        if keyword in part:
+            part[keyword] = _whole(part[keyword], MAX_DEPTH)
+
+
+def _whole(value: Any, depth: int) -> Any:
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
+    if isinstance(value, list) and depth:
+        return [_whole(one, depth - 1) for one in value]
+    if isinstance(value, dict) and depth:
+        return {name: _whole(one, depth - 1) for name, one in value.items()}
+    return value
+
+
+def _include(part: dict[str, Any], inclusive: str, exclusive: str, sign: int) -> None:
+    """Make the next whole number a bound, where a double next to it is further away."""
+    bound = part.get(exclusive)
+    if _is_number(bound) and math.isfinite(bound) and abs(bound) >= EXACT:
+        low = math.floor(bound * sign) + 1
+        given = part.get(inclusive)
+        part[inclusive] = sign * (max(low, given * sign) if _is_number(given) else low)
+        del part[exclusive]
+
+
+def _is_number(value: Any) -> TypeGuard[float]:
     return isinstance(value, int | float) and not isinstance(value, bool) and value == value
 
 
@@ -120,14 +157,14 @@ def _inside(bound: float, sign: int) -> float:
         bound: Lowest value where ``sign`` is 1, highest where it is -1.
     """
     low = bound * sign
-    if low < -LARGEST:
-        return -LARGEST * sign
     if low and abs(low) < SMALLEST:
         return sign * SMALLEST if low > 0 else 0
-    if abs(low) < EXACT or low > LARGEST:
+    if low > LARGEST:
         return bound
+    if abs(low) < EXACT:  # whole ones are read to the digit where they are written without a point
+        return int(bound) if bound == int(bound) else bound
     # The double must not be below, nor the digits that it is written with.
-    double = float(low)
+    double = float(max(low, -LARGEST))
     while min(Decimal(double), Decimal(repr(double))) < low:
         double = math.nextafter(double, math.inf)
     return int(double) * sign
@@ -167,6 +204,14 @@ def _tuple(part: dict[str, Any], root: dict[str, Any]) -> None:
         part["items"] = part.pop("additionalItems", True)
 
 
+def _not_empty(part: dict[str, Any], root: dict[str, Any]) -> None:
+    """Make a text that is not empty one of at least a character."""
+    least = part.get("minLength", 0)
+    if part.get("type") == "string" and part.get("not") == {"const": ""} and _is_number(least):
+        part["minLength"] = max(least, 1)
+        del part["not"]
+
+
 def _pattern(part: dict[str, Any], root: dict[str, Any]) -> None:
     """Write a look ahead as a second pattern, and classes as the automaton's parser has them."""
     pattern = part.get("pattern")
@@ -196,5 +241,5 @@ def _literal_classes(pattern: str) -> str:
 
 
 _STEPS: tuple[Callable[[dict[str, Any], dict[str, Any]], None], ...] = (
-    _numeric_format, _free_format, _bounds, _names, _tuple, _pattern
+    _numeric_format, _free_format, _bounds, _constants, _names, _tuple, _not_empty, _pattern
 )  # fmt: skip

@@ -42,10 +42,16 @@ SAFE = 2**53 - 1
         ({"minimum": 2**53 + 1}, [2**53 + 2], [2**53]),
         ({"minimum": -(2**54) - 3}, [-(2**54)], [-(2**54) - 4]),
         ({"maximum": 10**30}, [10**18], [10**30 + 1]),
+        ({"maximum": 9007199254740988.0}, [2**53 - 4], [2**53 - 3]),
+        ({"const": 9007199254740991.0}, [SAFE], [SAFE - 1, SAFE + 1]),
+        ({"exclusiveMinimum": 2**53 + 2}, [2**53 + 4], [2**53 + 2]),
+        ({"exclusiveMaximum": -(2**53) - 2, "maximum": 0}, [-(2**53) - 4], [-(2**53) - 2]),
+        ({"exclusiveMaximum": 1e308, "minimum": 5}, [5, 10**18], [4]),
         # Formats that say the width.
         ({"format": "int32"}, [-(2**31), 2**31 - 1], [-(2**31) - 1, 2**31]),
         ({"format": "uint8", "maximum": 1000}, [0, 255], [-1, 256]),
         ({"format": "uint64", "minimum": 5}, [5], [4, 2**64]),
+        ({"format": "uint8", "type": ["integer", "null"]}, [255], [256, -1]),
     ],
 )  # fmt: skip
 def test_bounds_of_whole_numbers(schema: Any, good: list[int], bad: list[int]) -> None:
@@ -65,6 +71,7 @@ def test_bounds_of_whole_numbers(schema: Any, good: list[int], bad: list[int]) -
         ({"minimum": 2**53 + 1}, [str(2**53 + 2)], [str(2**53)]),
         ({"minimum": 1.2345678901234567e18}, [str(10**18 * 2)], ["1234567890123456700"]),
         ({"minimum": 5e-324}, ["1", "0.1"], ["0", "-1"]),
+        ({"maximum": 2**63 - 1022}, [str(2**62)], [str(2**63 - 1021)]),
         ({"maximum": -5e-324}, ["-1", "-0.1"], ["0", "1"]),
         ({"format": "double", "maximum": 1}, ["0.5"], ["2"]),
     ],
@@ -127,6 +134,9 @@ def test_objects(schema: Any, good: list[str], bad: list[str]) -> None:
          ['"1.5"', '"-.5"', '"007"'], ['"."', '"+"', '""', '"1.5.1"']),
         ({"type": "string", "format": "byte"}, ['"YQ=="', '""'], ['"Y"', '"é==="']),
         ({"type": "string", "format": "password", "maxLength": 1}, ['"a"'], ['"ab"']),
+        ({"type": "string", "not": {"const": ""}}, ['"a"'], ['""']),
+        ({"type": "string", "format": "uuid4"}, ['"7d444840-9dc0-41d1-b245-5ffdce74fad2"'],
+         ['"7d444840-9dc0-11d1-b245-5ffdce74fad2"']),
         # A class of ECMAScript has no classes in it, and no intersections.
         ({"type": "string", "pattern": "^[[:alpha:]]$"}, ['":]"'], ['"a"']),
         ({"type": "string", "pattern": "^[[^a]$"}, ['"["', '"^"'], ['"b"']),
