@@ -26,6 +26,7 @@ from quire.runner.memory import MemoryPlan, kept_window, useful_memory
 from quire.runner.model_part import PlannedPart, RankPlace
 from quire.runner.parallel.device_map import map_devices
 from quire.runner.sharing.placement import SharedPart
+from quire.runner.tiers.create import check_tiers
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +118,7 @@ def plan_engine(folder: Path, config: EngineConfig, machine: Machine) -> EngineP
     config = fit_to_model(config, model_config)
     config, mapped = map_devices(folder, config, model_config, machine)
     resolved = resolve(config, machine, model_config)
+    check_tiers(config.offload)
     if config.transfer is not None:
         _check_transfer(config, model_config)
     each = _settings_of_each(config, resolved)

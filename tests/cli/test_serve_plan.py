@@ -38,6 +38,7 @@ REFUSED = [
     (["-dp", "2", "--spec-method", "eagle", "--spec-model", "/none"], "--speculative-config must"),
     (["--enable-lora", "--lora-modules", "a=/none"], "/none"),
     (["--kv-layout", "static", "--kv-offload-bytes", "1MiB"], "--kv-offload-* keeps blocks"),
+    (["--kv-offload-url", "foo://a"], "--kv-offload-url must be redis://, rediss:// or unix://"),
     (["--prefix-cache-isolation", "key"], "must come with API keys; got none"),
 ]
 

@@ -20,7 +20,7 @@ from quire.runner.tiers.fingerprint import (
     shared_fingerprint,
 )
 from quire.runner.tiers.ram_tier import RamTier
-from quire.runner.tiers.shared_tier import SharedTier
+from quire.runner.tiers.shared_tier import SharedTier, create_client
 from quire.runner.tiers.slow_tier import SlowTier
 from quire.runner.transfer.inbox import Inbox
 from quire.runner.transfer.outbox import Outbox
@@ -42,6 +42,16 @@ def tier_pools(options: OffloadOptions, spec: KVCacheSpec) -> tuple[KVPool, ...]
     waiting = _num_staged(spec.block_bytes) + _num_queued(spec.block_bytes)
     num_blocks += options.num_slow * waiting
     return (KVPool(spec, num_blocks),) if num_blocks else ()
+
+
+def check_tiers(options: OffloadOptions) -> None:
+    """Refuse tiers that :func:`create_tiers` would refuse; nothing is connected.
+
+    Raises:
+        ConfigError: The store's URL is none, or its package is not installed.
+    """
+    if options.kv_offload_url is not None:
+        create_client(options.kv_offload_url)
 
 
 def create_tiers(

@@ -68,7 +68,7 @@ class SharedTier:
     ) -> None:
         self._shown = _PASSWORD.sub("//***@", url)
         # One each: reading and writing threads do not wait for each other.
-        self._clients: list[Redis] = [_connect(url, self._shown) for _ in range(2)]
+        self._clients: list[Redis] = [create_client(url) for _ in range(2)]
         self._fingerprint: Future[bytes] = Future()
         self._begun = [math.inf] * len(self._clients)  # when each was asked what it is at
         self._is_closed = threading.Event()
@@ -191,7 +191,12 @@ class SharedTier:
             self._begun[number] = math.inf
 
 
-def _connect(url: str, shown: str) -> Redis:
+def create_client(url: str) -> Redis:
+    """Return a client of a store, which connects when it is used.
+
+    Raises:
+        ConfigError: The URL is none, or the package ``redis`` is not there.
+    """
     try:
         from redis import Redis
         from redis.backoff import NoBackoff
@@ -211,6 +216,6 @@ def _connect(url: str, shown: str) -> Redis:
     except ValueError as error:
         raise ConfigError(
             "[config] --kv-offload-url must be redis://, rediss:// or unix://, as in "
-            f"redis://localhost:6379/0; got {shown!r:.80}: {error}."
+            f"redis://localhost:6379/0; got {_PASSWORD.sub('//***@', url)!r:.80}: {error}."
         ) from None
     return client
