@@ -1,4 +1,4 @@
-"""Judge the result files that README and docs name: their numbers, their commits, their age.
+"""Judge the result files that README and docs name: their numbers, their age; of all, the commits.
 
 ``python -m benchmarks.check_results`` is a part of ``scripts/check``. Owns what is asked of a file
 that is named; what a number must reach is in :mod:`benchmarks.wanted`.
@@ -147,14 +147,22 @@ def _numbers(name: str, document: dict[str, Any]) -> Iterator[str]:
             )
 
 
-def _age(history: History, name: str, document: dict[str, Any]) -> Iterator[str]:
-    """Complain of commits that are not in the history, and of results that are too old."""
-    again = f"Run {document.get('command', 'its benchmark')} again"
+def _again(document: dict[str, Any]) -> str:
+    return f"Run {document.get('command', 'its benchmark')} again"
+
+
+def _lost(history: History, name: str, document: dict[str, Any]) -> Iterator[str]:
+    """Complain of commits that are not in the history."""
     found = {commit: history.find(commit) for commit in commits(document)}
     lost = [commit for commit, full in found.items() if full is None]
     if lost or not found:
         got = ", ".join(lost) or "none"
-        yield f"[results] {name} must name commits of this history; got {got}. {again}."
+        yield f"[results] {name} must name commits of this history; got {got}. {_again(document)}."
+
+
+def _age(history: History, name: str, document: dict[str, Any]) -> Iterator[str]:
+    """Complain of results that are too old."""
+    again, found = _again(document), {one: history.find(one) for one in commits(document)}
     rooms = document.get("measures", [])
     folders = tuple(f"{path}/" if "." not in path else path for path in map(folder, rooms))
     ages = {history.age(full, folders): commit for commit, full in found.items() if full}
@@ -182,6 +190,9 @@ def check(root: Path = ROOT) -> tuple[list[str], list[str]]:
         history = History(root)
     except ValueError as error:
         notes.append(f"commits and ages were not judged: {error}")
+    if history is not None:  # of those that no page names, too
+        for path in sorted((root / "benchmarks/results").glob("*.json")):
+            complaints += _lost(history, path.name, json.loads(path.read_text()))
     for name in names:
         document = json.loads((root / "benchmarks/results" / name).read_text())
         try:

@@ -103,10 +103,15 @@ def test_a_number_of_times_another(repository):
     assert "must be at most 2 times results > slow > ratio; got 2.1." in complaint
 
 
-def test_a_file_that_nobody_names_is_not_judged(repository):
-    repository.put(ratio=1.0, commit="0000000")
+def test_a_file_that_no_page_names_is_not_judged_but_for_its_commit(repository):
+    """Five such files named commits that were in no history."""
+    repository.put(ratio=1.0)
     repository.write("docs/speed.md", "Nothing, and `config.json`, `my_speed.json`.\n")
     assert repository.complaints() == []
+    repository.put(ratio=1.0, commit="0000000")
+    repository.write("docs/speed.md", "Nothing.\n")
+    (complaint,) = repository.complaints()
+    assert "speed.json must name commits of this history; got 0000000." in complaint
 
 
 def test_a_miss_whose_reason_is_said_is_printed(repository):
