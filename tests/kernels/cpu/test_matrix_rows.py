@@ -71,7 +71,7 @@ def test_tiles_and_vectors_agree_here(isa, name):
 def test_measuring_changes_nothing(isa, monkeypatch):
     before = native.matrix_rows()
     monkeypatch.setattr(matrix_rows, "ROUNDS", 1)
-    monkeypatch.setattr(matrix_rows, "ROWS", ROWS[-2:])
+    monkeypatch.setattr(matrix_rows, "ROWS", ROWS[:2])
     found = matrix_rows.measure(COLUMNS, 32)
     assert tuple(found) == KEYS
     assert set(found.values()) <= {*ROWS, NEVER}
