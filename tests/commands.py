@@ -30,6 +30,7 @@ from pathlib import Path
 import psutil
 
 import quire
+from quire.text.template_processes import end_processes
 from tests.preforked import READ_EARLY, Preforked, begins_with, children
 
 COMMAND = [sys.executable, "-m", "quire.cli.main"]
@@ -289,6 +290,7 @@ def _nothing_left(seconds: float = 60.0) -> Iterator[None]:
     threads_before, this = set(threading.enumerate()), psutil.Process()
     children_before = {child.pid for child in children(this)}
     yield
+    end_processes()  # as the end of a command's own process does
     end = time.monotonic() + seconds
     while True:
         threads = [thread for thread in threading.enumerate() if thread not in threads_before]

@@ -90,8 +90,15 @@ def _begin_anew() -> None:
     _processes = _Processes()
 
 
+def end_processes() -> None:
+    """End the processes, as this program's end does; later templates start others."""
+    global _processes
+    ended, _processes = _processes, _Processes()
+    ended.close()
+
+
 os.register_at_fork(after_in_child=_begin_anew)
-atexit.register(lambda: _processes.close())
+atexit.register(end_processes)
 
 
 def render(source: str, variables: Mapping[str, Any]) -> str:

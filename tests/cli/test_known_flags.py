@@ -230,7 +230,7 @@ def test_flags_of_other_servers_mean_the_same(line: str) -> None:
     """All of llama-server's flags were unknown, and TGI's; the hints named other flags."""
     result = CliRunner().invoke(serve, [*line.split(), "--dry-run"])
     assert result.exit_code == 0, result.output
-    assert ("with 512 tokens" in result.output) == ("512" in line)
+    assert ("of 2,048 tokens" in result.output) == ("512" not in line)
 
 
 @pytest.mark.parametrize("flag", INSTEAD)
