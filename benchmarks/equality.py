@@ -192,6 +192,8 @@ def run(
         "threads": 2 if condition.two_threads else 1,
         **settings,
     }
+    if not condition.warm:  # tiers keep what is found again
+        settings.pop("kv_offload_bytes", None)
     passes = 2 if condition.warm else 1
     if condition.streamed:
         streamed = _run_streamed(folder, condition, settings, passes, baseline, adapters)

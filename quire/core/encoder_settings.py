@@ -27,6 +27,11 @@ def fit_to_model(config: EngineConfig, model_config: ModelConfig) -> EngineConfi
             )
     if not model_config.is_encoder:
         return config
+    if config.offload.ram_bytes or config.offload.num_slow:
+        raise ConfigError(
+            "[config] --kv-offload-* needs a model with a KV cache; got "
+            f"{model_config.architecture}, an encoder. Leave it out."
+        )
     return replace(
         config,
         scheduler=replace(config.scheduler, enable_chunked_prefill=False),

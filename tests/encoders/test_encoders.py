@@ -133,6 +133,12 @@ def test_settings_of_models_that_generate_are_refused(settings, flag, encoder):
         LLM(encoder("bert").folder, **settings)
 
 
+def test_tiers_of_kv_blocks_are_refused(encoder):
+    """They took memory, and an encoder has no KV that they could keep."""
+    with pytest.raises(ConfigError, match=r"--kv-offload-\* needs a model with a KV cache"):
+        LLM(encoder("xlm-roberta-score").folder, kv_offload_bytes=1 << 20)
+
+
 @pytest.mark.parametrize("quantization", ["int8", "int4"])
 def test_weights_are_rounded_at_load(quantization, encoder):
     oracle = encoder("bert-classes")
