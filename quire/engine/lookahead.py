@@ -20,7 +20,7 @@ class LookaheadPolicy(Protocol):
     """Says how many tokens are worth proposing."""
 
     def is_ready(self, num_running: int, has_new: bool) -> bool:
-        """Return whether anybody is asked about the next step.
+        """Return whether tokens may be proposed in the next step.
 
         Args:
             num_running: Sequences that run.

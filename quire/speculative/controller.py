@@ -121,7 +121,7 @@ class Controller:
         self._num_earning = 0  # steps since credit was given last
 
     def is_ready(self, num_running: int, has_new: bool) -> bool:
-        """Return whether anybody is asked about the next step; see :class:`Readiness`."""
+        """Return whether tokens may be proposed in the next step; see :class:`Readiness`."""
         return self._readiness.is_ready(num_running, has_new)
 
     @property

@@ -1,12 +1,12 @@
 """Whether to be ready to propose at all: measured at each load, by turns of both, not predicted.
 
-To be ready costs something even where nobody gets a proposal: slots are looked after, sequences are
-asked about, drafts catch up, states are kept of every step. So a block of steps with all of that is
-compared with a block next to it without, and the side that brings more leads. The other one gets a
-block now and then: what that loses is paid back, a hundredth of the time of the steps that follow,
-before it gets the next one, and it rests longer each time. Where not to be ready leads, nothing is
-kept for drafters either, so they know nothing of sequences that began meanwhile: a try waits for a
-new one.
+To be ready costs something even where no request gets a proposal: slots are looked after, requests
+are asked about, drafts catch up, states are kept of every step. So a block of steps with all of
+that is compared with a block next to it without, and the side that brings more leads. The other one
+gets a block now and then: what that loses is paid back, a hundredth of the time of the steps that
+follow, before it gets the next one, and it rests longer each time. Where not to be ready leads,
+nothing is kept for drafters either, so they know nothing of sequences that began meanwhile: a try
+waits for a new one.
 """
 
 from __future__ import annotations

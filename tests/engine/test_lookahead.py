@@ -185,7 +185,7 @@ def test_a_thousand_rounds_with_random_cancels_leak_no_block(start, proposing, u
     assert set(run.endings.values()) == {"length", "abort"}
 
 
-def test_where_nobody_is_ready_no_slot_is_given_and_nobody_asked(start, proposing, unpaged):
+def test_while_drafters_rest_no_slot_is_given_and_no_request_asked_about(start, proposing, unpaged):
     """Drafters were told of each step, and slots looked after, where no proposal paid."""
     run = start(executor_class=proposing, most_proposed=4)
     policy = run.engine.scheduler.lookahead.policy
@@ -201,5 +201,5 @@ def test_where_nobody_is_ready_no_slot_is_given_and_nobody_asked(start, proposin
     assert policy.asked == []
     assert not any(plan.keeps_states for plan in plans)
     assert not any(row.num_lookahead_tokens for plan in plans for row in plan.scheduled)
-    # All steps but the prompt's are compared with those in which somebody is asked.
+    # All steps but the prompt's are compared with those in which tokens may be proposed.
     assert policy.compared == [(False, 1, 1)] * 19
