@@ -6,6 +6,9 @@ the work of a plain token's. So a step has few of them, and a long prompt takes 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+from quire.engine.prefill_policy import FIRST_PART, MAX_STARTED_PROMPTS
 from quire.engine.request import Request
 
 #: A row costs this much, and 1 for each of the likeliest tokens that it lists; so much of it is in
@@ -24,6 +27,7 @@ class PromptRows:
     def __init__(self, limited: bool) -> None:
         self._limited = limited
         self._spent = 0
+        self._has_given_more = False
 
     def most(self, request: Request, room: int) -> int:
         """Return how many tokens of a request the step may have, at most ``room``.
@@ -33,7 +37,21 @@ class PromptRows:
         if not self._limited or not request.needs_prompt_logprobs:
             return room
         most = (STEP_COST - self._spent) // _cost(request)
-        return min(room, most if self._spent else max(most, 1))
+        return min(room, max(most, 0 if self._spent else 1))
+
+    def most_of_new(self, request: Request, room: int, running: Sequence[Request]) -> int:
+        """Return the same for one that starts: a few even where others have all, once in a step.
+
+        So it does not keep those after it in the queue from starting, as long as there are not too
+        many that have started.
+        """
+        most = self.most(request, room)
+        if most or self._has_given_more or not room:
+            return most
+        self._has_given_more = True
+        if sum(one.needs_prompt_logprobs for one in running) >= MAX_STARTED_PROMPTS:
+            return 0
+        return min(room, FIRST_PART, max(STEP_COST // _cost(request), 1))
 
     def take(self, request: Request, num_tokens: int) -> None:
         """Count what the step has of a request."""

@@ -331,9 +331,9 @@ class Scheduler:
                 if num_missing == 1:
                     hits = self.kv.get_computed_blocks(request, num_left=2)
                 num_missing = self._num_missing(request, hits) - 1
-            longest = self._prompt_rows.most(request, min(room, division.whole))
-            first_part = self._prompt_rows.most(request, division.first_part)
-            num_new_tokens = self.prefill.chunk(num_missing, longest, first_part)
+            longest = min(room, division.whole)
+            longest = self._prompt_rows.most_of_new(request, longest, self.running)
+            num_new_tokens = self.prefill.chunk(num_missing, longest, division.first_part)
             start = request.num_computed_tokens + len(hits) * self.kv.block_size
             num_new_tokens = whole_pictures(request, start, num_new_tokens, left)
             if num_new_tokens == 0:

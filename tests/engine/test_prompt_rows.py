@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from quire.engine.prefill_policy import FIRST_PART
 from quire.engine.prompt_rows import ROW_COST, STEP_COST
 
 #: Rows of 20 in a step.
@@ -26,7 +27,7 @@ def test_all_prompt_logprobs_of_a_wave_are_in_one_step(start, lengths):
         run.add(f"p{i}", prompt, max_tokens=1, prompt_logprobs=20)
     run.add("plain", [9] * 30, max_tokens=2)
     run.finish()
-    assert max(rows_of(plan, names) for plan in run.plans) <= MOST
+    assert max(rows_of(plan, names) for plan in run.plans) <= MOST + FIRST_PART
     steps = [i for i, plan in enumerate(run.plans) if rows_of(plan, {"neighbour"})]
     assert steps == list(range(len(steps)))
     for i, length in enumerate(lengths):
@@ -35,6 +36,22 @@ def test_all_prompt_logprobs_of_a_wave_are_in_one_step(start, lengths):
         assert len(entries) == length - 1
     # Where only rows are few, prompts without them go on.
     assert ("plain", 0) in run.endings
+
+
+def test_those_after_one_that_gets_no_rows_come_to_their_turns(start):
+    """Where a long prompt had all rows of a step, the next such one stood first in the queue."""
+    quick = {"step_seconds": lambda plan: 0.001 + 1e-5 * plan.num_scheduled_tokens}
+    run = start(num_blocks=400, max_num_seqs=32, **quick)
+    run.add("long", [1] * 3000, max_tokens=1, prompt_logprobs=20)
+    run.step()
+    run.step()
+    for i in range(4):
+        run.add(f"next{i}", [2 + i] * 300, max_tokens=1, prompt_logprobs=20)
+    run.add("plain", [9] * 30, max_tokens=2)
+    for _ in range(9):
+        run.step()
+    assert ("plain", 0) in run.endings and ("long", 0) not in run.endings
+    run.finish()
 
 
 def test_rows_of_many_tokens_each_are_fewer(start):
