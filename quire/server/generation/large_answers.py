@@ -1,4 +1,4 @@
-"""Answers with many log-probabilities, which take long to write: made off the event loop."""
+"""Answers of many texts or log-probabilities take long to write: made off the event loop."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ CHARACTERS_PER_ENTRY = 4
 
 
 async def write_by_size(texts: Iterable[Positions], client_id: str, write: Callable[[], T]) -> T:
-    """Return what ``write`` returns: in a thread where it writes many log-probabilities.
+    """Return what ``write`` returns: in a thread where it writes many texts or log-probabilities.
 
     Args:
         texts: Of each, the log-probabilities of its tokens.
@@ -54,5 +54,5 @@ def encode_in_parts(answer: Any) -> Any:
 
 
 def _num_entries(positions: Positions) -> int:
-    """Return how many entries there are, about."""
-    return len(positions) * len(positions[-1] or ()) if positions else 0
+    """Return how many entries a text is as long to write as, about; 1 without any."""
+    return 1 + len(positions) * len(positions[-1] or ()) if positions else 1

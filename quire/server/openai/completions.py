@@ -82,12 +82,9 @@ class CompletionAnswer:
         self._usage = service.usage_options(body.stream_options)
         self._names = TokenNames(service.engine.tokenizer, bool(body.return_tokens_as_token_ids))
         self._identity = service.identity(request.response_id, "text_completion", request.model)
-        skip = body.skip_special_tokens is not False
-        self._states = [
-            ChoiceState(text, CompletionLogprobWriter(self._names, skip))
-            for text in texts
-            for _ in range(self._n)
-        ]
+        self._skip_special_tokens = body.skip_special_tokens is not False
+        self._texts = texts
+        self._states: dict[int, ChoiceState] = {}
         self._prompt_logprobs: list[list[Position | None]] = [[] for _ in texts]
         self._tally = Tally()
 
@@ -123,6 +120,15 @@ class CompletionAnswer:
             else prompt_logprobs(self._names, self._prompt_logprobs[prompt_index]),
         )
 
+    def _state(self, prompt_index: int, completion: CompletionOutput) -> ChoiceState:
+        """Return the state of a choice, made at its first use: a body may ask for 131,072."""
+        index = prompt_index * self._n + completion.index
+        state = self._states.get(index)
+        if state is None:
+            writer = CompletionLogprobWriter(self._names, self._skip_special_tokens)
+            state = self._states[index] = ChoiceState(self._texts[prompt_index], writer)
+        return state
+
     def _add(self, prompt_index: int, output: RequestOutput) -> RequestOutput:
         """Count a delta; return it, or without its token when none was asked for."""
         self._prompt_logprobs[prompt_index] += output.prompt_logprobs or []
@@ -140,7 +146,7 @@ class CompletionAnswer:
         self, prompt_index: int, output: RequestOutput, completion: CompletionOutput
     ) -> tuple[str, CompletionLogprobs | None]:
         """Return a delta's text and log-probabilities, the first time with the echo in front."""
-        body, state = self._body, self._states[prompt_index * self._n + completion.index]
+        body, state = self._body, self._state(prompt_index, completion)
         text, token_ids = completion.text, completion.token_ids
         positions: list[Position | None] = [*(completion.logprobs or [])]
         if body.echo and not state.started:
@@ -169,7 +175,7 @@ class CompletionAnswer:
         """Return the prompt's log-probabilities for each choice that this delta begins."""
         if self._body.logprobs is None or not self._body.echo:
             return []
-        states = [self._states[prompt_index * self._n + one.index] for one in output.outputs]
+        states = [self._state(prompt_index, one) for one in output.outputs]
         return [self._prompt_logprobs[prompt_index] for state in states if not state.started]
 
     def _next_chunks(self, writer: ChunkWriter, prompt_index: int, output: RequestOutput) -> bytes:
@@ -186,7 +192,8 @@ class CompletionAnswer:
     ) -> bytes:
         """Return the event of a delta; nothing when there is nothing to send."""
         body, index = self._body, prompt_index * self._n + completion.index
-        first, finished = not self._states[index].started, completion.finish_reason is not None
+        first = not self._state(prompt_index, completion).started
+        finished = completion.finish_reason is not None
         text, logprobs = self._format(prompt_index, output, completion)
         wanted = completion.token_ids and self._names_tokens
         if not (text or wanted or finished):

@@ -33,9 +33,11 @@ def output(num_prompt_rows: int, num_rows: int, num_top: int = 20) -> RequestOut
         ([output(0, 1900)], True),
         ([output(0, 1900, num_top=1)], True),
         ([output(6, 2)] * 60, True),
+        ([RequestOutput("r", None, [1], None, [CompletionOutput(0)], True)] * 100, False),
+        ([RequestOutput("r", None, [1], None, [CompletionOutput(0)] * 128, True)] * 9, True),
     ],
 )
-def test_only_many_log_probabilities_are_written_in_a_thread(outputs, is_large):
+def test_only_many_texts_or_log_probabilities_are_written_in_a_thread(outputs, is_large):
     """Those of one prompt of 1,900 tokens kept the loop for half a second, of 1,024 for 3."""
     own = threading.get_ident()
     where = asyncio.run(write_by_size(positions_of(outputs), "a", threading.get_ident))
