@@ -51,7 +51,7 @@ def check_tiers(options: OffloadOptions) -> None:
         ConfigError: The store's URL is none, or its package is not installed.
     """
     if options.kv_offload_url is not None:
-        create_client(options.kv_offload_url)
+        create_client(options.kv_offload_url, 0)  # it is not asked
 
 
 def create_tiers(

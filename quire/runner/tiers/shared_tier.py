@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import re
+import socket
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -38,6 +39,8 @@ T = TypeVar("T")
 ANSWER_SECONDS = 1.0
 #: How long the store is left alone after a failure.
 REST_SECONDS = 5.0
+#: Of an answer, besides a block: whether the store has each block of a prompt, for one.
+REST_BYTES = 2**20
 _PASSWORD = re.compile(r"//[^@/]*@")
 
 
@@ -68,7 +71,8 @@ class SharedTier:
     ) -> None:
         self._shown = _PASSWORD.sub("//***@", url)
         # One each: reading and writing threads do not wait for each other.
-        self._clients: list[Redis] = [create_client(url) for _ in range(2)]
+        most = HEAD_BYTES + block_bytes + REST_BYTES
+        self._clients: list[Redis] = [create_client(url, most) for _ in range(2)]
         self._fingerprint: Future[bytes] = Future()
         self._begun = [math.inf] * len(self._clients)  # when each was asked what it is at
         self._is_closed = threading.Event()
@@ -191,8 +195,55 @@ class SharedTier:
             self._begun[number] = math.inf
 
 
-def create_client(url: str) -> Redis:
+class _BoundedSocket:
+    """A connection whose answers have no more bytes than ours: the library reads any whole."""
+
+    def __init__(self, connection: socket.socket, most: int) -> None:
+        self._connection, self._most = connection, most
+        self._left = most
+
+    def sendall(self, data: bytes) -> None:
+        """Ask for one more answer."""
+        self._left = self._most
+        self._connection.sendall(data)
+
+    def recv(self, count: int) -> bytes:
+        """Return some of an answer."""
+        data = self._connection.recv(count)
+        self._take(len(data))
+        return data
+
+    def recv_into(self, buffer: bytearray) -> int:
+        """As :meth:`recv`; for the library's faster reader."""
+        count = self._connection.recv_into(buffer)
+        self._take(count)
+        return count
+
+    def _take(self, count: int) -> None:
+        self._left -= count
+        if self._left < 0:
+            raise ConnectionError(f"an answer has more than {self._most} bytes")
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._connection, name)
+
+
+def _bounded(kind: Any, most: int) -> Any:
+    """Return a kind of the library's connections whose answers are bounded."""
+
+    class Bounded(kind):  # type: ignore[misc]
+        def _connect(self) -> Any:
+            return _BoundedSocket(super()._connect(), most)
+
+    return Bounded
+
+
+def create_client(url: str, most: int) -> Redis:
     """Return a client of a store, which connects when it is used.
+
+    Args:
+        url: Of the store.
+        most: Bytes of an answer.
 
     Raises:
         ConfigError: The URL is none, or the package ``redis`` is not there.
@@ -218,4 +269,6 @@ def create_client(url: str) -> Redis:
             "[config] --kv-offload-url must be redis://, rediss:// or unix://, as in "
             f"redis://localhost:6379/0; got {_PASSWORD.sub('//***@', url)!r:.80}: {error}."
         ) from None
+    pool = client.connection_pool
+    pool.connection_class = _bounded(pool.connection_class, most)
     return client

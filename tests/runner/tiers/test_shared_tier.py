@@ -164,6 +164,29 @@ def test_an_answer_that_is_none_is_cut_off(open_tier, monkeypatch, answer, pause
         server.join()
 
 
+def test_an_answer_without_end_takes_no_memory(open_tier, monkeypatch):
+    """The library keeps all of it: 0.7 GiB came in the time that an answer has."""
+    monkeypatch.setattr(shared_tier, "ANSWER_SECONDS", 60.0)
+    monkeypatch.setattr(shared_tier, "REST_BYTES", 2**16)
+    told, sent = [], []
+
+    def answer():
+        yield b"$8000000000\r\n"
+        for _ in range(64):
+            sent.append(2**20)
+            yield bytes(2**20)
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        server = threading.Thread(target=answer_all, args=(listener, answer, 0, told))
+        server.start()
+        tier = open_tier(f"redis://127.0.0.1:{listener.getsockname()[1]}/0?protocol=2")
+        assert tier.read(key(1)) is None and tier.num_failures == 1
+        tier.close()
+        listener.shutdown(socket.SHUT_RDWR)
+        server.join()
+    assert sum(sent) < 2**26, "the connection has ended before"
+
+
 def test_a_model_is_named_before_the_store_is_asked(store):
     go = threading.Event()
     tier = SharedTier(store.url, lambda: MODEL if go.wait() else OTHER, SIZE)
