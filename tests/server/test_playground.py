@@ -320,8 +320,7 @@ def test_parameters_are_sent(scripted, engine):
     scripted.ask("Hi")
     (params,) = engine.params
     assert (params.temperature, params.top_p, params.max_tokens) == (0.5, 0.25, 7)
-    assert params.repetition_penalty == 1.5
-    assert (params.seed, list(params.stop)) == (3, ["one", "two"])
+    assert (params.seed, list(params.stop), params.repetition_penalty) == (3, ["one", "two"], 1.5)
     scripted.open()
     assert browser.run("return document.querySelector('[name=stop]').value") == "one\ntwo"
 
