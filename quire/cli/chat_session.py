@@ -181,14 +181,19 @@ class ChatSession:
         return ""
 
     def _continue(self, rest: str) -> str:
-        if not self.messages or self.messages[-1]["role"] != "assistant":
+        last = self.messages[-1] if self.messages else {"role": "", "content": ""}
+        if last["role"] != "assistant" or not last["content"]:
             raise RequestError("[chat] /continue needs an answer before it; got none.")
         self._continues = True
         return ""
 
     def _summary(self) -> str:
         told, limit = self._model.summary(), self.limit_reached
-        return told if limit is None else f"{told} of {limit:,}; /continue goes on"
+        if limit is None:
+            return told
+        if not self.messages[-1]["content"]:  # a model that thinks first
+            return f"{told} of {limit:,} before the answer began; /set max_tokens N allows more"
+        return f"{told} of {limit:,}; /continue goes on"
 
     def _save(self, name: str) -> str:
         saved = {"messages": self.messages, "sampling": self._sampling}

@@ -67,12 +67,13 @@ class RemoteChat:
         # Without a figure of the server's, as of a stopped answer, a piece is about a token.
         self.num_tokens = num_pieces if usage is None else usage.completion_tokens
         self.was_cut = reason == "length"
+        self._summary = f"{self.num_tokens} tokens"
         if first is not None:
-            self._summary = f"{self.num_tokens} tokens, first after {first - started:.2f} s"
+            self._summary += f", first after {first - started:.2f} s"
             if self.num_tokens > 1 and last > first:
                 self._summary += f", {(self.num_tokens - 1) / (last - first):.1f} tok/s"
-            if self.was_cut:
-                self._summary += ", cut at the token limit"
+        if self.was_cut:
+            self._summary += ", cut at the token limit"
 
     def _own_limit(self) -> dict[str, Any]:
         """Return the ``max_tokens`` of a preset, which the server would take where none is sent."""

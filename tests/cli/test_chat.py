@@ -5,7 +5,12 @@ from __future__ import annotations
 import json
 import signal
 import subprocess
+from typing import ClassVar
 
+import pytest
+
+from quire.cli.chat_session import ChatSession
+from quire.core.errors import RequestError
 from tests.cli.conftest import LONG
 from tests.commands import COMMAND, environment
 
@@ -88,6 +93,30 @@ def test_an_answer_that_was_cut_is_continued(quire, tmp_path):
     assert ", cut at the token limit of 3; /continue goes on]" in result.stderr
     messages = json.loads(saved.read_text())["messages"]
     assert messages[1:] == [{"role": "assistant", "content": "The capital of France is Paris."}]
+
+
+class Thinker:
+    """A model whose reasoning takes all the tokens that it may have."""
+
+    defaults: ClassVar[dict[str, object]] = {}
+    num_tokens, was_cut = 1024, True
+
+    def answer(self, messages, sampling, stopped):
+        yield ""
+
+    def summary(self):
+        return "1024 tokens, cut at the token limit"
+
+
+def test_an_answer_that_never_began_is_not_continued():
+    session = ChatSession(Thinker(), sampling={})
+    session.ask("Hello")
+    assert list(session.answer(stopped=lambda: False)) == [""]
+    assert session.last_summary.endswith(
+        "of 1,024 before the answer began; /set max_tokens N allows more"
+    )
+    with pytest.raises(RequestError, match="/continue needs an answer before it"):
+        session.run_command("/continue")
 
 
 def test_question_that_does_not_fit_is_taken_back(quire, model, tmp_path):
