@@ -6,8 +6,6 @@
 namespace quire::QUIRE_ISA {
 namespace {
 
-constexpr int64_t chunk_elements = 16384;
-
 F32 sigmoid_times(F32 x, F32 factor) { return factor / (set1(1.0f) + exp(zero() - x)); }
 
 F32 silu(F32 x) { return sigmoid_times(x, x); }

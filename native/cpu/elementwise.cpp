@@ -6,8 +6,6 @@
 namespace quire::QUIRE_ISA {
 namespace {
 
-constexpr int64_t chunk_elements = 16384;
-
 template <class Function>
 void each_vector(int64_t n, const Function& f) {
   parallel_for(ceil_div(n, chunk_elements), [&](int64_t chunk) {

@@ -7,7 +7,6 @@
 namespace quire::QUIRE_ISA {
 namespace {
 
-constexpr int64_t panel_width = QuantizedWeights::panel_width;
 constexpr int64_t record_inputs = QuantizedWeights::record_inputs;
 // Inputs that are taken apart at a time: a large block, or eight small ones.
 constexpr int64_t span_inputs = QuantizedWeights::super_inputs;

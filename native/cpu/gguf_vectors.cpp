@@ -10,8 +10,6 @@
 namespace quire::QUIRE_ISA {
 namespace {
 
-constexpr int64_t panel_width = QuantizedWeights::panel_width;
-
 // One output's bytes of the lines of a unit.
 struct UnitBytes {
   uint8_t scales[8];

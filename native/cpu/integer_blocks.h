@@ -13,7 +13,6 @@
 namespace quire::QUIRE_ISA {
 namespace {
 
-constexpr int64_t panel_width = QuantizedWeights::panel_width;
 constexpr int64_t record_inputs = QuantizedWeights::record_inputs;
 
 // The instance for a tile of 1 .. tile_rows rows.

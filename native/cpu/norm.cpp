@@ -6,8 +6,6 @@
 namespace quire::QUIRE_ISA {
 namespace {
 
-constexpr int64_t chunk_elements = 16384;
-
 void add_row(const float* x, int64_t columns, float* residual) {
   for (int64_t i = 0; i < columns; i += F32::lanes)
     store_tail(residual + i, load_tail(residual + i, columns - i) + load_tail(x + i, columns - i),

@@ -6,6 +6,8 @@
 
 namespace quire::QUIRE_ISA {
 
+constexpr int64_t panel_width = QuantizedWeights::panel_width;
+
 // A block of one panel, and the block that comes after it.
 struct BlockPlace {
   const char* panel;

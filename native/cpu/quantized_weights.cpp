@@ -7,7 +7,6 @@
 namespace quire::QUIRE_ISA {
 namespace {
 
-constexpr int64_t panel_width = QuantizedWeights::panel_width;
 constexpr int64_t record_inputs = QuantizedWeights::record_inputs;
 
 // 32 codes of an output among a record's, as include/row_tables.h has them.

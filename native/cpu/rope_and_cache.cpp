@@ -8,8 +8,6 @@
 namespace quire::QUIRE_ISA {
 namespace {
 
-constexpr int64_t chunk_elements = 16384;
-
 // The queries or the keys of a token: `heads` heads.
 void normalize(const AttentionLayer& layer, const float* weight, int64_t heads, float* x) {
   const int64_t dim = layer.head_dim;

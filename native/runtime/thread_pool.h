@@ -24,6 +24,9 @@ enum class Claim { one, run };
 void run_chunks(int64_t num_chunks, Claim claim, void (*call)(const void* context, int64_t chunk),
                 const void* context);
 
+// Elements that are worth a chunk where each takes a few instructions.
+constexpr int64_t chunk_elements = 16384;
+
 // body(chunk) for every chunk. Needs a lambda of the calling file, so that the instance is not
 // shared between instruction sets.
 template <class Body>
