@@ -34,7 +34,7 @@ $(VENV)/.dev: pyproject.toml $(NATIVE)
 	@SKBUILD_CMAKE_DEFINE=QUIRE_THIS_MACHINE=OFF $(INSTALL) "Quire for all processors" $(BIN)/python -e .
 	touch $(VENV)/.core
 	@$(INSTALL) "torch, the tests' oracle" $(BIN)/python --no-compile $(TORCH_FLAGS) "torch==2.13.0+cpu" || \
-	  $(INSTALL) "torch as the index has it" $(BIN)/python --no-compile $(TORCH_FLAGS) "torch==2.13.0"
+	  $(INSTALL) "torch as the index has it, which has no CPU build," $(BIN)/python --no-compile $(TORCH_FLAGS) "torch==2.13.0"
 	@$(INSTALL) "a pip that knows groups" $(BIN)/python -U pip
 	@$(INSTALL) "the tests' packages" $(BIN)/python --no-compile --group dev --group oracle
 	touch $@
