@@ -25,7 +25,7 @@ ROOT = Path(__file__).parents[2]
 _ROW = re.compile(r"\| (.+?) \| (.+) \| ((?:`test_\w+`(?:, )?)+) \|")
 
 
-def rows(page: str = "faults") -> list[tuple[str, str, list[str]]]:
+def rows(page: str = "robustness") -> list[tuple[str, str, list[str]]]:
     """Return each fault of a page with its outcome and the names of its tests."""
     found = []
     for line in (ROOT / "docs" / f"{page}.md").read_text().splitlines():
@@ -47,7 +47,7 @@ def figures(cases: list[ElementTree.Element]) -> dict[str, Any]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--times", type=int, default=50, help="how often repeated faults strike")
-    parser.add_argument("--page", default="faults", help="of docs: faults or cluster")
+    parser.add_argument("--page", default="robustness", help="of docs: robustness or cluster")
     parser.add_argument("--only", default="", help="faults with this word")
     arguments = parser.parse_args()
     times = arguments.times
@@ -69,7 +69,7 @@ def main() -> None:
         cells.append(cell | figures(mine))
         table.add_row(fault, ", ".join(tests), result)
     Console().print(table)
-    name = "faults" if arguments.page == "faults" else f"faults_{arguments.page}"
+    name = "faults" if arguments.page == "robustness" else f"faults_{arguments.page}"
     name += f"_{arguments.only.lower()}" if arguments.only else ""
     bad_cells = sum(cell["result"] != "as stated" for cell in cells)
     written = results.write(name, cells, times=times, not_as_stated=bad_cells)

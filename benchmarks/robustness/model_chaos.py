@@ -286,13 +286,19 @@ def reserved_bytes(client: httpx2.Client) -> int:
     return PROCESS_BYTES + int(sum(float(line.rpartition(" ")[2]) for line in last))
 
 
+def models_processes(server: ServeProcess) -> list[psutil.Process]:
+    """Return the processes of a server but those that render templates, which all models share."""
+    running = children(psutil.Process(server.popen.pid), recursive=True)
+    return [one for one in running if not "template_sandbox".endswith(one.name())]
+
+
 def wait_until_idle(client: httpx2.Client, server: ServeProcess) -> list[str]:
     """Wait until all models are unloaded; return what is left after a minute, as text."""
     end = time.monotonic() + IDLE_SECONDS
     while time.monotonic() < end:
         loaded = {name: state for name, state in states(client).items() if state != "absent"}
         failed = all(state == "failed" for state in loaded.values())
-        running = children(psutil.Process(server.popen.pid), recursive=True)
+        running = models_processes(server)
         if failed and not running:
             return []
         time.sleep(0.05)

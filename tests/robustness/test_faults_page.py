@@ -12,7 +12,7 @@ from benchmarks.robustness.faults import figures, rows
 TESTS = Path(__file__).parents[1]
 
 
-@pytest.mark.parametrize(("page", "least"), [("faults", 19), ("cluster", 2)])
+@pytest.mark.parametrize(("page", "least"), [("robustness", 19), ("cluster", 2)])
 def test_every_stated_outcome_has_its_test(page: str, least: int):
     source = "".join(path.read_text() for path in TESTS.rglob("test_*.py"))
     stated = rows(page)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import shutil
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -233,12 +234,15 @@ def test_a_model_is_loaded_before_it_is_asked_for_and_goes_as_others_do(serve, t
     assert server.end() == 0
 
 
-def test_a_preloaded_model_that_cannot_be_loaded_says_why_to_who_asks(serve, texts):
-    flags = ["--memory", "420MiB", "--load-on-demand", "--preload", "one"]
-    broken = serve("one", "two", flags=[*flags, "--kv-cache-memory-bytes", "1KiB"])
-    url = broken.wait_ready()
-    refused = ask(url, "one")
-    assert refused.status_code == 503 and "[models] one cannot be loaded" in refused.text
+def test_a_preloaded_model_that_cannot_be_loaded_says_why_to_who_asks(serve, folders, tmp_path):
+    """What a start can tell from settings and shapes it refuses; a missing tensor it cannot."""
+    broken = shutil.copytree(folders[0], tmp_path / "broken")
+    weights = broken / "model.safetensors"
+    weights.write_bytes(weights.read_bytes().replace(b"model.norm.weight", b"model.nrom.weight", 1))
+    flags = ["--memory", "420MiB", "--load-on-demand", "--preload", "broken"]
+    url = serve("two", flags=[*flags, str(broken)]).wait_ready()
+    refused = ask(url, "broken")
+    assert refused.status_code == 503 and "[models] broken cannot be loaded" in refused.text
 
 
 def test_preload_is_for_models_that_come_and_go(serve):
