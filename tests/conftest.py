@@ -139,8 +139,9 @@ class Records(logging.Handler):
 
 
 @pytest.fixture
-def quire_log() -> Iterator[list[logging.LogRecord]]:
+def quire_log(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[logging.LogRecord]]:
     """Collect what the logger ``quire`` gets, whether it passes records on or not."""
+    monkeypatch.setenv("QUIRE_LOG_LEVEL", "info")  # else LLM() logs one line
     handler = Records()
     logging.getLogger("quire").addHandler(handler)
     yield handler.records

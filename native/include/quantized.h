@@ -230,7 +230,7 @@ struct QuantizedWeights {
     if (has_tables()) return tables_begin() + tables_bytes();
     return header_bytes() + num_units() * codes_begin() + num_records() * record_bytes();
   }
-  int64_t bytes() const { return num_panels() * panel_bytes(); }
+  [[gnu::always_inline]] int64_t bytes() const { return num_panels() * panel_bytes(); }
 };
 
 // Rows of a matrix as they are stored, unpacked: codes (num_rows, in_features), scales and offsets

@@ -350,7 +350,7 @@ def _read_config(folder: Path) -> dict[str, Any]:
 
 def _read_tokenizer_json(path: Path, within_limits: bool) -> tuple[Backend, bool]:
     """Return a file's tokenizer, and whether it is known to be quick."""
-    data = path.read_bytes()
+    data = read_regular(path, TABLE_BYTES)
     is_quick = check_rules(data)
     if not is_quick and not within_limits:
         try:

@@ -90,7 +90,10 @@ def test_nothing_left_to_say_ends_one_request(
     llm = create_llm()
     (prompt,) = prompts(10)
     eos = llm.engine.model_config.eos_token_ids[0]
-    impossible = SamplingParams(allowed_token_ids=[eos], min_tokens=2)
+    other = eos + 1  # once, then neither: what leaves no first token is refused before it runs
+    impossible = SamplingParams(
+        allowed_token_ids=[eos, other], bad_words_token_ids=((other, other),), min_tokens=3
+    )
     fine = SamplingParams(temperature=0.0, max_tokens=4, ignore_eos=True)
     outputs = llm.generate([prompt, prompt], [impossible, fine])
     assert outputs[0].outputs[0].finish_reason == "error"

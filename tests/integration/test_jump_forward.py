@@ -36,6 +36,8 @@ CONSTRAINTS: dict[str, dict[str, Any]] = {
     "one text": {"regex": "a{75}"},
     "grammar": {"grammar": 'start: "<b>" word "</b>" start?\nword: /[a-c]{1,3}/'},
 }
+#: After its first token, which is like no other.
+LATER = {"later text": {"regex": "ya{75}"}}
 MODELS = ["tiny-llama", "tiny-gpt2", "quire-tiny"]
 HOW: list[dict[str, Any]] = [
     {"temperature": 0.0},
@@ -100,7 +102,7 @@ def one_pair(checkpoint: Callable[..., Any], device: str, small: Any) -> Iterato
 
 
 def of(name: str, **settings: Any) -> SamplingParams:
-    constraint = StructuredOutputs(**CONSTRAINTS[name])
+    constraint = StructuredOutputs(**(CONSTRAINTS | LATER)[name])
     return SamplingParams(
         **{"max_tokens": sized(90, 120), "structured_outputs": constraint, **settings}
     )
@@ -220,15 +222,18 @@ def test_stop_tokens_end_it(one_pair: Pair) -> None:
         assert outputs[0].token_ids[-1] == token or text not in outputs[0].text
 
 
-@pytest.mark.parametrize("text", ["one text", "regex"])
+@pytest.mark.parametrize("text", ["later text", "regex"])
 def test_what_is_forbidden_is_not_forced(one_pair: Pair, text: str) -> None:
-    """The request ends with the same error as when the sampler finds no token."""
+    """The request ends with the same error as when the sampler finds no token.
+
+    What leaves no first token is refused before it runs.
+    """
     tokenizer = one_pair.jumping.get_tokenizer()
-    (a, e) = (tokenizer.encode(c, add_special_tokens=False)[0] for c in "ae")
+    (a, e, y) = (tokenizer.encode(c, add_special_tokens=False)[0] for c in "aey")
     for further in (
         {"bad_words": ["a"]},
         {"bad_words": ["ea", "aaaa"]},
-        {"allowed_token_ids": [a, e]},
+        {"allowed_token_ids": [a, e, y]},
         {"logit_bias": {a: -100.0, e: 100.0}},
     ):
         one_pair.equal(["A:"], of(text, temperature=0.0, **further))

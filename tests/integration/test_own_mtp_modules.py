@@ -134,7 +134,7 @@ def test_what_is_there_is_said(
     tensors = module_tensors(layout, preset) | module_tensors(layout, preset, 1)
     own = write_target(checkpoint(preset), tmp_path / "target", tensors)
     with caplog.at_level(logging.INFO):
-        create_llm(own)
+        create_llm(own, verbose=True)
     (line,) = [message for message in caplog.messages if "further tokens" in message]
     assert f"{len(tensors)} tensors" in line
     assert '--speculative-config \'{"method": "mtp"}\'' in line
@@ -151,7 +151,7 @@ def test_other_tensors_are_still_surplus(
     layer = layer_tensors(f"model.layers.{LAYERS}.", "tiny-llama", rng)
     own = write_target(checkpoint(), tmp_path / "layer", layer)
     with pytest.raises(WeightMismatchError, match=r"surplus model\.layers\.3\.input_layernorm"):
-        create_llm(own)
+        create_llm(own, verbose=True)
     with pytest.raises(ConfigError, match=r"as there is no module in "):
         create_llm(speculative_config={"method": "mtp"})
 

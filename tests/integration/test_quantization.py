@@ -46,7 +46,7 @@ def test_what_stays_in_higher_precision_is_said_in_one_line(
     create_llm: Callable[..., LLM], caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.INFO, logger="quire"):
-        create_llm("tiny-mixtral", quantization="int4")
+        create_llm("tiny-mixtral", quantization="int4", verbose=True)
     (line,) = [m for m in caplog.messages if "higher precision" in m]
     assert "matrices are quantized" in line
     for kept in ("model.layers.*.block_sparse_moe.gate.weight", "model.norm.weight"):

@@ -141,11 +141,14 @@ def test_the_end_is_allowed_only_where_the_grammar_ends(llm: LLM) -> None:
 
 
 def test_what_leaves_no_token_ends_alone(llm: LLM) -> None:
-    """A constraint against itself fails its request; its neighbour goes on."""
+    """A constraint against itself fails its request; its neighbour goes on.
+
+    What leaves no first token is refused before it runs.
+    """
     (a,) = llm.get_tokenizer().encode("a", add_special_tokens=False)
-    regex = StructuredOutputs(regex="b")
-    impossible = SamplingParams(allowed_token_ids=[a], structured_outputs=regex)
-    possible = SamplingParams(structured_outputs=regex)
+    begins = StructuredOutputs(regex="a[b-y]")
+    impossible = SamplingParams(allowed_token_ids=[a], structured_outputs=begins)
+    possible = SamplingParams(structured_outputs=StructuredOutputs(regex="b"))
     bad, good = llm.generate(["A:", "A:"], [impossible, possible], use_tqdm=False)
     assert bad.outputs[0].finish_reason == "error"
     assert "structured_outputs" in (bad.error or "")

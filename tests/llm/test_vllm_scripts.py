@@ -276,9 +276,14 @@ def test_a_conversation_may_have_a_template_of_its_own(llm: LLM) -> None:
 
 
 def test_loading_logs_one_line(
-    folder: Path, device: str, small: dict[str, Any], quire_log: list[logging.LogRecord]
+    folder: Path,
+    device: str,
+    small: dict[str, Any],
+    quire_log: list[logging.LogRecord],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """There were 15 lines for each model, a screen of a notebook."""
+    monkeypatch.delenv("QUIRE_LOG_LEVEL")
     with LLM(str(folder), device=device, **small):
         assert len(quire_log) == 1 and "verbose=True" in quire_log[0].getMessage()
     with LLM(str(folder), device=device, verbose=True, **small):

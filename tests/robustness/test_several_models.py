@@ -240,9 +240,10 @@ def test_a_preloaded_model_that_cannot_be_loaded_says_why_to_who_asks(serve, fol
     weights = broken / "model.safetensors"
     weights.write_bytes(weights.read_bytes().replace(b"model.norm.weight", b"model.nrom.weight", 1))
     flags = ["--memory", "420MiB", "--load-on-demand", "--preload", "broken"]
-    url = serve("two", flags=[*flags, str(broken)]).wait_ready()
+    url = serve("two", flags=[str(broken), *flags]).wait_ready()
     refused = ask(url, "broken")
-    assert refused.status_code == 503 and "[models] broken cannot be loaded" in refused.text
+    assert refused.status_code == 503, refused.text
+    assert "[models] broken cannot be loaded" in refused.text
 
 
 def test_preload_is_for_models_that_come_and_go(serve):

@@ -54,32 +54,39 @@ class StateParser:
         self.scanner = JsonScanner()
         self.num_calls = 0
         self._holds_space = False
-        self._space: list[str] = []  # after the buffer, where that is space alone
+        self._space: list[str] = []  # after the buffer, where that ends with space
         self.errors: list[tuple[int, str]] = []
 
     def add(self, text: str) -> Parsed:
         """Take the next piece and return what is certain now."""
         parsed = Parsed()
         for begin in range(0, len(text), _AT_ONCE):
-            self._read(parsed, text[begin : begin + _AT_ONCE])
+            self.read(parsed, text[begin : begin + _AT_ONCE])
         return parsed
 
-    def _read(self, parsed: Parsed, text: str) -> None:
+    def read(self, parsed: Parsed, text: str) -> None:
+        """Take a piece that is not long, and add what is certain now."""
         if self._holds_space and not text.strip(SPACE):
             self._space.append(text)  # what follows decides: till then nothing is looked at again
             return
-        self.buffer += "".join(self._space) + text
-        self._space.clear()
+        self.take_space()
+        self.buffer += text
         while self.buffer and getattr(self, f"in_{self.state}")(parsed):
             pass
         held = self.buffer or (self.pending if self.state == "content" else "")
-        self._holds_space = bool(held) and not held.strip(SPACE)
+        # Undecided with space at its end, which more of it does not change.
+        self._holds_space = held.endswith(tuple(SPACE))
+
+    def take_space(self) -> None:
+        """Join space that has come after the buffer to it."""
+        self.buffer += "".join(self._space)
+        self._space.clear()
+        self._holds_space = False
 
     def flush(self) -> Parsed:
         """Return what was held back; the answer has ended."""
         parsed = Parsed()
-        self.buffer += "".join(self._space)
-        self._space.clear()
+        self.take_space()
         if self.state == "call" and not self.reader.given:
             parsed.content = self.pending + self.reader.raw + self.buffer
         elif self.state == "broken":

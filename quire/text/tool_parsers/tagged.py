@@ -54,8 +54,9 @@ class TaggedParser(StateParser, ABC):
     def flush(self) -> Parsed:
         """Return what was held back; an argument is whole when the answer ends after its tag."""
         parsed = Parsed()
+        self.take_space()
         if self.state == "value" and self.in_value(parsed, final=True):
-            parsed.join(self.add(""))
+            self.read(parsed, "")
         if self.state == "key" and self._is_whole():
             self._give(parsed, "}")
             self.buffer, self.state = "", "after"
