@@ -16,6 +16,7 @@ from quire.models.hub import resolve_model
 from quire.pretrained.options import Option, done, idle, read_options, refused
 from quire.pretrained.saved_folder import save_folder
 from quire.text.chat_template import ChatTemplate, check_template, no_template_error
+from quire.text.encoding import BatchEncoding
 from quire.text.tokenizer import Tokenizer, load_tokenizer
 
 _PAIRS = "is not done: models take one text"
@@ -83,19 +84,6 @@ FILES = (
     "added_tokens.json",
     "chat_template.jinja",
 )
-
-
-class BatchEncoding(dict[str, Any]):
-    """Token ids and masks by name, each an attribute, too."""
-
-    def __getattr__(self, name: str) -> Any:
-        if name not in self:
-            raise AttributeError(f"an encoding has no {name!r}")
-        return self[name]
-
-    def to(self, device: Any) -> BatchEncoding:
-        """Return the same: the engine takes ids from wherever they are."""
-        return self
 
 
 class PretrainedTokenizer:

@@ -17,6 +17,7 @@ from quire.core.regular_files import TABLE_BYTES, read_regular, read_regular_tex
 from quire.text import tokenizer_process
 from quire.text.chat_template import ChatTemplate, find_template, no_template_error
 from quire.text.detokenizer import Detokenizer
+from quire.text.encoding import BatchEncoding
 from quire.text.fim_tokens import GGUF_NAMES
 from quire.text.gguf_tokenizer import read_gguf_tokenizer
 from quire.text.library_errors import library_errors
@@ -188,6 +189,50 @@ class Tokenizer:
         """
         if hasattr(self.backend.model, "_resize_cache"):  # WordPiece keeps none
             self.backend.model._resize_cache(num_words)
+
+    def __call__(self, text: str, add_special_tokens: bool = True) -> BatchEncoding:
+        """Return the token ids of a text as ``input_ids``; errors as of :meth:`encode`."""
+        return BatchEncoding(input_ids=self.encode(text, add_special_tokens))
+
+    def apply_chat_template(
+        self,
+        conversation: Sequence[Mapping[str, Any]],
+        *,
+        tokenize: bool = True,
+        add_generation_prompt: bool = False,
+        **options: Any,
+    ) -> str | list[int]:
+        """Return the prompt for a conversation as token ids or text, by transformers' name.
+
+        Args:
+            conversation: Messages in OpenAI's form.
+            tokenize: Return token ids.
+            add_generation_prompt: End with the header of an assistant's message.
+            **options: As of :meth:`render_chat`.
+
+        Raises:
+            RequestError: As of :meth:`render_chat`.
+        """
+        parts = self.render_chat(
+            conversation, add_generation_prompt=add_generation_prompt, **options
+        )
+        return self.encode_parts(parts, False) if tokenize else "".join(parts)
+
+    @property
+    def bos_token(self) -> str | None:
+        """The start of a text, as text; None where there is none."""
+        return self.special_tokens.get("bos_token")
+
+    @property
+    def eos_token(self) -> str | None:
+        """The end of a text, as text; None where there is none."""
+        return self.special_tokens.get("eos_token")
+
+    @property
+    def all_special_ids(self) -> list[int]:
+        """Ids of special tokens, ascending."""
+        added = self.backend.get_added_tokens_decoder()
+        return sorted(token_id for token_id, token in added.items() if token.special)
 
     def render_chat(self, messages: Sequence[Mapping[str, Any]], /, **options: Any) -> list[str]:
         """Return the prompt for a conversation, for :meth:`encode_parts`.

@@ -32,6 +32,8 @@ from quire import (
 from quire.core.config import SETTINGS
 from quire.core.errors import ConfigError, RequestError
 from quire.core.metric_readings import Counter, Gauge, Histogram
+from quire.models.hub import ASSETS
+from quire.text.tokenizer import load_tokenizer
 from quire.vllm_modules import MODULES
 
 CONSTRUCTORS: list[dict[str, Any]] = [
@@ -273,6 +275,17 @@ def test_a_conversation_may_have_a_template_of_its_own(llm: LLM) -> None:
     wrong: Any = {"add_generation_promt": True}
     with pytest.raises(TypeError, match="Did you mean add_generation_prompt"):
         llm.chat(messages, **wrong)
+
+
+def test_the_tokenizer_of_scripts() -> None:
+    tokenizer = load_tokenizer(ASSETS / "quire-tiny")
+    chat = [{"role": "user", "content": "Hi"}]
+    text = tokenizer.apply_chat_template(chat, tokenize=False, add_generation_prompt=True)
+    assert text == "<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n"
+    ids = tokenizer.apply_chat_template(chat, add_generation_prompt=True)
+    assert ids == tokenizer.encode(text, False) == tokenizer(text, False).input_ids
+    assert tokenizer.eos_token == "<|im_end|>" and tokenizer.eos_token_id in ids
+    assert tokenizer.eos_token_id in tokenizer.all_special_ids
 
 
 def test_loading_logs_one_line(
