@@ -72,7 +72,7 @@ class Seen:
     """What the clients saw.
 
     Attributes:
-        endings: Of requests, each with when it ended.
+        endings: Endings of requests, each with when it ended.
         wrong: Each thing that must not be.
     """
 

@@ -34,8 +34,8 @@ class ChatModel(Protocol):
 
     Attributes:
         defaults: Its own sampling settings, as keywords.
-        num_tokens: Of the last answer.
-        was_cut: It ended at the limit of tokens or of the context.
+        num_tokens: Tokens of the last answer.
+        was_cut: Whether the last answer ended at the limit of tokens or of the context.
     """
 
     defaults: dict[str, Any]

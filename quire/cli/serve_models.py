@@ -36,7 +36,7 @@ class EngineLoader:
     """Loads the engines of models.
 
     Attributes:
-        plan: Of what is served.
+        plan: What is served.
         waiting: Processes that wait to load an engine.
     """
 

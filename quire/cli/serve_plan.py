@@ -50,12 +50,12 @@ class ServingPlan:
     Attributes:
         configs: A model each, the default one first; the engines of each, of all roles, are its
             ``data_parallel_size``.
-        options: Of the server.
+        options: Settings of the server.
         named: The models were chosen; else the first is there for want of others, and requests may
             name any of the store.
-        roles: Of a model's engines.
+        roles: Roles of a model's engines.
         weights: By which models divide the cores.
-        folders: Of adapters that are there from the start.
+        folders: Adapters that are there from the start.
         machine: As it was measured.
     """
 
@@ -134,8 +134,8 @@ def plan_serving(
     """Return what is served, as far as settings alone tell.
 
     Args:
-        configs: Of one model each, the default one first.
-        options: Of the server.
+        configs: Settings of one model each, the default one first.
+        options: Settings of the server.
         named: The models were chosen.
         has_keys: Clients need one.
 

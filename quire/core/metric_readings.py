@@ -45,7 +45,7 @@ class Histogram(Metric):
 
     Attributes:
         count: Number of values.
-        sum: Of the values.
+        sum: Sum of the values.
         buckets: Values up to each bound; the last bound is ``+Inf``.
     """
 

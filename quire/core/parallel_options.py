@@ -138,7 +138,7 @@ class ParallelOptions:
         """Return the engines on the server's machine, all for outputs among them.
 
         Args:
-            num_prefill: Of the engines, those that compute prompts for the others.
+            num_prefill: Engines that compute prompts for the others.
         """
         count = self.data_parallel_size
         if self.deals_engines:

@@ -31,7 +31,7 @@ def report_lines(
 
     Args:
         load: What shall run.
-        layout: Its division.
+        layout: Division of the model.
         link: Between ranks.
         exact: Whether no product is summed over ranks.
         wire_bytes: Of an element that is sent.
@@ -63,7 +63,7 @@ def exchange_lines(
 
     Args:
         shape: The model.
-        layout: Its division.
+        layout: Division of the model.
         links: What may be between ranks, and first what is.
         exact, wire_bytes: As of :func:`report_lines`.
         whole_experts: Ranks have some experts, not a part of each.

@@ -98,7 +98,7 @@ class EngineRequest:
         arrival_time: On the same clock; None means when the engine gets it.
         adapter: Added to the model for its tokens; its ``cache_keys`` are among ``extra_keys``.
         push_to: Number of the engine that its full blocks are sent to, where engines have roles.
-        is_whole: Its client sees nothing of the answer before the end.
+        is_whole: Whether the client sees nothing of the answer before the end.
     """
 
     request_id: str

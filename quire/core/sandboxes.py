@@ -128,7 +128,7 @@ class Sandboxes:
 
         Args:
             message: A process that dies of it is followed by another one.
-            seconds: Of all of them together, once they have started.
+            seconds: Time of all processes together, once they have started.
 
         Raises:
             SandboxDied: It ends its process, time after time.

@@ -135,7 +135,7 @@ class Door:
 
     Args:
         listener: Owned by this object from now on.
-        key: That those must have who come.
+        key: Key that peers must have.
         seconds: That one may take to say its message.
     """
 

@@ -56,8 +56,8 @@ class LookaheadPolicy(Protocol):
         Args:
             is_ready: What :meth:`is_ready` said of it.
             num_decodes: Requests.
-            num_tokens: It brought them.
-            seconds: It took in all.
+            num_tokens: Tokens that the step brought.
+            seconds: Time of the step in all.
         """
         ...
 
@@ -66,7 +66,7 @@ class LookaheadPolicy(Protocol):
 
         Args:
             num_rows: It computed, those of proposed tokens included.
-            seconds: It took in all.
+            seconds: Time of the step in all.
             draft_seconds: Of them, those of proposing.
         """
         ...

@@ -43,7 +43,7 @@ class Request:
         order: Sort key of queue and preemption, least first; unique.
         priority: Lower goes first; 0 for all under ``fcfs``.
         pending_children: Sequences that split off in the step that ends the prompt.
-        parent_id: Of the sequence that it is to split off from, or has; empty for none.
+        parent_id: Id of the sequence to split off from; empty for none.
         num_computed_tokens: Leading tokens whose KV is in the cache, or will be when the plans
             under way have been computed (see :class:`~quire.engine.turns.Turns`).
         num_cached_tokens: Of the prompt, those found by a prefix cache hit.

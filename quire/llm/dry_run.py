@@ -30,7 +30,7 @@ def dry_run_lines(config: EngineConfig, machine: Machine, roles: Roles = NO_ROLE
         config: Its ``data_parallel_size`` is the number of its engines of all roles, and its
             memory is for all of them.
         machine: What there is.
-        roles: Of the engines.
+        roles: Roles of the engines.
 
     Raises:
         ModelLoadError: There is no such model, or it cannot be used.

@@ -57,7 +57,7 @@ def expected_budget(path: Path, options: AdapterOptions, layers: range | None) -
     Args:
         path: The decoder's checkpoint.
         options: How many adapters, and how large.
-        layers: Of the decoder; None for all.
+        layers: Layers of the decoder; None for all.
     """
     if not options.enable_lora:
         return 0

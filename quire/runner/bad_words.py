@@ -21,7 +21,7 @@ class BadWords:
     to its states.
 
     Args:
-        tokens: Of all words, one after another.
+        tokens: Tokens of all words, one after another.
         starts, lengths: (B,) int64, of each; at least one word, and two tokens of each.
     """
 
@@ -62,7 +62,7 @@ class BadWords:
         Args:
             words: Those of each row.
             table: Tokens that are known, and proposed ones after them.
-            rows: Of the table; one may occur several times.
+            rows: Rows of the table; one may occur several times.
             lengths: (B,) tokens of the row before the one that comes next.
         """
         starts, known = table.num_prompt_tokens[rows], table.num_tokens[rows]

@@ -34,8 +34,8 @@ class RankPlan:
     """What one rank of an engine will take.
 
     Attributes:
-        resolved: Its settings.
-        demand: Of its part of the model, of draft heads and adapters.
+        resolved: Settings of the rank.
+        demand: Memory of the rank's part of the model, of draft heads and adapters.
         heads: Draft heads; the first rank has them, and draft models.
         drafts: Draft models, with what each takes.
     """

@@ -77,8 +77,8 @@ class SamplingState:
         is among :meth:`unready_rows` until that is done.
 
         Args:
-            row: Of the table.
-            params, seed: Of its request.
+            row: Row of the table.
+            params, seed: Settings and seed of the request.
             parent: The row that it splits off from, with the same settings.
         """
         if row >= len(self._seed):

@@ -204,7 +204,7 @@ class Controller:
 
         Args:
             num_rows: It computed, those of proposed tokens included.
-            seconds: It took in all.
+            seconds: Time of the step in all.
             draft_seconds: Of them, those of proposing.
         """
         asked = self._longest > 0

@@ -59,8 +59,8 @@ class _Load:
         gain: What it brings against the other side.
         num_pairs: Comparisons so far.
         is_open: Whether it is not sure yet which side brings more.
-        block: Of the turn that is now.
-        speed: Of the leading side's last block.
+        block: Block of the present turn.
+        speed: Speed of the leading side's last block.
         debt: Seconds that the other side's turns have lost.
         pause: Steps that are left till the other side's turn, below 0 while it is due.
         next_pause: How long the next pause is.
@@ -166,9 +166,9 @@ class Readiness:
 
         Args:
             is_ready: Whether it was.
-            num_tokens: It brought each sequence, on average.
+            num_tokens: Tokens that the step brought each sequence, on average.
             plain: Seconds that it was predicted to take without proposals.
-            seconds: It took.
+            seconds: Time of the step.
         """
         if self._is_wanted and is_ready == self._load.is_ready:
             self._load.observe(num_tokens * plain, min(seconds, MOST_SECONDS * plain))

@@ -129,7 +129,7 @@ class GrammarCompiler:
 
         Args:
             constraint: What a request asks for.
-            possible: Of :func:`check_beginning`.
+            possible: As of :func:`check_beginning`.
 
         Raises:
             RequestError: It cannot be enforced, is no grammar, or takes too much.
@@ -241,7 +241,7 @@ def check_beginning(mask: bytes, kind: str, possible: bytes) -> None:
     """Refuse a grammar that no token can begin which the request's other settings leave.
 
     Args:
-        mask: Of :func:`first_mask`.
+        mask: As of :func:`first_mask`.
         kind: The field that asked, for messages.
         possible: Tokens that the settings leave, a bit per id; nothing where they leave all.
 

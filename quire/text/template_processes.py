@@ -26,7 +26,7 @@ class TemplateFailure(Exception):
     """A template cannot be used; the text follows "the template": ``says: ...``, ``takes ...``.
 
     Attributes:
-        is_over_limits: It takes too much, whatever it is given.
+        is_over_limits: Whether it takes too much, whatever it is given.
     """
 
     def __init__(self, text: str, *, is_over_limits: bool) -> None:

@@ -50,7 +50,7 @@ class Tokenizer:
         special_texts: How the special tokens are spelled.
         keeps_text: What messages and tools spell is text, never a special token.
         folder: Where a process reads it again for a text of great length; None where none may.
-        is_quick: Its patterns are known to take time in proportion to a text.
+        is_quick: Whether all patterns are known to take time in proportion to a text.
     """
 
     def __init__(

@@ -137,7 +137,7 @@ class GrammarChecker:
             constraint: What a request asks for.
             deadline: On the monotonic clock, in seconds; what compiles then goes on.
             client_id: Clients take turns.
-            possible: Of :meth:`compile`.
+            possible: As of :meth:`compile`.
 
         Returns:
             Whether it was known before the deadline.

@@ -76,18 +76,7 @@ def as_params(
         given = defaults()
     if isinstance(given, SamplingParams):
         return [given] * num_prompts
-    if not _is_list_of(SamplingParams, given):
-        raise RequestError(
-            f"[sampling_params] must be SamplingParams, or a list of them; got {given!r:.80}. "
-            "Write SamplingParams(temperature=0).",
-            "sampling_params",
-        )
-    if len(given) != num_prompts:
-        raise RequestError(
-            f"[sampling_params] must be one, or one per prompt ({num_prompts}); got {len(given)}.",
-            "sampling_params",
-        )
-    return list(given)
+    return _per_prompt("sampling_params", given, SamplingParams, num_prompts)
 
 
 def as_adapters(
@@ -100,22 +89,32 @@ def as_adapters(
     """
     if given is None or isinstance(given, LoRARequest):
         return [given] * num_prompts
-    if not _is_list_of((LoRARequest, NoneType), given):
+    return _per_prompt("lora_request", given, (LoRARequest, NoneType), num_prompts)
+
+
+#: What a caller writes who gave something else.
+_EXAMPLES = {
+    "sampling_params": "SamplingParams(temperature=0)",
+    "lora_request": "LoRARequest(name, 1, folder)",
+}
+
+
+def _per_prompt(
+    name: str, given: Any, kind: type | tuple[type, ...], num_prompts: int
+) -> list[Any]:
+    """Return a list that has one of a kind for each prompt."""
+    example = _EXAMPLES[name]
+    if not isinstance(given, list | tuple) or not all(isinstance(one, kind) for one in given):
         raise RequestError(
-            f"[lora_request] must be a LoRARequest, or a list of them; got {given!r:.80}. Write "
-            "LoRARequest(name, 1, folder).",
-            "lora_request",
+            f"[{name}] must be {example.partition('(')[0]}, or a list of them; got {given!r:.80}. "
+            f"Write {example}.",
+            name,
         )
     if len(given) != num_prompts:
         raise RequestError(
-            f"[lora_request] must be one, or one per prompt ({num_prompts}); got {len(given)}.",
-            "lora_request",
+            f"[{name}] must be one, or one per prompt ({num_prompts}); got {len(given)}.", name
         )
     return list(given)
-
-
-def _is_list_of(kind: type | tuple[type, ...], given: Any) -> bool:
-    return isinstance(given, list | tuple) and all(isinstance(one, kind) for one in given)
 
 
 def is_conversation(messages: Sequence[Any]) -> bool:

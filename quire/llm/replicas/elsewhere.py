@@ -25,7 +25,7 @@ def engines_elsewhere(
     Args:
         config: Of all engines.
         machine: This one.
-        num_prefill: Of the engines, those that compute prompts for the others.
+        num_prefill: Engines that compute prompts for the others.
         log_format: Of the log lines of those that this server has started.
         loading: Of the model; cancelling it ends the wait for a cluster.
 

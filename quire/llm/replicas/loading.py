@@ -73,7 +73,7 @@ def engine_settings(
     Args:
         config: Says how many, those of all roles.
         machine: As it was before.
-        roles: Of the engines.
+        roles: Roles of the engines.
 
     Raises:
         ConfigError: Prompts cannot be computed apart.
@@ -99,7 +99,7 @@ def own_engines(config: EngineConfig, machine: Machine, roles: Roles) -> list[En
     Args:
         config: Says how many engines there are, those of all roles.
         machine: As it is.
-        roles: Of the engines.
+        roles: Roles of the engines.
 
     Raises:
         ConfigError: Prompts cannot be computed apart.
@@ -128,7 +128,7 @@ def load_replicas(
         machine: As it was before.
         loading: Told how far the first one is.
         load: Called for each.
-        roles: Of the engines.
+        roles: Roles of the engines.
 
     Raises:
         QuireError: One of them cannot be loaded; those that could are shut down.

@@ -76,7 +76,7 @@ class _Needs:
 
     Args:
         folder, model_config: The model.
-        resolved: Its settings.
+        resolved: Settings of the rank.
         machine: What may be used.
     """
 

@@ -242,7 +242,7 @@ def create_client(url: str, most: int) -> Redis:
     """Return a client of a store, which connects when it is used.
 
     Args:
-        url: Of the store.
+        url: Address of the store.
         most: Bytes of an answer.
 
     Raises:

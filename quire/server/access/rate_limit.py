@@ -65,7 +65,7 @@ class RateLimits:
         """Count a request against its key.
 
         Args:
-            key: Of the request.
+            key: Key of the request.
             num_tokens: All that it takes.
 
         Raises:
@@ -100,7 +100,7 @@ class RateLimits:
         """Count a request whose answers are to come against its key; without one, nothing.
 
         Args:
-            key: Of the request.
+            key: Key of the request.
             num_prompt_tokens: Tokens of its prompts.
             num_output_tokens: The most that its answers may have, as far as it says so.
 

@@ -21,7 +21,7 @@ async def write_by_size(texts: Iterable[Positions], client_id: str, write: Calla
     """Return what ``write`` returns: in a thread where it writes many texts or log-probabilities.
 
     Args:
-        texts: Of each, the log-probabilities of its tokens.
+        texts: Log-probabilities of the tokens of each text.
         client_id: Clients take turns.
         write: Any thread may call it.
     """

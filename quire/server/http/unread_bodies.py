@@ -48,7 +48,7 @@ class UnreadBody:
         key: The one that the request came with.
 
     Attributes:
-        num_bytes: Of it that have come.
+        num_bytes: Bytes that have come.
     """
 
     def __init__(self, by_key: Counter[Any], key: Any) -> None:
