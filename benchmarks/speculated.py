@@ -41,28 +41,34 @@ def answer(llm: LLM, ask: Ask) -> Answered:
 
 
 def take_turns(
-    engines: Mapping[str, LLM], ask_in: Callable[[int], Ask], rounds: int
+    engines: Mapping[str, LLM], ask_in: Callable[[int], Ask], rounds: int, learning: int = 0
 ) -> dict[str, Any]:
     """Have engines answer the same, round after round; the first is left out.
 
     Args:
         engines: ``off`` among them. Another one begins each round.
         ask_in: Returns what is asked in a round.
-        rounds: Besides the first.
+        rounds: Besides the first and those of ``learning``.
+        learning: Rounds in which an engine learns what pays; they count apart.
 
     Returns:
-        As :func:`compared`.
+        As :func:`compared`; with ``learning`` also ``speedup_learning``, that of these rounds.
     """
     found: dict[str, list[Answered]] = {name: [] for name in engines}
     names = list(engines)
-    for number in range(rounds + 1):
+    for number in range(1 + learning + rounds):
         ask = ask_in(number)
         for name in names[number % len(names) :] + names[: number % len(names)]:
             found[name].append(answer(engines[name], ask))
         for name, answers in found.items():
             same = answers[-1].tokens == found[OFF][-1].tokens
             assert same, f"other tokens with {name} in round {number}"
-    return compared({name: answers[1:] for name, answers in found.items()})
+    rows = compared({name: answers[1 + learning :] for name, answers in found.items()})
+    if learning:
+        first = compared({name: answers[1 : 1 + learning] for name, answers in found.items()})
+        for name, row in rows.items():
+            row["speedup_learning"] = first[name]["speedup"]
+    return rows
 
 
 def compared(found: Mapping[str, list[Answered]]) -> dict[str, Any]:

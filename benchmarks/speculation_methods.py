@@ -6,6 +6,7 @@ A load is that many answers begun together; ``mixed`` are short and long ones, g
 sampled, of which 16 run at a time, so that the load falls to 1 in the end. Every round asks
 something new, since n-gram looks up earlier answers, and every answer is compared with the plain
 one. The rounds go through all lengths in turn; ratios are of the same round, the first is left out.
+A round is a tenth of a second: those in which an engine learns what pays at a load count apart.
 """
 
 from __future__ import annotations
@@ -75,7 +76,7 @@ def create(method: str, load: str, threads: int, stack: ExitStack) -> dict[str, 
 
 
 def measure(
-    method: str, load: str, *, num_tokens: int, rounds: int, threads: int
+    method: str, load: str, *, num_tokens: int, rounds: int, learning: int, threads: int
 ) -> dict[str, Any]:
     """Return for each choice the ratio to no proposals, by round, and the tokens a step."""
 
@@ -84,7 +85,7 @@ def measure(
         return lambda llm: llm.chat(*requests, use_tqdm=False)
 
     with ExitStack() as stack:
-        return take_turns(create(method, load, threads, stack), ask_in, rounds)
+        return take_turns(create(method, load, threads, stack), ask_in, rounds, learning)
 
 
 def main() -> None:
@@ -94,12 +95,14 @@ def main() -> None:
     parser.add_argument("--methods", default="eagle3,medusa,ngram")
     parser.add_argument("--loads", default="1,4,16,64,mixed")
     parser.add_argument("--tokens", type=int, default=128, help="of each answer")
-    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--rounds", type=int, default=41)
+    parser.add_argument("--learning", type=int, default=20, help="rounds before these")
     parser.add_argument("--threads", type=int, default=read_machine().num_cores)
     arguments = parser.parse_args()
     methods, loads = arguments.methods.split(","), arguments.loads.split(",")
     found: dict[str, Any] = {}
-    table = Table("method", "requests", *(f"K={k}" for k in LENGTHS), "auto", "auto / best")
+    columns = (*(f"K={k}" for k in LENGTHS), "auto", "auto / best", "auto, learning")
+    table = Table("method", "requests", *columns)
     with Progress(console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task("loads", total=len(methods) * len(loads))
         for method in methods:
@@ -109,13 +112,16 @@ def main() -> None:
                     load,
                     num_tokens=arguments.tokens,
                     rounds=arguments.rounds,
+                    learning=arguments.learning,
                     threads=arguments.threads,
                 )
                 found.setdefault(method, {})[load] = rows
                 ratios = {name: row["speedup"]["median"] for name, row in rows.items()}
                 best = max(value for name, value in ratios.items() if name != "auto")
                 shown = [f"{ratios[name]:.2f}" for name in rows if name != "off"]
-                table.add_row(method, load, *shown, f"{ratios['auto'] / best:.2f}")
+                learning = rows["auto"]["speedup_learning"]["median"]
+                shown += [f"{ratios['auto'] / best:.2f}", f"{learning:.2f}"]
+                table.add_row(method, load, *shown)
                 bar.advance(task)
     Console().print(table)
     name = results.per_processor("speculation_methods")

@@ -161,7 +161,7 @@ class Lookahead:
         (asked, is_ready), results = self._asked.popleft(), output.results.values()
         num_rows, num_decodes = plan.num_scheduled_tokens, len(plan.scheduled)
         if num_rows == num_decodes and not plan.new_requests:
-            num_tokens = sum(len(result.token_ids) for result in results)
+            num_tokens = sum([len(result.token_ids) for result in results])
             self.policy.brought(is_ready, num_decodes, num_tokens, seconds)
         if asked and not output.dropped_ids:
             num_rows += sum(result.num_proposed for result in results)

@@ -263,13 +263,13 @@ class ModelRunner:
             prompt_parts += self._pooled_parts(plan)
         wanted = [(part.index, part.first, part.count) for part in prompt_parts]
         num_proposed = capture = parents = None
-        if self._speculation is not None:
+        if (speculation := self._speculation_of(plan)) is not None:
             start = time.perf_counter()
-            num_proposed = self._speculation.propose(plan)
+            num_proposed = speculation.propose(plan)
             output.propose_seconds = time.perf_counter() - start
-            output.draft_work = self._speculation.take_work()
-            wanted += self._speculation.wanted_rows(plan)
-            capture, parents = self._speculation.capture(plan), self._speculation.trees(plan)
+            output.draft_work = speculation.take_work()
+            wanted += speculation.wanted_rows(plan)
+            capture, parents = speculation.capture, speculation.trees(plan)
             output.num_masked_pairs = sum(map(num_masked_pairs, parents.values()))
         begin = time.perf_counter()
         given = self.pictures.given(plan.scheduled)
@@ -290,8 +290,8 @@ class ModelRunner:
             rows = hidden[at : at + part.count]
             self._read_part(part, plan, rows, output.result(part.request_id))
             at += part.count
-        if self._speculation is not None:
-            self._speculation.draw()
+        if (speculation := self._speculation_of(plan)) is not None:
+            speculation.draw()
         if num_samples:
             logits = self._model.logits(hidden[:num_samples])
             start = time.perf_counter()
@@ -299,16 +299,20 @@ class ModelRunner:
             paths = self._token_draws.run(draws, logits, output, len(plan.scheduled))
             self._keep_paths(paths)
             output.sample_seconds = time.perf_counter() - start
-        if self._speculation is not None and self._speculation.reads_states:
+        if speculation is not None and speculation.reads_states:
             decodes = None
             if num_proposed is None and step.num_rows == len(hidden) == len(plan.scheduled):
                 own = np.array([self._table.rows[r.request_id] for r in plan.scheduled], np.int32)
                 places = np.array([r.num_computed_tokens for r in plan.scheduled], np.int32)
                 decodes = ComputedRows(own, places)
-            self._speculation.observe(plan, num_proposed, output, hidden, paths, decodes)
-        if self._speculation is not None:
-            self._speculation.step_took(time.perf_counter() - step.begin)
+            speculation.observe(plan, num_proposed, output, hidden, paths, decodes)
+        if speculation is not None:
+            speculation.step_took(time.perf_counter() - step.begin)
         return output
+
+    def _speculation_of(self, plan: SchedulerOutput) -> Speculation | None:
+        """Return what proposes in a step, and is told of it; None for a step like any other."""
+        return self._speculation if plan.keeps_states else None
 
     def _keep_paths(self, paths: Mapping[int, Sequence[int]]) -> None:
         """Move the KV of a tree's tokens that hold to where a sequence has it."""

@@ -72,9 +72,10 @@ class Speculation:
         #: Of trees in steps that are not drawn yet, by row of the table; see ``tree_paths``.
         self.parents: dict[int, list[int]] = {}
 
-    def capture(self, plan: SchedulerOutput) -> ResidualCapture | None:
-        """Return what a step of the target is to keep."""
-        return self._states.capture if self._states is not None and plan.keeps_states else None
+    @property
+    def capture(self) -> ResidualCapture | None:
+        """What a step of the target is to keep."""
+        return None if self._states is None else self._states.capture
 
     @property
     def reads_states(self) -> bool:
@@ -176,7 +177,7 @@ class Speculation:
 
         They are as of :meth:`~quire.runner.input_batch.InputBatch.build`.
         """
-        if self._states is None or not plan.keeps_states:
+        if self._states is None:
             return []
         return self._states.wanted_rows(plan, self._row_methods)
 
@@ -201,8 +202,7 @@ class Speculation:
         """
         if self._states is not None:
             methods = self._row_methods
-            if plan.keeps_states:
-                self._states.read(plan, num_proposed, output, hidden, methods, paths, decodes)
+            self._states.read(plan, num_proposed, output, hidden, methods, paths, decodes)
             for parent, child in self._forks:
                 self._states.fork(parent, child, self._row_methods)
 

@@ -34,6 +34,8 @@ log = get_logger(__name__)
 EXPLORING = 0.01
 #: Steps of which that part may be saved up.
 SAVED_STEPS = 100
+#: Steps that drafts may take in a try.
+LONGEST_TRY = 8
 #: Steps between two tries of a sequence at first, and at most: twice as many after a failed one.
 FIRST_PAUSE, LONGEST_PAUSE = 4, 64
 #: Steps for which a choice holds as long as the same sequences decode; of nobody at first, and at
@@ -103,6 +105,7 @@ class Controller:
         # A drafter gives nothing while it makes up for a prompt, which says nothing of the text.
         self._found: dict[str, FoundRate] = {m.method: FoundRate() for m in methods if m.looks_up}
         self._asking = AskingSeconds()
+        self._plain_rows, self._plain_seconds = 0, 0.0  # predicted last, of steps not asked about
         self._readiness = Readiness(all(method.adaptive for method in methods))
         self._draft_seconds: dict[str, DraftSeconds] = {m.method: DraftSeconds() for m in methods}
         self._sequences: dict[str, Speculating] = {}
@@ -114,7 +117,7 @@ class Controller:
         self._drafting: str | None = None  # the method of a step, if it has one alone
         self._is_steady = False  # all who draft in it did so in the step before
         self._longest = 0  # proposal of the step
-        self._num_tried = 0
+        self._num_tried = self._num_tries = 0  # in the step, and in all
         self._is_choice = False  # made for the step, which took time
         self._num_idle = FIRST_IDLE
         self._is_idle = False  # nobody was chosen last
@@ -131,7 +134,9 @@ class Controller:
 
     def brought(self, is_ready: bool, num_decodes: int, num_tokens: int, seconds: float) -> None:
         """A step of nothing but decoding sequences has ended, asked about or not."""
-        if plain := self._rows.predict(num_decodes):
+        if num_decodes != self._plain_rows:
+            self._plain_rows, self._plain_seconds = num_decodes, self._rows.predict(num_decodes)
+        if plain := self._plain_seconds:
             self._readiness.observe(is_ready, num_tokens / num_decodes, plain, seconds)
 
     def choose(self, decodes: Sequence[Decoding], num_other_rows: int) -> Sequence[int]:
@@ -208,6 +213,7 @@ class Controller:
             draft_seconds: Of them, those of proposing.
         """
         asked = self._longest > 0
+        self._plain_rows = 0
         if self._num_tried:
             plain = self._rows.predict(len(self._names)) + self._asking.plain_missed
             self._credit -= max(seconds - plain, 0.0)
@@ -219,7 +225,7 @@ class Controller:
             if self._rows.is_known:
                 self._asking.observe(own, self._rows.predict(num_rows), asked=asked)
             self._rows.observe(num_rows, own - asked * self._asking.seconds)
-        if self._drafting is not None:
+        if self._drafting is not None and num_rows > len(self._names):  # it had something to say
             known = self._draft_seconds[self._drafting]
             known.observe(self._longest, draft_seconds, is_steady=self._is_steady)
 
@@ -330,7 +336,7 @@ class Controller:
         return most
 
     def _try(self, lengths: list[int], decodes: Sequence[Decoding]) -> list[int]:
-        """Give a token to the sequence that has gone without for longest, if there is one."""
+        """Give tokens to the sequence that has gone without for longest, if there is one."""
         idle = []
         for i, request in enumerate(decodes):
             sequence = self._sequence(request)
@@ -341,7 +347,21 @@ class Controller:
             return lengths
         _, tried = min(idle)
         self._num_tried = 1
-        return [*lengths[:tried], 1, *lengths[tried + 1 :]]
+        self._num_tries += 1
+        count = self._try_length(decodes[tried], len(decodes))
+        return [*lengths[:tried], count, *lengths[tried + 1 :]]
+
+    def _try_length(self, request: Decoding, num_running: int) -> int:
+        """Return one and the most in turn: only both tell what a first token and what others take.
+
+        One alone where the most would take long.
+        """
+        sequence = self._sequence(request)
+        assert sequence.method is not None
+        most, name = self._most(sequence, request, num_running), sequence.method.method
+        longest = LONGEST_TRY * self._rows.predict(num_running)
+        is_long = self._draft_seconds[name].predict(most) > longest
+        return 1 if is_long or self._num_tries % 2 else most
 
     def _note(self, lengths: Sequence[int], decodes: Sequence[Decoding]) -> None:
         """Remember who drafts in the step; a drafter that was idle has more to compute first."""

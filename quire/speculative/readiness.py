@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from quire.speculative.decayed_mean import DecayedMean
 
 #: Steps of a block: at least, at most, and enough for that many seconds.
-BLOCK_STEPS, LONGEST_BLOCK, BLOCK_SECONDS = 16, 64, 0.05
+BLOCK_STEPS, LONGEST_BLOCK, BLOCK_SECONDS = 16, 64, 0.02
 #: Part of the time that goes to the side that brings less.
 EXPLORING = 0.01
 #: Comparisons at a load that follow each other: at least, and at most until it is sure which side
@@ -78,8 +78,12 @@ class _Load:
     next_pause: int = FIRST_PAUSE
 
     def come_back(self) -> None:
-        """Begin with the leading side, as the load is another one than a step before."""
-        self.is_ready, self.block, self.speed = self.leads, _Block(), 0.0
+        """Go on, as the load is another one than a step before; short answers change it often.
+
+        To be ready where that does not lead is tried anew: drafters do not know who decodes now.
+        """
+        if self.is_ready and not self.leads:
+            self.is_ready, self.block = False, _Block()
 
     def begin_due(self, has_new: bool) -> None:
         """Begin the other side's turn, if it is due and drafters may know something."""
