@@ -173,7 +173,7 @@ class Controller:
         self._next_choice = self._num_steps + num_steps
         lengths = self._lengths
         self._num_tried = 0
-        if 0 in lengths and self._credit > 0.0 and not is_plain:
+        if self._credit > 0.0 and not is_plain:
             lengths = self._try(lengths, decodes)
         self._note(lengths, decodes)
         return lengths
@@ -215,8 +215,7 @@ class Controller:
         asked = self._longest > 0
         self._plain_rows = 0
         if self._num_tried:
-            plain = self._rows.predict(len(self._names)) + self._asking.plain_missed
-            self._credit -= max(seconds - plain, 0.0)
+            self._credit -= max(seconds - self._seconds_without_try(), 0.0)
         most = SAVED_STEPS * EXPLORING * seconds
         self._credit = min(self._credit + self._num_earning * EXPLORING * seconds, most)
         self._num_earning = 0
@@ -336,37 +335,69 @@ class Controller:
         return most
 
     def _try(self, lengths: list[int], decodes: Sequence[Decoding]) -> list[int]:
-        """Give tokens to the sequence that has gone without for longest, if there is one."""
-        idle = []
-        for i, request in enumerate(decodes):
+        """Give more to one sequence: that without for longest, else that with the shortest.
+
+        What is never asked for is never learned, be it that many tokens hold or what they take.
+        """
+        less = []
+        for i, (length, request) in enumerate(zip(lengths, decodes, strict=True)):
             sequence = self._sequence(request)
             has_paused = self._num_steps - sequence.last_step >= sequence.pause
-            if lengths[i] == 0 and has_paused and self._most(sequence, request, len(decodes)) > 0:
-                idle.append((sequence.last_step, i))
-        if not idle:
+            if (length or has_paused) and length < self._most(sequence, request, len(decodes)):
+                less.append((length, sequence.last_step, i))
+        if not less:
             return lengths
-        _, tried = min(idle)
+        length, _, tried = min(less)
+        count = self._try_length(length, decodes[tried], len(decodes))
+        if count == length:
+            return lengths
         self._num_tried = 1
-        self._num_tries += 1
-        count = self._try_length(decodes[tried], len(decodes))
         return [*lengths[:tried], count, *lengths[tried + 1 :]]
 
-    def _try_length(self, request: Decoding, num_running: int) -> int:
+    def _try_length(self, length: int, request: Decoding, num_running: int) -> int:
+        """Return how many tokens a sequence is given that has ``length``.
+
+        Twice as many; of one without, one and the most in turn: only both tell what a first token
+        takes and what others do. Never what may take long.
+        """
+        sequence = self._sequence(request)
+        assert sequence.method is not None
+        most, own = (
+            self._most(sequence, request, num_running),
+            self._draft_seconds[sequence.method.method],
+        )
+        longest = LONGEST_TRY * self._rows.predict(num_running)
+        if length:
+            more = min(2 * length, most)
+            return more if 0.0 < own.predict(more) <= longest else length
+        self._num_tries += 1
+        return most if own.predict(most) <= longest and self._num_tries % 2 == 0 else 1
+
+    def _seconds_without_try(self) -> float:
+        """Return what is expected of a step with the lengths that were chosen."""
+        longest = max(self._lengths)
+        seconds = self._rows.predict(len(self._names) + sum(self._lengths))
+        if not longest:
+            return seconds + self._asking.plain_missed
+        drafts = (own.predict(longest) for own in self._draft_seconds.values())
+        return seconds + self._asking.seconds + max(drafts)
+
+    def _first_length(self, request: Decoding, most: int, num_running: int) -> int:
         """Return one and the most in turn: only both tell what a first token and what others take.
 
         One alone where the most would take long.
         """
-        sequence = self._sequence(request)
-        assert sequence.method is not None
-        most, name = self._most(sequence, request, num_running), sequence.method.method
+        method = self._sequence(request).method
+        assert method is not None
         longest = LONGEST_TRY * self._rows.predict(num_running)
-        is_long = self._draft_seconds[name].predict(most) > longest
+        is_long = self._draft_seconds[method.method].predict(most) > longest
+        self._num_tries += 1
         return 1 if is_long or self._num_tries % 2 else most
 
     def _note(self, lengths: Sequence[int], decodes: Sequence[Decoding]) -> None:
         """Remember who drafts in the step; a drafter that was idle has more to compute first."""
         methods, now = set(), self._num_steps
-        self._is_steady, self._longest = self._num_tried == 0, max(lengths, default=0)
+        self._is_steady, self._longest = True, max(lengths, default=0)
         for length, request in zip(lengths, decodes, strict=True):
             if length:
                 sequence = self._sequence(request)

@@ -40,7 +40,12 @@ class FollowedLine:
         start_gain = start + self._covariance * x
         slope_gain = self._covariance + slope * x
         total = start_gain + slope_gain * x + noise**2
-        self._start = max(self._start + start_gain / total * missed, 0.0)
-        self._slope = max(self._slope + slope_gain / total * missed, self._least_slope)
+        found = self._start + start_gain / total * missed
+        if found < 0.0:  # what it cannot take is the slope's
+            by_slope = slope * x / (slope * x**2 + noise**2) * (missed + self._start)
+            self._start, self._slope = 0.0, self._slope + by_slope
+        else:
+            self._start, self._slope = found, self._slope + slope_gain / total * missed
+        self._slope = max(self._slope, self._least_slope)
         self._covariance -= start_gain * slope_gain / total
         self._variances = [start - start_gain**2 / total, slope - slope_gain**2 / total]

@@ -2,7 +2,8 @@
 
 To be ready costs something even where no request gets a proposal: slots are looked after, requests
 are asked about, drafts catch up, states are kept of every step. So a block of steps with all of
-that is compared with a block next to it without, and the side that brings more leads. The other one
+that is compared with those before and after it without, and the side that brings more leads: with
+the one before alone, contexts that grow would make any second block the slower one. The other side
 gets a block now and then: what that loses is paid back, a hundredth of the time of the steps that
 follow, before it gets the next one, and it rests longer each time. Where not to be ready leads,
 nothing is kept for drafters either, so they know nothing of sequences that began meanwhile: a try
@@ -26,7 +27,7 @@ FIRST_PAIRS, MOST_PAIRS, DECAY = 3, 12, 0.9
 #: To be ready ends where it brings less than that times as much, and begins where it surely brings
 #: more than the other: what states cost that are kept is not in a comparison of blocks that both
 #: keep them.
-ENDS, BEGINS = 1.03, 1.05
+ENDS, BEGINS = 1.05, 1.07
 #: Steps of the leading side between two tries of the other one, at first and at most; and for how
 #: many a try waits for a new sequence.
 FIRST_PAUSE, LONGEST_PAUSE, LONGEST_WAIT = 64, 4096, 256
@@ -60,7 +61,8 @@ class _Load:
         num_pairs: Comparisons so far.
         is_open: Whether it is not sure yet which side brings more.
         block: Block of the present turn.
-        speed: Speed of the leading side's last block.
+        speed: Speed of the leading side's last block; 0.0 before there is one.
+        tried: Block of the other side since then, till the leading side has another one.
         debt: Seconds that the other side's turns have lost.
         pause: Steps that are left till the other side's turn, below 0 while it is due.
         next_pause: How long the next pause is.
@@ -73,6 +75,7 @@ class _Load:
     is_open: bool = True
     block: _Block = field(default_factory=_Block)
     speed: float = 0.0
+    tried: _Block | None = None
     debt: float = 0.0
     pause: int = 0
     next_pause: int = FIRST_PAUSE
@@ -87,7 +90,7 @@ class _Load:
 
     def begin_due(self, has_new: bool) -> None:
         """Begin the other side's turn, if it is due and drafters may know something."""
-        if self.is_ready != self.leads or self.speed == 0.0:
+        if self.is_ready != self.leads or self.speed == 0.0 or self.tried is not None:
             return
         is_due = self.is_open or (self.pause <= 0 and self.debt <= 0.0)
         if is_due and (self.leads or has_new or self.pause <= -LONGEST_WAIT):
@@ -103,18 +106,26 @@ class _Load:
             self.debt = max(self.debt - EXPLORING * seconds, 0.0)
             self.pause -= 1
         is_long = block.seconds >= BLOCK_SECONDS and block.num_steps >= BLOCK_STEPS
-        if is_long or block.num_steps == LONGEST_BLOCK:
-            self.block = _Block()
-            if is_leading:
-                self.speed = block.speed
-            else:
-                self._compare(block)
+        if not is_long and block.num_steps < LONGEST_BLOCK:
+            return
+        self.block = _Block()
+        if not is_leading:
+            self.tried, self.is_ready = block, self.leads
+            return
+        if self.tried is not None:
+            self._compare(self.tried, math.sqrt(self.speed * block.speed))
+        self.speed = block.speed if self.is_ready == self.leads else 0.0
 
-    def _compare(self, block: _Block) -> None:
-        """Take note of what the side brought that does not lead; the other one's turn is next."""
-        lost = block.seconds - block.brought / self.speed
+    def _compare(self, tried: _Block, speed: float) -> None:
+        """Take note of what the side brought that does not lead.
+
+        Args:
+            tried: Its block.
+            speed: The leading side's around it.
+        """
+        lost = tried.seconds - tried.brought / speed
         self.debt += max(lost, 0.0)
-        self.gain.add(block.speed / self.speed if self.is_ready else self.speed / block.speed)
+        self.gain.add(speed / tried.speed if self.leads else tried.speed / speed)
         self.num_pairs += 1
         mean, led = self.gain.value, self.leads
         if self.num_pairs >= FIRST_PAIRS:
@@ -126,7 +137,7 @@ class _Load:
         is_confirmed = self.leads == led and lost > 0.0
         self.pause = self.next_pause if is_confirmed else FIRST_PAUSE
         self.next_pause = min(2 * self.pause, LONGEST_PAUSE)
-        self.speed, self.is_ready = 0.0, self.leads  # what was before is no neighbour
+        self.tried, self.is_ready = None, self.leads
 
 
 class Readiness:

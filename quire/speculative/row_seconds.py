@@ -22,6 +22,9 @@ KNOTS = (
 )  # fmt: skip
 #: Part of what a prediction missed that is put down to that number of rows.
 SHAPE = 0.02
+#: Part of the way that a number of rows goes back to what was measured with each step of it: noise,
+#: and a factor that may not fall further, would move the shape for ever.
+RETURN = 0.001
 #: How uncertain a step's own time (in steps of one row) and the factor are at first, and how much
 #: they change from a step to the next: standard deviations.
 FIRST_SPREAD, CHANGE = (1.0, 0.5), (0.01, 0.01)
@@ -48,6 +51,7 @@ class RowSeconds:
 
     def __init__(self, measured: Mapping[int, float]) -> None:
         self._seconds = [] if not measured else _at_knots(measured)
+        self._measured = list(self._seconds)
         self._unit = self._seconds[0] if self._seconds else 0.0
         self._line = FollowedLine(0.0, 1.0, FIRST_SPREAD, CHANGE, LEAST_FACTOR)
 
@@ -70,6 +74,7 @@ class RowSeconds:
         """A step of nothing but decoding sequences has ended."""
         if not self._seconds:
             self._seconds = _at_knots({num_rows: seconds})
+            self._measured = list(self._seconds)
             self._unit = self._seconds[0]
             return
         knot, part = _place(num_rows)
@@ -80,7 +85,8 @@ class RowSeconds:
         unit = self._unit
         self._line.observe(shape / unit, missed / unit, NOISE * predicted / unit)
         for at, weight in ((knot, 1.0 - part), (knot + 1, part)):
-            self._seconds[at] *= 1.0 + SHAPE * weight * missed / predicted
+            back = RETURN * (self._measured[at] / self._seconds[at] - 1.0)
+            self._seconds[at] *= 1.0 + weight * (SHAPE * missed / predicted + back)
 
     def _shape(self, knot: int, part: float) -> float:
         """Return the seconds as they were measured, or on a line between two that were."""

@@ -16,6 +16,7 @@ from quire.core.outputs import RequestOutput
 from quire.core.speculative_params import SpeculativeParams
 from quire.kernels.cpu.backend import CpuBackend
 from quire.models.hub import ASSETS
+from quire.runner.speculation import Speculation
 from tests.draft_heads import medusa_tensors, write_head
 from tests.integration.conftest import fewer, share
 from tests.integration.test_speculation_draft import FEW_BLOCKS
@@ -258,7 +259,10 @@ def test_memory_of_a_head_with_a_layer_is_counted(create: Create) -> None:
 def test_nothing_is_kept_for_heads_that_are_not_asked(
     create: Create, heads: dict[str, Path], method: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """States were read, and kept, of each step of an engine whose controller had given up."""
+    """States were read, and kept, of each step of an engine whose controller had given up.
+
+    Its proposers were asked for nothing, too: a tenth of a small model's step.
+    """
     told: list[Any] = []
     params = SamplingParams(temperature=0.0, max_tokens=24, ignore_eos=True)
     asleep = create(speculative_config={"method": method, "model": str(heads[method])})
@@ -269,6 +273,7 @@ def test_nothing_is_kept_for_heads_that_are_not_asked(
     assert runner is not None and runner._speculation is not None
     proposer = runner._speculation._proposers[method]
     monkeypatch.setattr(type(proposer), "observe", lambda self, computed: told.append(computed))
+    monkeypatch.setattr(Speculation, "propose", lambda self, plan: told.append(plan))
     answers = asleep.generate(PROMPTS, params)
     assert not told
     assert asleep.engine.stats()[f'spec_decode_num_drafts{{method="{method}"}}'] == 0

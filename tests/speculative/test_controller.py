@@ -274,6 +274,30 @@ def test_a_first_draft_that_costs_more_than_the_others_keeps_none_from_being_ask
     assert found.rate >= 0.95 * best
 
 
+def test_tries_tell_what_further_tokens_take() -> None:
+    """Tries of one token each said nothing of the others, which seemed as dear as the first."""
+    machine, rates = MACHINES["memory, then compute"], [0.9] * 4
+    live = [Decoding(str(i)) for i in range(4)]
+    wanted = {one.request_id: rate for one, rate in zip(live, rates, strict=True)}
+    controller = Controller((METHOD,), measured(machine))
+
+    def dear() -> Simulated:
+        return Simulated(machine, draft_seconds=0.001, draft_start=0.012)
+
+    slow = Simulated(machine, draft_seconds=0.2, draft_start=0.012)  # the first rounds: a prompt
+    for engine, num_steps in ((slow, 8), (found := dear(), 3000)):
+        for _ in range(num_steps):
+            engine.step(controller, live, wanted)
+    fixed_ones = {length: dear() for length in range(1, 9)}
+    for length, engine in fixed_ones.items():
+        for _ in range(400):
+            engine.compute([length] * 4, live, wanted)
+    plain = fixed(machine, rates, 0).rate
+    best = max(engine.rate for engine in fixed_ones.values())
+    assert best > 1.2 * plain
+    assert found.rate >= 0.9 * best
+
+
 def test_rows_that_cost_nothing_are_not_proposed_for_nothing() -> None:
     engine = controlled(lambda rows: 0.02, [0.0], num_steps=200, draft_seconds=0.0)
     assert sum(length > 0 for length in engine.lengths) <= 50

@@ -86,6 +86,20 @@ def test_each_load_has_its_own_answer() -> None:
     assert sum(alone.ready) >= 300 and sum(many.ready) <= 2 * BLOCK_STEPS
 
 
+@pytest.mark.parametrize(("gain", "pays"), [(0.85, False), (1.5, True)])
+def test_answers_shorter_than_a_comparison_are_learned_from(gain: float, pays: bool) -> None:
+    """Each change of the load threw away what was measured: with short answers nothing was."""
+    readiness = Readiness()
+    for _ in range(40):
+        for load in (1, 4, 16):
+            Steps(lambda load: gain).run(readiness, BLOCK_STEPS + BLOCK_STEPS // 2, load)
+    later = Steps(lambda load: gain)
+    for load in (1, 4, 16) * 5:
+        later.run(readiness, BLOCK_STEPS, load)
+    assert (sum(later.ready) > len(later.ready) / 2) == pays
+    assert all(later.keeping) == pays
+
+
 def test_a_text_that_changes_is_followed() -> None:
     readiness = Readiness()
     Steps(lambda load: 0.8).run(readiness, 2000)
