@@ -1,7 +1,8 @@
 """Addresses that are not of the internet at large, whatever the running Python says of them.
 
-All of IANA's registries of special-purpose addresses (IPv4 of 2020-09-04, IPv6 of 2024-10-22), also
-what is reachable from everywhere: an anycast address of a protocol has no pictures.
+All of IANA's registries of special-purpose addresses as they were on 2026-07-18 (newest entries: of
+2017-02 for IPv4, of 2025-04 for IPv6), also what is reachable from everywhere: an anycast address
+of a protocol has no pictures. What carries an IPv4 address is as special as that one is.
 
 Source: https://www.iana.org/assignments/iana-ipv4-special-registry and iana-ipv6-special-registry.
 """
@@ -67,11 +68,11 @@ def is_special(address: IPv4Address | IPv6Address) -> bool:
     last = IPv4Address(number & 0xFFFFFFFF)
     if address in _MAPPED or address in _TRANSLATED:
         return is_special(last)
-    if address in _SIX_TO_FOUR:
-        return is_special(IPv4Address(number >> 80 & 0xFFFFFFFF))
     if address in _TEREDO:
         server, client = number >> 64 & 0xFFFFFFFF, ~number & 0xFFFFFFFF
         return is_special(IPv4Address(server)) or is_special(IPv4Address(client))
     if number >> 32 & _ISATAP_MASK == _ISATAP and is_special(last):
         return True
+    if address in _SIX_TO_FOUR:
+        return is_special(IPv4Address(number >> 80 & 0xFFFFFFFF))
     return address not in _UNICAST_6 or any(address in network for network in _SPECIAL_6)

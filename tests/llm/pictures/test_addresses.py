@@ -1,5 +1,7 @@
 """Which hosts and addresses pictures may be fetched from."""
 
+from ipaddress import ip_network
+
 import pytest
 
 from quire.core.errors import ConfigError
@@ -13,7 +15,7 @@ PRIVATE = [
     "::ffff:127.0.0.1", "::ffff:a9fe:a9fe", "64:ff9b::7f00:1", "64:ff9b::a9fe:a9fe",
     "2002:7f00:1::", "2002:a9fe:a9fe::1", "::127.0.0.1", "::8.8.8.8", "::ffff:0:127.0.0.1",
     "2001:0:7f00:1::f7f7:f7f7", "2001:0:808:808::5601:5601", "2606:4700::5efe:7f00:1",
-    "2606:4700::200:5efe:a9fe:a9fe",
+    "2606:4700::200:5efe:a9fe:a9fe", "2002:808:808::5efe:7f00:1",
     # Metadata of clouds: Oracle, Alibaba, Azure, AWS; and what one Python or another calls global.
     "192.0.0.192", "100.100.100.200", "168.63.129.16", "fd00:ec2::254", "192.0.0.8", "192.0.0.9",
     "64:ff9b:1::", "64:ff9b:1::a9fe:a9fe", "192.88.99.1", "192.31.196.1", "192.52.193.1",
@@ -28,6 +30,23 @@ PUBLIC = [
     "198.17.255.255", "198.20.0.0", "223.255.255.255", "168.63.129.17", "::ffff:8.8.8.8",
     "2002:808:808::1", "2001:200::1", "2001:0:808:808::f7f7:f7f7", "3ffe::1",
 ]  # fmt: skip
+#: The blocks of IANA's registries of special-purpose addresses, of 2026-07-18, but for those that
+#: carry an IPv4 address: ::ffff:0:0/96, 64:ff9b::/96, 2001::/32 and 2002::/16.
+REGISTERED = """
+0.0.0.0/8 0.0.0.0/32 10.0.0.0/8 100.64.0.0/10 127.0.0.0/8 169.254.0.0/16 172.16.0.0/12 192.0.0.0/24
+192.0.0.0/29 192.0.0.8/32 192.0.0.9/32 192.0.0.10/32 192.0.0.170/32 192.0.0.171/32 192.0.2.0/24
+192.31.196.0/24 192.52.193.0/24 192.88.99.0/24 192.88.99.2/32 192.168.0.0/16 192.175.48.0/24
+198.18.0.0/15 198.51.100.0/24 203.0.113.0/24 240.0.0.0/4 255.255.255.255/32
+::1/128 ::/128 64:ff9b:1::/48 100::/64 100:0:0:1::/64 2001:1::1/128 2001:1::2/128 2001:1::3/128
+2001:2::/48 2001:3::/32 2001:4:112::/48 2001:10::/28 2001:20::/28 2001:30::/28 2001:db8::/32
+2620:4f:8000::/48 3fff::/20 5f00::/16 fc00::/7 fe80::/10
+""".split()
+
+
+@pytest.mark.parametrize("block", REGISTERED)
+def test_no_block_of_the_registries_is_public(block):
+    network = ip_network(block)
+    assert not is_public(str(network[0])) and not is_public(str(network[-1]))
 
 
 @pytest.mark.parametrize("address", PRIVATE)
