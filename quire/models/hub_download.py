@@ -25,8 +25,10 @@ from quire.models.pull_progress import OnProgress, PullProgress
 
 #: Seconds that the hub may take to say what a file is.
 TIMEOUT = 10.0
-#: Attempts that may bring nothing, one after the other.
+#: Attempts that may bring less than :data:`LEAST_BYTES`, one after the other.
 MAX_FRUITLESS = 5
+#: Bytes that an attempt must bring in each such time: a hub that sends one now and then has no end.
+LEAST_BYTES, SLOW_SECONDS = 64 * 2**10, 60.0
 RETRY_SECONDS = 1.0
 #: Seconds after which someone who waits for another process's download is asked again.
 LOCK_SECONDS = 1.0
@@ -294,6 +296,7 @@ def _receive(remote: _Remote, file: BinaryIO, digest: Any, on_progress: OnProgre
     """Append to ``file`` until it has the announced size; ``digest`` is of all that is in it."""
     fruitless = 0
     while (begin := file.tell()) < remote.nbytes:
+        since, before = time.monotonic(), begin
         try:
             with closing(_read(remote, begin)) as chunks:
                 for chunk in chunks:
@@ -302,19 +305,38 @@ def _receive(remote: _Remote, file: BinaryIO, digest: Any, on_progress: OnProgre
                     file.write(chunk)
                     digest.update(chunk)
                     on_progress(remote.step(file.tell()))
+                    if time.monotonic() - since >= SLOW_SECONDS:
+                        _check_rate(remote, file.tell() - before, file.tell())
+                        since, before = time.monotonic(), file.tell()
             if file.tell() < remote.nbytes:
                 raise _Cut("the connection ended early")
         except _Cut as error:
             file.flush()
-            fruitless = 0 if file.tell() > begin else fruitless + 1
+            fruitless = 0 if file.tell() - begin >= LEAST_BYTES else fruitless + 1
             if fruitless > MAX_FRUITLESS:
                 raise ModelLoadError(
                     f"[pull] {remote.wanted} must come from the hub; got {begin:,} of "
-                    f"{remote.nbytes:,} bytes, then {MAX_FRUITLESS} times nothing ({error}). What "
-                    "came is kept: pull again later."
+                    f"{remote.nbytes:,} bytes, the last {MAX_FRUITLESS} times less than "
+                    f"{format_bytes(LEAST_BYTES)} ({error}). What came is kept: pull again later."
                 ) from error
             on_progress(remote.step(file.tell()))
             time.sleep(RETRY_SECONDS)
+
+
+def _check_rate(remote: _Remote, nbytes: int, total: int) -> None:
+    """Refuse to wait on when fewer than :data:`LEAST_BYTES` came in :data:`SLOW_SECONDS`.
+
+    Args:
+        remote: What is fetched.
+        nbytes: Bytes that came in that time.
+        total: Bytes that are there.
+    """
+    if nbytes < LEAST_BYTES and total < remote.nbytes:
+        raise ModelLoadError(
+            f"[pull] {remote.wanted} must come at {format_bytes(LEAST_BYTES)} in "
+            f"{SLOW_SECONDS:g} s or faster; got {nbytes:,} bytes. What came is kept: pull again "
+            "later."
+        )
 
 
 def _read(remote: _Remote, begin: int) -> Generator[bytes, None, None]:

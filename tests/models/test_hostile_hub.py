@@ -171,7 +171,7 @@ def test_a_hub_that_is_busy_is_asked_again(served):
 
 def test_a_hub_that_stays_busy_is_an_error(served, tmp_path):
     served.statuses["only.gguf"] = [500] * 99
-    with pytest.raises(ModelLoadError, match=r"then 5 times nothing \(HTTP status 500\)"):
+    with pytest.raises(ModelLoadError, match=r"5 times less than 64.0 KiB \(HTTP status 500"):
         pull(served)
     assert visible(tmp_path) == []
     served.statuses.clear()
@@ -213,7 +213,7 @@ def test_a_body_beyond_its_size_is_given_up(how, served, tmp_path):
 
 def test_a_body_that_always_ends_too_early_is_an_error(served, tmp_path):
     served.bodies["only.gguf"] = DATA[:1000]
-    with pytest.raises(ModelLoadError, match="got 1,000 of 512,004 bytes, then 5 times nothing"):
+    with pytest.raises(ModelLoadError, match="got 1,000 of 512,004 bytes, the last 5 times less"):
         pull(served)
     assert visible(tmp_path) == [] and partial(tmp_path) == [1000]
     served.bodies.clear()
@@ -285,6 +285,23 @@ def test_a_configuration_as_large_as_weights_is_not_fetched(tmp_path, hub_of):
         with pytest.raises(ModelLoadError, match="config.json of org/one must have <= 128 MiB"):
             Store().pull("org/one")
     assert visible(tmp_path) == []
+
+
+def test_a_hub_that_sends_a_little_now_and_then_is_an_error(served, tmp_path, monkeypatch):
+    """Each byte began the time anew that a read may take: a pull had no end."""
+    monkeypatch.setattr(hub_download, "SLOW_SECONDS", 0.05)
+    served.pause = 0.005
+    with pytest.raises(ModelLoadError, match=r"must come at 64.0 KiB in 0.05 s or faster; got"):
+        pull(served)
+    assert visible(tmp_path) == [] and 0 < partial(tmp_path)[0] < len(DATA)
+
+
+def test_connections_that_bring_a_little_each_are_an_error(served, tmp_path):
+    """Each connection that brought a byte began the count of attempts anew."""
+    served.bodies["only.gguf"] = DATA
+    with pytest.raises(ModelLoadError, match="the last 5 times less than 64.0 KiB"):
+        Store().pull(MODEL, on_progress=lambda step: served.cuts.update({"only.gguf": 100}))
+    assert len(ranges(served)) == hub_download.MAX_FRUITLESS + 1
 
 
 def test_a_slow_hub_can_be_given_up(served, tmp_path):
