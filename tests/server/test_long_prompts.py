@@ -50,6 +50,14 @@ def test_only_the_beginning_is_tokenized(client, engine, monkeypatch, path, body
     assert 0 < max(lengths) <= CHARACTERS_PER_TOKEN * (256 + 2 * CUT_TOKENS)
 
 
+@pytest.mark.parametrize("piece", ["<|im_start|>", " " * 4000 + "x"])
+def test_a_text_of_long_tokens_is_refused_by_its_beginning(piece):
+    """Texts of more characters per token than were reckoned with were tokenized whole."""
+    tokenizer = load_tokenizer(resolve_model("quire-tiny"))
+    with pytest.raises(PromptTooLongError, match="requested at least"):
+        PromptLimit(100, "prompt").check(tokenizer, [piece * 1000])
+
+
 def test_tokenize_counts_the_whole(client):
     answer = client.post("/tokenize", json={"prompt": HUGE[:100_000]})
     assert answer.json()["count"] >= 100_000

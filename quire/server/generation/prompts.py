@@ -49,17 +49,18 @@ class PromptLimit:
             PromptTooLongError: With what its beginning has at least.
         """
         length = CHARACTERS_PER_TOKEN * (self.num_tokens + 2 * CUT_TOKENS)
-        if sum(map(len, parts)) <= length:
-            return
-        count = len(tokenizer.encode_parts(_beginning(parts, length), False)) - CUT_TOKENS
-        if count >= self.num_tokens:
-            raise PromptTooLongError(
-                f"This model's maximum context length is {self.num_tokens} tokens. However, you "
-                f"requested at least {count + 1} tokens (at least {count} in the {self.param}). "
-                f"Please reduce the length of the {self.param}.",
-                self.param,
-                count,
-            )
+        whole = sum(map(len, parts))
+        while length < whole:
+            count = len(tokenizer.encode_parts(_beginning(parts, length), False)) - CUT_TOKENS
+            if count >= self.num_tokens:
+                raise PromptTooLongError(
+                    f"This model's maximum context length is {self.num_tokens} tokens. However, "
+                    f"you requested at least {count + 1} tokens (at least {count} in the "
+                    f"{self.param}). Please reduce the length of the {self.param}.",
+                    self.param,
+                    count,
+                )
+            length *= 2  # it has long tokens
 
 
 @dataclass(frozen=True, slots=True)
