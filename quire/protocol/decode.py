@@ -30,6 +30,8 @@ _PATH = re.compile(r" - at (?:`key` in )?`\$\.?([^`]*)`$")
 _MISSING = re.compile(r"missing required field `([^`]+)`")
 #: Of a body, known or not; each is an object to create and a name to look up.
 MAX_FIELDS = 4096
+#: Characters of what is told of a wrong value.
+MAX_SAID = 500
 
 
 class _FieldName(str):
@@ -116,7 +118,10 @@ def _errors_named(field: str | None = None) -> Iterator[None]:
         path, missing = _PATH.search(text), _MISSING.search(text)
         names = [path.group(1) if path else "", missing.group(1) if missing else ""]
         param = ".".join(name for name in names if name) or field
-        raise RequestError(f"[{param or 'body'}] {_PATH.sub('', text)}.", param) from error
+        said = _PATH.sub("", text)
+        if len(said) > MAX_SAID:  # it holds what the client sent
+            said = f"{said[:MAX_SAID]}..."
+        raise RequestError(f"[{param or 'body'}] {said}.", param) from error
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise RequestError(f"[body] must be valid UTF-8 JSON; {error}.") from error
     except RecursionError as error:

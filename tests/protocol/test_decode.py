@@ -244,3 +244,11 @@ def test_unknown_fields_are_not_decoded(monkeypatch):
     _, ignored = decode_body(body, ChatCompletionRequest)
     assert ignored == ["junk"]
     assert [data for data in decoded if b"[[],[]]" in data] == [body]
+
+
+def test_an_error_tells_the_beginning_of_a_long_value():
+    """A role of 20 MB was sent back whole."""
+    body = {"messages": [{"role": "r" * 100_000, "content": "Hi"}]}
+    with pytest.raises(RequestError, match="Invalid enum value 'rrr") as refused:
+        decode_body(json.dumps(body).encode(), ChatCompletionRequest)
+    assert len(str(refused.value)) < 1000 and refused.value.param == "messages[0].role"
