@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Coroutine
 from contextlib import aclosing
+from typing import Any
 
 from quire.core.errors import GRAMMAR_LIMIT, KV_CANARY, NO_TOKEN, OUT_OF_MEMORY, RequestError
 from quire.core.outputs import RequestOutput
@@ -21,6 +22,10 @@ UNSTATED_OUTPUT = 1024
 #: Prompts of a request that are handed to the engine, or whose outputs are read, before others get
 #: their turn on the loop.
 DONE_AT_ONCE = 16
+#: Sequences of a request that are handed to the engine, and seconds until further ones are. The
+#: engine takes requests in the order in which they arrive, some microseconds a sequence, and those
+#: of others wait until it has taken what came before.
+HANDED_AT_ONCE, HANDING_SECONDS = 256, 0.005
 
 
 async def generate(
@@ -64,7 +69,9 @@ async def generate(
             streams = [search_beams(service.engine, *pair) for pair in pairs]
         else:
             streams = [service.engine.generate(one) for one in engine_requests]
-        async with aclosing(streams[0] if len(streams) == 1 else _merged(streams)) as outputs:
+        sequences = [one.params.n for one in engine_requests]
+        merged = streams[0] if len(streams) == 1 else _merged(streams, sequences)
+        async with aclosing(merged) as outputs:
             async for output in outputs:
                 index = indices[output.request_id]
                 observers[index].observe(output)
@@ -116,9 +123,14 @@ def _check(output: RequestOutput, generations: list[Generation]) -> None:
 
 
 async def _merged(
-    streams: list[AsyncGenerator[RequestOutput, None]],
+    streams: list[AsyncGenerator[RequestOutput, None]], sequences: list[int]
 ) -> AsyncGenerator[RequestOutput, None]:
-    """Yield from all streams as they grow; a slow reader gets what each has grown by, at once."""
+    """Yield from all streams as they grow; a slow reader gets what each has grown by, at once.
+
+    Args:
+        streams: Each hands its request to the engine when it is first asked.
+        sequences: How many each request has.
+    """
     unread: dict[int, RequestOutput] = {}
     changed = asyncio.Event()
 
@@ -131,13 +143,24 @@ async def _merged(
                     unread[index] = output
                 changed.set()
 
-    tasks: list[asyncio.Task[None]] = []
-    try:
+    async def follow_all() -> None:
+        handed = 0
         for i, stream in enumerate(streams):
-            tasks.append(asyncio.create_task(follow(i, stream)))
-            tasks[-1].add_done_callback(lambda _: changed.set())
-            if (i + 1) % DONE_AT_ONCE == 0:
+            start(follow(i, stream))
+            handed += sequences[i]
+            if handed >= HANDED_AT_ONCE:
+                handed = 0
+                await asyncio.sleep(HANDING_SECONDS)
+            elif (i + 1) % DONE_AT_ONCE == 0:
                 await asyncio.sleep(0)
+
+    def start(work: Coroutine[Any, Any, None]) -> None:
+        tasks.append(asyncio.create_task(work))
+        tasks[-1].add_done_callback(lambda _: changed.set())
+
+    tasks: list[asyncio.Task[None]] = []
+    start(follow_all())
+    try:
         while True:
             await changed.wait()
             changed.clear()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from quire.core.outputs import RequestOutput
+from quire.server.generation import generate
 from quire.server.generation.generate import _merged
 
 NUM_PROMPTS = 200
@@ -48,7 +49,9 @@ def test_all_prompts_of_a_body_are_submitted_at_once():
             started.append(index)
             yield output(index)
 
-        found = [one async for one in _merged([stream(i) for i in range(NUM_PROMPTS)])]
+        found = [
+            one async for one in _merged([stream(i) for i in range(NUM_PROMPTS)], [1] * NUM_PROMPTS)
+        ]
         assert {one.request_id for one in found} == {f"r{i}" for i in range(NUM_PROMPTS)}
 
     assert most_at_once(run) <= 16
@@ -63,7 +66,7 @@ def test_outputs_that_have_gathered_are_read_at_once():
             yield output(index)
 
         asyncio.get_running_loop().call_later(0.01, gate.set)
-        async for one in _merged([stream(i) for i in range(NUM_PROMPTS)]):
+        async for one in _merged([stream(i) for i in range(NUM_PROMPTS)], [1] * NUM_PROMPTS):
             read.append(one)
 
     assert most_at_once(run) <= 16
@@ -82,10 +85,34 @@ def test_an_error_ends_those_that_have_begun():
 
     async def main():
         try:
-            async for _ in _merged([stream(i) for i in range(NUM_PROMPTS)]):
+            async for _ in _merged([stream(i) for i in range(NUM_PROMPTS)], [1] * NUM_PROMPTS):
                 pass
         except ValueError as error:
             return str(error)
 
     assert asyncio.run(main()) == "the sixth"
     assert set(range(6)) <= set(ended) and len(ended) == len(set(ended))
+
+
+def test_prompts_of_many_sequences_are_handed_over_with_pauses(monkeypatch):
+    """The engine took 1,024 prompts with n=128 in one go: others' requests waited 0.4 s for it."""
+    started, paused = [], []
+    sleep = asyncio.sleep
+
+    async def pause(seconds):
+        if seconds:
+            paused.append(len(started))
+        await sleep(0)
+
+    async def stream(index):
+        started.append(index)
+        yield output(index)
+
+    async def main():
+        streams = [stream(i) for i in range(NUM_PROMPTS)]
+        return [one async for one in _merged(streams, [128] * NUM_PROMPTS)]
+
+    monkeypatch.setattr(generate.asyncio, "sleep", pause)
+    assert len(asyncio.run(main())) == len(started) == NUM_PROMPTS
+    assert len(paused) == NUM_PROMPTS * 128 // generate.HANDED_AT_ONCE
+    assert max(b - a for a, b in zip(paused, paused[1:], strict=False)) <= 4
