@@ -23,6 +23,9 @@ from quire.core.child_process import ChildProcess, ending_text
 MAX_TRIES = 2
 #: What a process gets to start and to read its first message.
 START_SECONDS = 120.0
+#: Seconds in which one that is at work may become free before another is started: short work is
+#: done sooner than that, and a start takes a core from everything else for longer.
+SPARE_SECONDS = 0.02
 #: Niceness of a process that gives way: nearly all that others want.
 _NICENESS = 15
 #: How a process ends that its message has ended: stack, memory, computing time.
@@ -112,7 +115,7 @@ class Sandbox:
 
 
 class Sandboxes:
-    """Processes that are started when needed; as many as threads ask at once.
+    """Processes that are started when needed; as many as threads have long work for at once.
 
     Args:
         start: Makes one, in the thread that asks, which must outlive it.
@@ -121,6 +124,7 @@ class Sandboxes:
     def __init__(self, start: Callable[[], Sandbox]) -> None:
         self._start = start
         self._idle: SimpleQueue[Sandbox] = SimpleQueue()
+        self._has_started = False
         self._closed = False
 
     def ask(self, message: bytes, seconds: float) -> bytes | None:
@@ -157,10 +161,11 @@ class Sandboxes:
         self._end_idle()
 
     def _take(self) -> Sandbox:
-        try:
-            return self._idle.get_nowait()
-        except Empty:
-            return self._start()
+        with suppress(Empty):
+            return self._idle.get(timeout=SPARE_SECONDS if self._has_started else 0.0)
+        sandbox = self._start()
+        self._has_started = True
+        return sandbox
 
     def _give_back(self, sandbox: Sandbox) -> None:
         if sandbox.is_alive:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+import marshal
 import os
 import signal
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from quire.core import sandboxes
 from quire.core.errors import CapacityError, ConfigError, RequestError
-from quire.core.sandboxes import Sandbox
+from quire.core.sandboxes import Sandbox, Sandboxes
 from quire.text import template_processes
 from quire.text.chat_template import ChatTemplate, check_template
 
@@ -118,3 +121,24 @@ def test_no_process_is_no_fault_of_the_template(monkeypatch):
     with pytest.raises(CapacityError, match="no process"):
         render("{{ 1 }}")
     processes.close()
+
+
+def test_short_templates_of_many_threads_are_rendered_by_one_process(monkeypatch):
+    """The first few chats at once started a process each: streams stood still for 0.3 s."""
+    monkeypatch.setattr(sandboxes, "SPARE_SECONDS", 60.0)
+    first = marshal.dumps(template_processes.RENDER_SECONDS)
+    started = []
+
+    def start():
+        started.append(Sandbox("quire.text.template_sandbox:render_in_sandbox", first))
+        return started[-1]
+
+    shared = Sandboxes(start)
+    message = marshal.dumps(("{{ x }}", {"x": 1}))
+    try:
+        assert shared.ask(message, 60.0) == b"+1"
+        with ThreadPoolExecutor(4) as threads:
+            answers = list(threads.map(lambda _: shared.ask(message, 60.0), range(40)))
+    finally:
+        shared.close()
+    assert answers == [b"+1"] * 40 and len(started) == 1
