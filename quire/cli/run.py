@@ -14,7 +14,7 @@ from urllib.parse import urlencode, urlsplit
 import click
 
 from quire.cli.lora_flag import largest_rank, lora_option
-from quire.cli.prompt_text import read_prompt
+from quire.cli.prompt_text import joined_prompt
 from quire.cli.sampling_flags import sampling_flags
 from quire.cli.server_connection import (
     LOOPBACK,
@@ -40,7 +40,7 @@ START_SECONDS = 60.0
 
 @click.command()
 @click.argument("model")
-@click.argument("prompt", required=False)
+@click.argument("prompt", nargs=-1)
 @base_url_option
 @click.option("--system", help="system prompt")
 @click.option("--verbose", is_flag=True, help="say how fast the answer to PROMPT came, on stderr")
@@ -51,7 +51,7 @@ START_SECONDS = 60.0
 @sampling_flags
 def run(
     model: str,
-    prompt: str | None,
+    prompt: tuple[str, ...],
     base_url: str,
     system: str | None,
     verbose: bool,
@@ -61,16 +61,15 @@ def run(
 ) -> None:
     """Talk to MODEL, or answer PROMPT and leave.
 
-    PROMPT is read from stdin where it is -, or where stdin is not a terminal and there is none.
+    Several words are one PROMPT. A file or pipe as stdin is put before it; - is stdin alone.
 
     MODEL is a name, a hub id, a folder or a GGUF file. It is pulled if it is not on this machine,
     unless it can never be loaded here; of a repository with several GGUF files, one that fits
     (quire help pull). The running server answers; where there is none, one is started that stays
     when this ends: quire ps shows its models, quire stop unloads one.
     """
-    if prompt is not None or not sys.stdin.isatty():
-        prompt = read_prompt("-" if prompt is None else prompt)
-    if prompt is not None and not prompt.strip():
+    asked = joined_prompt(" ".join(prompt) if prompt else None)
+    if asked is not None and not asked.strip():
         raise click.UsageError("[run] a prompt must have text; got none.")
     stay = None if keep_alive is None else _seconds(keep_alive)
     place = urlsplit(base_url)
@@ -84,23 +83,23 @@ def run(
             raise
         _start_server(base_url, model, lora)
         _load(base_url, model)
-    asked = model if lora is None else _load_adapter(base_url, lora)
+    name = model if lora is None else _load_adapter(base_url, lora)
     if stay is not None:
         _keep(base_url, model, stay)
 
     from quire.cli.chat_session import ChatSession
     from quire.cli.remote_chat import RemoteChat
 
-    session = ChatSession(RemoteChat(base_url, asked), system=system, sampling=sampling)
-    if prompt is None:
+    session = ChatSession(RemoteChat(base_url, name), system=system, sampling=sampling)
+    if asked is None:
         from quire.cli.chat_loop import converse
 
-        converse(session, asked)
+        converse(session, name)
         return
     from quire.cli.answer_view import show_answer
     from quire.cli.silent_input import silent_input
 
-    session.ask(prompt)
+    session.ask(asked)
     with silent_input():
         show_answer(session.answer(stopped=lambda: False))
     if verbose:

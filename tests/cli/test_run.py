@@ -71,6 +71,8 @@ def test_a_server_is_started_used_again_and_emptied(url):
     assert "the answer was cut at 3 tokens. Give --max-tokens for more." in short.stderr
     lines = ['"""What is', 'the capital of France?"""', "/system Be brief.", "/show", "/stats"]
     lines += ["/nothing", "/bye"]
+    both = quire("run", "quire-tiny", "capital", "of", "France?", *base, input="What is the\n")
+    assert "Paris" in both.stdout, both.stderr
     talk = converse(["run", "quire-tiny", *base, "--keep-alive", "17m"], lines)
     assert "The capital of France is" in talk
     assert "quire-tiny" in talk and "ready" in talk and "got /nothing" in talk
