@@ -30,7 +30,16 @@ _KINDS: tuple[tuple[type[Any], str, tuple[str, ...]], ...] = (
     (
         Integral,
         "a whole number",
-        ("n", "top_k", "min_tokens", "seed", "max_tokens", "logprobs", "prompt_logprobs"),
+        (
+            "n",
+            "top_k",
+            "repeat_last_n",
+            "min_tokens",
+            "seed",
+            "max_tokens",
+            "logprobs",
+            "prompt_logprobs",
+        ),
     ),
     (
         Real,
@@ -101,6 +110,8 @@ class SamplingParams:
             tokens that occur in prompt or output.
         presence_penalty: In [-2, 2], subtracted once per token that occurs in the output.
         frequency_penalty: In [-2, 2], subtracted per occurrence in the output.
+        repeat_last_n: The last tokens of prompt and output that the three penalties look at; -1
+            means all, 0 none. The name is llama.cpp's.
         seed: Makes the draw reproducible; None draws one per request.
         stop: Strings that end the output and are cut from it.
         stop_token_ids: Token ids that end the output.
@@ -145,6 +156,7 @@ class SamplingParams:
     repetition_penalty: float = 1.0
     presence_penalty: float = 0.0
     frequency_penalty: float = 0.0
+    repeat_last_n: int = -1
     seed: int | None = None
     stop: Sequence[str] | str | None = None
     stop_token_ids: Sequence[int] | None = None
@@ -227,6 +239,7 @@ class SamplingParams:
             ("frequency_penalty", -2.0, 2.0),
             ("min_tokens", 0, 2**31 - 1),
             ("top_k", -1, 2**31 - 1),
+            ("repeat_last_n", -1, 2**31 - 1),
             ("seed", -(2**63), 2**63 - 1),
         )
         for name, low, high in bounds:

@@ -18,7 +18,7 @@ class SamplingBatch:
         seed: (B,) uint64. position: (B,) int64, index of the output token being drawn.
             A token's random number is a function of (seed, position, token id) only.
         history_ids, history_offsets: flat int32 and (B + 1,) int64: prompt then output tokens of
-            each row, for penalties; empty rows where no penalty applies.
+            each row that penalties look at; empty rows where no penalty applies.
         num_prompt_tokens: (B,) int32, how many leading history tokens are prompt.
         bias_ids, bias_values, bias_offsets: flat int32, flat float32, (B + 1,) int64: added to the
             logits; -inf forbids.

@@ -34,7 +34,7 @@ FORMAT = 1
 #: Sampling settings that a preset may have, in the names of ``SamplingParams``.
 SAMPLING = (
     "temperature", "top_p", "top_k", "min_p", "repetition_penalty", "presence_penalty",
-    "frequency_penalty", "max_tokens", "seed", "stop",
+    "frequency_penalty", "repeat_last_n", "max_tokens", "seed", "stop",
 )  # fmt: skip
 #: Of the messages of a preset.
 ROLES = ("user", "assistant")

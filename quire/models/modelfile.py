@@ -149,7 +149,7 @@ def _add_parameter(sampling: dict[str, Any], text: str, where: str) -> list[str]
         raise ConfigError(
             f"[create] {where}: PARAMETER {theirs} must be a number; got {value!r:.80}."
         ) from error
-    whole = name in ("top_k", "max_tokens", "seed")
+    whole = name in ("top_k", "repeat_last_n", "max_tokens", "seed")
     sampling[name] = int(number) if whole and number.is_integer() else number
     if name == "max_tokens" and number < 0:
         sampling[name] = None

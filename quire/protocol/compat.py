@@ -45,30 +45,3 @@ def shared_fields(values: msgspec.Struct, names: Mapping[str, str]) -> dict[str,
 def refuse(where: str, rule: str, value: Any) -> RequestError:
     """Return the error that says what is wrong with a field."""
     return RequestError(f"[{where}] {rule}; got {value!r:.80}.", where)
-
-
-_PENALTIES = {"repetition_penalty": 1.0, "presence_penalty": 0.0, "frequency_penalty": 0.0}
-
-
-def check_penalty_window(
-    where: str, num_tokens: int | None, asked: Any, defaults: Mapping[str, Any], longest: int
-) -> None:
-    """Refuse penalties over the last tokens alone; where nothing is penalized none are looked at.
-
-    Args:
-        where: The field that holds the number.
-        num_tokens: How many; None and -1 mean all.
-        asked: Our own request.
-        defaults: ``EngineClient.default_sampling_params``.
-        longest: Tokens that a text may have.
-
-    Raises:
-        RequestError: Something is penalized, and not over all of the text.
-    """
-    if num_tokens is None or num_tokens == -1 or num_tokens >= longest:
-        return
-    for name, neutral in _PENALTIES.items():
-        given = getattr(asked, name)
-        if (defaults.get(name, neutral) if given is None else given) != neutral:
-            rule = "must be -1 where there is a penalty, which looks at all of the text"
-            raise refuse(where, rule, num_tokens)

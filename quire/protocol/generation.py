@@ -17,9 +17,9 @@ from quire.protocol.structured_outputs import StructuredRequest
 #: Fields that go to :class:`SamplingParams` under their own name.
 SAMPLING_FIELDS = (
     "n", "temperature", "top_p", "top_k", "min_p", "repetition_penalty", "presence_penalty",
-    "frequency_penalty", "seed", "stop", "stop_token_ids", "bad_words", "ignore_eos", "min_tokens",
-    "logit_bias", "allowed_token_ids", "include_stop_str_in_output", "skip_special_tokens",
-    "prompt_logprobs",
+    "frequency_penalty", "repeat_last_n", "seed", "stop", "stop_token_ids", "bad_words",
+    "ignore_eos", "min_tokens", "logit_bias", "allowed_token_ids", "include_stop_str_in_output",
+    "skip_special_tokens", "prompt_logprobs",
 )  # fmt: skip
 
 MAX_TOKEN_ID = 2**31 - 1
@@ -35,9 +35,10 @@ MAX_LOGIT_BIAS = 100.0
 _NOT_OF_BEAMS: dict[str, tuple[Any, ...]] = {
     "stream": (False,), "temperature": (0.0,), "top_p": (1.0,), "top_k": (-1, 0), "min_p": (0.0,),
     "repetition_penalty": (1.0,), "presence_penalty": (0.0,), "frequency_penalty": (0.0,),
-    "stop": ([], ""), "stop_token_ids": ([],), "bad_words": ([],), "min_tokens": (0,),
-    "logit_bias": ({},), "allowed_token_ids": (), "include_stop_str_in_output": (False,),
-    "prompt_logprobs": (), "return_token_origins": (False,),
+    "repeat_last_n": (-1,), "stop": ([], ""), "stop_token_ids": ([],), "bad_words": ([],),
+    "min_tokens": (0,), "logit_bias": ({},), "allowed_token_ids": (),
+    "include_stop_str_in_output": (False,), "prompt_logprobs": (),
+    "return_token_origins": (False,),
 }  # fmt: skip
 
 
@@ -66,6 +67,7 @@ class GenerationRequest(StructuredRequest, kw_only=True):
     repetition_penalty: float | None = None
     presence_penalty: float | None = None
     frequency_penalty: float | None = None
+    repeat_last_n: Count | None = None
     seed: Seed | None = None
     stop: str | list[str] | None = None
     stop_token_ids: list[TokenId] | None = None

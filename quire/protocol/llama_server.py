@@ -21,7 +21,7 @@ _NAMES = {
     name: name
     for name in (
         "temperature", "top_k", "top_p", "min_p", "presence_penalty", "frequency_penalty", "stop",
-        "ignore_eos",
+        "ignore_eos", "repeat_last_n",
     )
 } | {"repeat_penalty": "repetition_penalty", "n_probs": "logprobs"}  # fmt: skip
 BIAS_OF_FALSE = -100.0
@@ -82,7 +82,7 @@ class LlamaRequest(CompatRequest, kw_only=True):
     top_p: float | None = None
     min_p: float | None = None
     repeat_penalty: float | None = None
-    repeat_last_n: int | None = None
+    repeat_last_n: Count | None = None
     presence_penalty: float | None = None
     frequency_penalty: float | None = None
     seed: Seed | None = None

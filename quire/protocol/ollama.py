@@ -30,7 +30,7 @@ _NAMES = {
     name: name
     for name in (
         "temperature", "top_k", "top_p", "min_p", "presence_penalty", "frequency_penalty", "seed",
-        "stop", "speculative",
+        "stop", "speculative", "repeat_last_n",
     )
 } | {"repeat_penalty": "repetition_penalty"}  # fmt: skip
 #: Theirs, by ours.
@@ -76,7 +76,7 @@ class OllamaOptions(CommonSettings, kw_only=True):
     min_p: float | None = None
     repeat_penalty: float | None = None
     presence_penalty: float | None = None
-    repeat_last_n: int | None = None
+    repeat_last_n: Count | None = None
     stop: str | list[str] | None = None
     speculative: SpeculativeField = None
 
@@ -104,11 +104,6 @@ class OllamaRequest(CompatRequest, kw_only=True):
     keep_alive: float | str | None = None
     logprobs: bool | None = None
     top_logprobs: Count | None = None
-
-    @property
-    def penalty_window(self) -> int | None:
-        """``repeat_last_n``: the tokens that a penalty is to look at."""
-        return None if self.options is None else self.options.repeat_last_n
 
     def efforts(self) -> list[tuple[str, str]]:
         """Return ``think`` where it is more than on or off."""

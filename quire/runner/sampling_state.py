@@ -286,8 +286,7 @@ class SamplingState:
             top_k=self._top_k[rows],
             seed=self._seed[rows],
             position=(lengths - num_prompt_tokens).astype(np.int64),
-            num_prompt_tokens=num_prompt_tokens,
-            **rule_arrays,
+            **{"num_prompt_tokens": num_prompt_tokens, **rule_arrays},
         )
         return self._backend.upload(sampling)
 
@@ -303,22 +302,26 @@ class SamplingState:
         mask_rows = np.full(count, -1, np.int32)
         mask_rows[list(masks)] = np.arange(len(masks))
         words = [np.frombuffer(mask, np.uint32) for mask in masks.values()]
+        num_prompt = table.num_prompt_tokens[rows]
         forbidden = self._forbidden(ruled, rows, lengths)
         for i, row in ruled:
             rules, tokens = self._rules[row], table.token_ids[row, : lengths[i]]
-            num_output = len(tokens) - int(table.num_prompt_tokens[row])
+            num_output = len(tokens) - int(num_prompt[i])
             ids, values = rules.bias(num_output, forbidden.get(i, NO_IDS))
             bias_ids.append(ids)
             bias_values.append(values)
             allowed.append(rules.allowed_ids)
             sizes[1:, i + 1] = len(ids), len(rules.allowed_ids)
-            if rules.penalized:
-                history.append(tokens)
-                sizes[0, i + 1] = len(tokens)
+            if rules.num_penalized:
+                start = max(len(tokens) - rules.num_penalized, 0)
+                history.append(tokens[start:])
+                sizes[0, i + 1] = len(tokens) - start
+                num_prompt[i] = max(int(num_prompt[i]) - start, 0)
         offsets = np.cumsum(sizes, axis=1)
         return {
             "history_ids": np.concatenate(history),
             "history_offsets": offsets[0],
+            "num_prompt_tokens": num_prompt,
             "bias_ids": np.concatenate(bias_ids),
             "bias_values": np.concatenate(bias_values),
             "bias_offsets": offsets[1],

@@ -17,6 +17,8 @@ from quire.runner.bad_words import BadWords
 FloatArray = npt.NDArray[np.float32]
 
 NO_IDS: IntArray = np.empty(0, np.int32)
+#: More than any row has.
+MAX_TOKENS = 2**31 - 1
 
 
 @dataclass(slots=True)
@@ -24,7 +26,7 @@ class TokenRules:
     """What a row needs besides plain numbers; most rows have none.
 
     Attributes:
-        penalized: Whether the penalties read the row's history.
+        num_penalized: Last tokens of the row that penalties look at; 0 without penalties.
         bias_ids, bias_values: Constant bias; -inf forbids.
         allowed_ids: The only ids permitted, or empty.
         min_tokens: Outputs before which ``stop_ids`` are forbidden.
@@ -39,7 +41,7 @@ class TokenRules:
             the matcher has yet to say.
     """
 
-    penalized: bool
+    num_penalized: int
     bias_ids: IntArray
     bias_values: FloatArray
     allowed_ids: IntArray
@@ -61,10 +63,14 @@ class TokenRules:
         single, bad_words = BadWords.read(TokenWords.of(params.bad_words_token_ids))
         bias.update(dict.fromkeys(single, -np.inf))
         eos = () if params.ignore_eos else tuple(eos_token_ids)
-        rules = cls(
-            penalized=params.repetition_penalty != 1.0
+        penalized = (
+            params.repetition_penalty != 1.0
             or params.presence_penalty != 0.0
-            or params.frequency_penalty != 0.0,
+            or params.frequency_penalty != 0.0
+        )
+        window = MAX_TOKENS if params.repeat_last_n < 0 else params.repeat_last_n
+        rules = cls(
+            num_penalized=window if penalized else 0,
             bias_ids=np.array(list(bias), np.int32),
             bias_values=np.array(list(bias.values()), np.float32),
             allowed_ids=np.unique(np.array(params.allowed_token_ids or (), np.int32)),
@@ -75,7 +81,7 @@ class TokenRules:
             constraint=params.structured_outputs,
         )
         plain = not (
-            rules.penalized
+            rules.num_penalized
             or rules.bias_ids.size
             or rules.allowed_ids.size
             or rules.min_tokens

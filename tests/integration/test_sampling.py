@@ -82,6 +82,13 @@ def test_repetition_is_punished(llm: LLM, prompts: Prompts) -> None:
     assert len(set(found)) > len(set(plain))
     once = sample(llm, prompt, temperature=0.0, repetition_penalty=1e6, ignore_eos=True)
     assert len(set(once)) == 30 and not set(once) & set(prompt)
+    near = {"repetition_penalty": 1e6, "repeat_last_n": 2, "ignore_eos": True}
+    found = sample(llm, prompt, temperature=0.0, **near)
+    window = [*prompt[-2:], *found]
+    assert all(len(set(window[i : i + 3])) == 3 for i in range(len(window) - 2))
+    assert len(set(found)) < 30
+    none = sample(llm, prompt, temperature=0.0, **near | {"repeat_last_n": 0})
+    assert none == plain
 
 
 def test_endings(llm: LLM, prompts: Prompts) -> None:

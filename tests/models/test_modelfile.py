@@ -16,6 +16,7 @@ Be brief."""
 PARAMETER temperature 0.3
 parameter num_predict 64
 PARAMETER repeat_penalty 1.1
+PARAMETER repeat_last_n 64
 PARAMETER stop "<end>"
 PARAMETER stop User:
 PARAMETER num_ctx 4096
@@ -34,7 +35,8 @@ def test_all_instructions_are_read():
     preset = made.preset
     assert preset.system == "You are a tutor.\nBe brief."
     assert preset.sampling == {
-        "temperature": 0.3, "max_tokens": 64, "repetition_penalty": 1.1, "stop": ["<end>", "User:"],
+        "temperature": 0.3, "max_tokens": 64, "repetition_penalty": 1.1, "repeat_last_n": 64,
+        "stop": ["<end>", "User:"],
     }  # fmt: skip
     assert preset.template == "{% for m in messages %}{{ m.content }}{% endfor %}"
     assert preset.messages == (

@@ -78,6 +78,24 @@ def test_history_only_where_a_penalty_reads_it() -> None:
     assert batch.num_prompt_tokens.tolist() == [2, 2, 1]
 
 
+def test_penalties_look_at_the_last_tokens_alone() -> None:
+    """What Ollama's clients send by default, ``repeat_last_n: 64``, was refused."""
+    rows = Rows()
+    rows.add([1, 2, 3], [4, 5], repetition_penalty=1.1, repeat_last_n=3)
+    rows.add([1, 2, 3], [4, 5], frequency_penalty=1.0, repeat_last_n=1)
+    rows.add([1, 2, 3], [4, 5], presence_penalty=1.0, repeat_last_n=0)
+    rows.add([1, 2, 3], [4, 5], repetition_penalty=1.1, repeat_last_n=9)
+    batch = rows.batch()
+    assert [part(batch.history_ids, batch.history_offsets, i) for i in range(4)] == [
+        [3, 4, 5],
+        [5],
+        [],
+        [1, 2, 3, 4, 5],
+    ]
+    assert batch.num_prompt_tokens.tolist() == [1, 0, 3, 3]
+    assert batch.position.tolist() == [2, 2, 2, 2]
+
+
 def test_min_tokens_forbids_endings_until_reached() -> None:
     rows = Rows()
     rows.add([1], [3], min_tokens=2, stop_token_ids=[9])

@@ -11,7 +11,6 @@ from starlette.routing import Route
 
 from quire.core.errors import RequestError
 from quire.core.outputs import CompletionOutput, RequestOutput
-from quire.protocol.compat import check_penalty_window
 from quire.protocol.completion import CompletionRequest
 from quire.protocol.llama_server import (
     InfillRequest,
@@ -52,9 +51,7 @@ class LlamaEndpoint(CompatEndpoint[T]):
     read = staticmethod(read_any_type)
 
     def unused_fields(self, body: T) -> list[str]:
-        does_nothing = body.repeat_last_n is not None and body.repeat_last_n != -1
-        named = ["repeat_last_n"] if does_nothing else []
-        return [*super().unused_fields(body), *named, *body.without_effect()]
+        return [*super().unused_fields(body), *body.without_effect()]
 
     def outputs(self, request: ApiRequest[T], submission: Submission) -> Outputs:
         outputs, limits = super().outputs(request, submission), request.body.line_limits()
@@ -66,15 +63,12 @@ class LlamaEndpoint(CompatEndpoint[T]):
         Raises:
             RequestError: What is asked for cannot be.
         """
-        engine, body = self.service.engine, request.body
-        tokenizer = engine.tokenizer
+        tokenizer, body = self.service.engine.tokenizer, request.body
         ours = await run_by_size(
             INLINE_CHARACTERS if body.logit_bias else 0,  # texts, which may be long
             request.client.client_id,
             lambda: body.completion_request(lambda text: tokenizer.encode(text, False)),
         )
-        defaults, longest = engine.default_sampling_params, engine.max_model_len
-        check_penalty_window("repeat_last_n", body.repeat_last_n, ours, defaults, longest)
         if body.line_limits() is not None and len(body.prompts()) > 1:
             rule = "must be one where n_indent or t_max_predict_ms ends the text"
             raise RequestError(f"[prompt] {rule}; got {len(body.prompts())}.", "prompt")

@@ -15,7 +15,6 @@ from starlette.types import Receive, Scope, Send
 from quire.core.errors import PromptTooLongError
 from quire.core.outputs import CompletionOutput, RequestOutput
 from quire.protocol.chat_completion import ChatCompletionRequest, ChosenTokenLogprob
-from quire.protocol.compat import check_penalty_window
 from quire.protocol.completion import CompletionRequest
 from quire.protocol.embedding import EmbeddingRequest
 from quire.protocol.llama_server import InfillRequest
@@ -79,10 +78,7 @@ class Ollama(CompatEndpoint[T]):
         self._param = param
 
     def unused_fields(self, body: T) -> list[str]:
-        window = body.penalty_window
-        does_nothing = window is not None and window != -1
-        named = ["options.repeat_last_n"] if does_nothing else []
-        return [*super().unused_fields(body), *named, *_unused(self.service, body)]
+        return [*super().unused_fields(body), *_unused(self.service, body)]
 
     def answer_at_once(self, request: ApiRequest[T]) -> OllamaAnswer | None:
         """A request without a prompt loads the model, or has it go at once."""
@@ -102,9 +98,6 @@ class Ollama(CompatEndpoint[T]):
     async def prepare(self, request: ApiRequest[T]) -> tuple[OllamaTexts, Submission]:
         service, body = self.service, request.body
         ours = body.our_request(service.pictures is not None)
-        defaults, longest = service.engine.default_sampling_params, service.engine.max_model_len
-        where = "options.repeat_last_n"
-        check_penalty_window(where, body.penalty_window, ours, defaults, longest)
         if not isinstance(ours, ChatCompletionRequest):
             if body.text_after:
                 ours = await self._filled_in(request, ours)

@@ -92,7 +92,7 @@ def test_stop_words_and_settings(live, case):  # noqa: F811
     ("fields", "param"),
     [
         ({"n_predict": -2}, "n_predict"),
-        ({"repeat_last_n": 64, "repeat_penalty": 1.1}, "repeat_last_n"),
+        ({"repeat_last_n": -2, "repeat_penalty": 1.1}, "repeat_last_n"),
         ({"adaptive_target": 0.5}, "adaptive_target"),
         ({"n": 2}, "n"),
         ({"n_cmpl": 2}, "n_cmpl"),
@@ -155,9 +155,9 @@ def test_samplers_that_are_left_out_do_nothing(client, engine, samplers, left, n
 
 
 def test_what_does_nothing_is_named(client):
-    body = {"prompt": "x", "samplers": ["top_k", "infill"], "n_keep": 3, "repeat_last_n": 64}
+    body = {"prompt": "x", "samplers": ["top_k", "infill"], "n_keep": 3}
     ignored = client.post(URL, json=body | {"top_p": 0.5}).headers["x-ignored-params"]
-    assert ignored == "n_keep, repeat_last_n, top_p, samplers"
+    assert ignored == "n_keep, top_p, samplers"
     declared = {"content-type": "application/x-www-form-urlencoded"}
     content = json.dumps({"prompt": "x"})
     assert client.post(URL, content=content, headers=declared).status_code == 200
