@@ -9,6 +9,7 @@ import click
 
 from quire.cli.sampling_flags import sampling_flags
 from quire.core.errors import ConfigError
+from quire.core.regular_files import read_regular_text
 
 if TYPE_CHECKING:
     from quire.models.preset_file import PresetFile
@@ -71,7 +72,7 @@ def _read(file: Path) -> PresetFile:
     from quire.models.preset_file import read_preset_file
 
     try:
-        text = file.read_text("utf-8")
+        text = read_regular_text(file)
     except (OSError, ValueError) as error:
         raise ConfigError(f"[create] {file} must be a readable text; got {error}.") from error
     return read_modelfile(text, file) if is_modelfile(text) else read_preset_file(file)
@@ -84,7 +85,7 @@ def _from_flags(
     from quire.models.preset_file import PresetFile
 
     try:
-        source = None if template is None else template.read_text("utf-8")
+        source = None if template is None else read_regular_text(template)
     except (OSError, ValueError) as error:
         raise ConfigError(f"[create] --template must be a file; got {error}.") from error
     stops = {"stop": list(sampling["stop"])} if "stop" in sampling else {}

@@ -27,8 +27,8 @@ def dry_run_lines(config: EngineConfig, machine: Machine, roles: Roles = NO_ROLE
     """Give lines on one model.
 
     Args:
-        config: Its ``data_parallel_size`` is the number of its engines of all roles, and its
-            memory is for all of them.
+        config: The model's settings; ``data_parallel_size`` is the number of its engines of all
+            roles, and the memory is for all of them.
         machine: What there is.
         roles: Roles of the engines.
 

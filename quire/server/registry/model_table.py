@@ -58,8 +58,7 @@ class Entry:
         state: Where it stands.
         num_leases: Requests that use it.
         num_waiting: Requests that wait for it.
-        num_unwished: Of the requests since it was last idle, those that do not say how long it is
-            to stay.
+        num_unwished: Requests since it was last idle that do not say how long it is to stay.
         longest_wish: Seconds that the others say, at most.
         stays_until: When it goes for all that requests have said.
         is_fresh: No request has ended since it was loaded.
