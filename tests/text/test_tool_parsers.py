@@ -235,6 +235,25 @@ def test_cases(name, text, content, calls):
 
 
 @pytest.mark.parametrize(
+    ("name", "text", "num_calls"),
+    [
+        ("hermes", '<tool_call>\n{"name": "f", "arguments": null}\n</tool_call>', 1),
+        ("hermes", '<tool_call>{"arguments": "", "name": "f"}</tool_call>', 1),
+        ("hermes", '<tool_call>{"name": "f"}\n{"name": "f", "arguments": {}}\n</tool_call>', 2),
+        ("mistral", '[TOOL_CALLS][{"name": "f", "arguments": null}]', 1),
+        ("llama3_json", '{"name": "f", "parameters": null}', 1),
+        ("llama3_json", '{"name": "f", "parameters": {}}\n{"name": "f", "parameters": {}}', 2),
+        ("pythonic", "<|python_start|>[f()]<|python_e", 1),
+        ("pythonic", "<|python_start|>[f(), f()]\n<", 2),
+    ],
+)
+def test_calls_without_arguments_or_separators_were_shown_as_text(name, text, num_calls):
+    """Arguments that are null, calls one after the other, and a cut end mark were content."""
+    content, calls, errors = every_cut(name, text, SCHEMAS)
+    assert (content, calls, errors) == ("", [("f", "{}")] * num_calls, [])
+
+
+@pytest.mark.parametrize(
     ("name", "text", "arguments"),
     [
         ("hermes", '<tool_call>{"name": "f", "arguments": {"a": x}}</tool_call>', '{"a": x}}'),

@@ -177,8 +177,14 @@ def _text(value: str) -> str | None:
 
 
 def _unquoted(value: str) -> str | None:
-    """Return an object's text that was written as a JSON string; None when it is none."""
+    """Return the text of arguments that are no object: null, or a JSON string that has them.
+
+    Returns:
+        An empty object where nothing is written; None when it is another value.
+    """
     text = _text(value)
+    if value == "null" or (text is not None and not text.strip()):
+        return "{}"
     try:
         return text if text is not None and isinstance(json.loads(text), dict) else None
     except (ValueError, RecursionError):

@@ -22,11 +22,14 @@ class HermesParser(StateParser):
         return True
 
     def in_after(self, parsed: Parsed) -> bool:
-        """Expect the end mark; without it the next call or content begins."""
-        _, text = self.split_space()
+        """Expect the end mark or another object; without them the next call or content begins."""
+        space, text = self.split_space()
         if text.startswith(END):
             self.buffer = text[len(END) :]
         elif END.startswith(text):
             return False
+        elif text[0] == "{":
+            self.begin_call(space, len(space))
+            return True
         self.state = "content"
         return True

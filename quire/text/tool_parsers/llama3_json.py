@@ -1,4 +1,7 @@
-"""Llama 3: the answer is ``{"name": ..., "parameters": {...}}`` alone, several with semicolons."""
+"""Llama 3: the answer is ``{"name": ..., "parameters": {...}}`` alone, or several of them.
+
+Between them are semicolons, commas, space or nothing, as vLLM's parser reads them.
+"""
 
 from __future__ import annotations
 
@@ -49,7 +52,8 @@ class Llama3JsonParser(StateParser):
         if not text:
             return False
         self.state = "content"
-        if text[0] in ";,":
-            self.pending, self.buffer = space + text[0], text[1:]
+        size = 1 if text[0] in ";," else 0
+        if size or text[0] == "{":
+            self.pending, self.buffer = space + text[:size], text[size:]
             self.state = "start"
         return True

@@ -46,6 +46,8 @@ class PythonicParser(StateParser):
         """Return what was held back; the answer has ended."""
         if self.state == "value" and not self._given:
             self.buffer = "".join(self._value) + self.buffer
+        elif self.state == "closed":
+            self.buffer = ""  # a mark that was cut
         return super().flush()
 
     def in_start(self, parsed: Parsed) -> bool:
