@@ -30,11 +30,16 @@ class JsonSchemaFormat(msgspec.Struct, kw_only=True, forbid_unknown_fields=True)
 
 
 class ResponseFormat(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """OpenAI's ``response_format``; TGI's has a ``value`` in it, see :func:`tgi_constraint`."""
+    """OpenAI's ``response_format``.
+
+    TGI's has a ``value`` in it, see :func:`tgi_constraint`; llama-server's a ``schema``, which
+    says what the object of ``json_object`` looks like.
+    """
 
     type: Literal["text", "json_object", "json_schema", "json", "regex"]
     json_schema: JsonSchemaFormat | None = None
     value: str | dict[str, Any] | None = None
+    schema: dict[str, Any] | None = None
 
 
 class StructuredOutputsField(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
@@ -118,6 +123,14 @@ class StructuredRequest(StreamableBody, kw_only=True):
         if form.value is not None or form.type in ("json", "regex"):
             meant = tgi_constraint(form.type, form.value, "response_format")
             return StructuredOutputs(**msgspec.structs.asdict(meant))
+        if form.schema is not None:
+            if form.type not in ("json_object", "json_schema") or form.json_schema is not None:
+                raise RequestError(
+                    '[response_format.schema] goes with type "json_object", and not with '
+                    f"json_schema; got type {form.type}. Leave one out.",
+                    "response_format.schema",
+                )
+            return StructuredOutputs(json=form.schema)
         if form.type == "json_object":
             return StructuredOutputs(json_object=True)
         if form.json_schema is None:
@@ -129,4 +142,5 @@ class StructuredRequest(StreamableBody, kw_only=True):
 
     def _asks(self, name: str) -> bool:
         value = getattr(self, name)
-        return value is not None and not (name == "response_format" and value.type == "text")
+        plain = name == "response_format" and value is not None and value.type == "text"
+        return value is not None and not (plain and value.schema is None)
