@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -69,10 +70,19 @@ ToolChoice = Literal["none", "auto", "required"] | NamedTool
 
 
 class CalledFunction(msgspec.Struct, kw_only=True):
-    """``function`` of a call; ``arguments`` is JSON text, cut where the answer was."""
+    """``function`` of a call; ``arguments`` is JSON text, cut where the answer was.
+
+    Of a history it may be the object itself, as Ollama's clients keep it, or null; it becomes text.
+    """
 
     name: str
-    arguments: str = ""
+    arguments: str | dict[str, Any] | None = ""
+
+    def __post_init__(self) -> None:
+        if isinstance(self.arguments, dict):
+            self.arguments = json.dumps(self.arguments, ensure_ascii=False)
+        elif self.arguments is None:
+            self.arguments = ""
 
 
 class ToolCall(msgspec.Struct, kw_only=True):

@@ -41,11 +41,15 @@ class ChoiceFormatter:
             return AnswerMessage(role=role, content=text)
         parsed = self._parser.read(text, final=True)
         calls: list[ToolCall] = []
+        arguments: list[str] = []
         for call in parsed.calls:
             if call.name is not None:
-                made = CalledFunction(name=call.name, arguments="")
+                made = CalledFunction(name=call.name)
                 calls.append(ToolCall(id=call_id(self._tool_parser), function=made))
-            calls[call.index].function.arguments += call.arguments
+                arguments.append("")
+            arguments[call.index] += call.arguments
+        for made_call, text in zip(calls, arguments, strict=True):
+            made_call.function.arguments = text
         reasoning = parsed.reasoning if self._include_reasoning and parsed.reasoning else UNSET
         nothing = not parsed.content and (calls or parsed.reasoning)
         return AnswerMessage(
