@@ -32,6 +32,8 @@ _MISSING = re.compile(r"missing required field `([^`]+)`")
 MAX_FIELDS = 4096
 #: Characters of what is told of a wrong value.
 MAX_SAID = 500
+#: Whole numbers up to it have one float each.
+MAX_EXACT = 2.0**53
 
 
 class _FieldName(str):
@@ -82,7 +84,12 @@ def to_struct(fields: Mapping[str, msgspec.Raw], kind: type[T]) -> tuple[T, list
     }
     ignored = find_ignored(values, known.supported, known.refused)
     with _errors_named():
-        request = msgspec.convert(values, kind, str_keys=True)
+        try:
+            request = msgspec.convert(values, kind, str_keys=True)
+        except msgspec.ValidationError as error:
+            if "got `float`" not in str(error):
+                raise
+            request = msgspec.convert(_with_whole_numbers(values), kind, str_keys=True)
     for name, kinds, refused in known.structs:
         value = values.get(name)
         if refused and value is not None:
@@ -91,6 +98,24 @@ def to_struct(fields: Mapping[str, msgspec.Raw], kind: type[T]) -> tuple[T, list
         elif value is not None:
             ignored += dict.fromkeys(_unknown(value, kinds, name))
     return request, ignored
+
+
+def _with_whole_numbers(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return fields, and fields of objects in them, with ``16`` for ``16.0``.
+
+    Languages without whole numbers write settings so; pydantic and Go's clients read them.
+    """
+    return {
+        name: _with_whole_number(value)
+        if not isinstance(value, dict)
+        else {key: _with_whole_number(item) for key, item in value.items()}
+        for name, value in values.items()
+    }
+
+
+def _with_whole_number(value: Any) -> Any:
+    is_whole = isinstance(value, float) and value.is_integer() and abs(value) <= MAX_EXACT
+    return int(value) if is_whole else value
 
 
 def decode_body(data: bytes, kind: type[T]) -> tuple[T, list[str]]:

@@ -11,6 +11,9 @@ from quire.core.errors import RequestError
 from quire.protocol.chat_completion import ChatCompletionRequest
 from quire.protocol.completion import CompletionRequest
 from quire.protocol.decode import decode_body
+from quire.protocol.llama_server import LlamaRequest
+from quire.protocol.ollama import OllamaChatRequest
+from quire.protocol.tgi import TgiRequest
 
 TOOL = {"type": "function", "function": {"name": "f"}}
 CALL = {"id": "1", "type": "function", "function": {"name": "f", "arguments": "{}"}}
@@ -252,3 +255,33 @@ def test_an_error_tells_the_beginning_of_a_long_value():
     with pytest.raises(RequestError, match="Invalid enum value 'rrr") as refused:
         decode_body(json.dumps(body).encode(), ChatCompletionRequest)
     assert len(str(refused.value)) < 1000 and refused.value.param == "messages[0].role"
+
+
+@pytest.mark.parametrize(
+    ("kind", "body", "names"),
+    [
+        (ChatCompletionRequest, {"messages": HELLO, "max_tokens": 16.0, "seed": -3.0}, ["seed"]),
+        (OllamaChatRequest, {"options": {"num_predict": 40.0, "seed": 1e2}}, ["options", "seed"]),
+        (TgiRequest, {"inputs": "x", "parameters": {"top_k": 4.0}}, ["parameters", "top_k"]),
+        (LlamaRequest, {"prompt": "x", "n_predict": 8.0}, ["n_predict"]),
+    ],
+)
+def test_whole_numbers_written_as_floats_were_refused(kind, body, names):
+    """Lua, PHP and others without whole numbers write 16.0, which pydantic and Go read as 16."""
+    value, _ = decode_body(json.dumps(body).encode(), kind)
+    for name in names:
+        value = getattr(value, name)
+    assert type(value) is int
+
+
+@pytest.mark.parametrize("value", [16.5, 1e300, -1e18])
+def test_other_floats_are_no_whole_numbers(value):
+    error = refuse(ChatCompletionRequest, {"messages": HELLO, "max_tokens": value})
+    assert error.param == "max_tokens" and "got `float`" in str(error)
+
+
+def test_llama_server_s_stop_may_be_one_text():
+    """It was a 400, unlike on all other routes."""
+    body = {"prompt": "x", "stop": "a"}
+    made, _ = decode_body(json.dumps(body).encode(), LlamaRequest)
+    assert made.completion_request(lambda text: []).stop == "a"
