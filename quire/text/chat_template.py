@@ -22,6 +22,8 @@ _END_MARK = "\x02end of the final message\x02 "
 
 #: Is shown by every template that shows a user's text.
 _PROBE = "a text"
+#: A template that reads parts has it.
+_TEXT_OF_PART = re.compile(r"""\[\s*['"]text['"]\s*\]|\.\s*text\b""")
 _SYSTEM = ("system", "developer")
 #: What Ollama's templates are full of and Jinja's never have: ``{{ .Prompt }}``, ``{{ end }}``.
 _GO_TEMPLATE = re.compile(r"\{\{-?\s*(?:\.|\$|(?:if|else|end|range|with|define|block)\b)")
@@ -174,8 +176,7 @@ class ChatTemplate:
                     "continue_final_message",
                 )
             conversation[-1]["content"] = with_text(conversation[-1]["content"], _END_MARK)
-        if self.picture_text is not None:
-            self._show_pictures(name, conversation, self.picture_text)
+        self._give_parts(name, conversation)
         variables = {
             **self.special_tokens,
             "documents": None,
@@ -191,20 +192,32 @@ class ChatTemplate:
             prompt = _cut_after_mark(prompt)
         return [prompt] if mark is None else cut_at(prompt, mark)
 
-    def _show_pictures(
-        self, name: str, conversation: list[dict[str, Any]], picture_text: str
-    ) -> None:
+    def _give_parts(self, name: str, conversation: list[dict[str, Any]]) -> None:
         """Give contents the form that the template takes: parts, or text with placeholders."""
+        picture_text = self.picture_text
         if name not in self._takes_parts:
-            self._takes_parts[name] = self._shows_parts(name, picture_text)
+            self._takes_parts[name] = (
+                self._needs_parts(name)
+                if picture_text is None
+                else self._shows_parts(name, picture_text)
+            )
         for message in conversation:
             content = message["content"]
             if content is None:
                 continue
             if self._takes_parts[name]:
                 message["content"] = as_parts(content)
-            else:
+            elif picture_text is not None:
                 message["content"] = as_text(content, picture_text)
+
+    def _needs_parts(self, name: str) -> bool:
+        """Return whether a template writes a text as a part, and not the text itself."""
+
+        def shows(content: str | list[dict[str, Any]]) -> bool:
+            return _PROBE in (self._probe(name, [{"role": "user", "content": content}]) or "")
+
+        reads_parts = _TEXT_OF_PART.search(self.templates[name]) is not None
+        return reads_parts and not shows(_PROBE) and shows(as_parts(_PROBE))
 
     def _shows_parts(self, name: str, picture_text: str) -> bool:
         """Return whether a template writes a placeholder for a part that is a picture."""

@@ -285,6 +285,30 @@ def test_hostile_templates_stay_in_the_sandbox(source, tmp_path, monkeypatch):
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize(
+    "content",
+    [
+        "{{ m['content'][0]['text'] }}",
+        "{% for c in m.content if c.type == 'text' %}{{ c.text }}{% endfor %}",
+        "{% for c in m.content | selectattr('type', 'equalto', 'text') %}{{ c.text }}{% endfor %}",
+    ],
+)
+def test_templates_that_read_parts_alone_lost_the_text(content):
+    """MiniMax-M1's and SmolVLM's read parts: a text was refused, or not in the prompt."""
+    source = f"{{% for m in messages %}}[{{{{ m.role }}}}]{content}{{% endfor %}}"
+    template = ChatTemplate({"default": source}, {})
+    parts = [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]
+    messages = [
+        {"role": "system", "content": "s"},
+        {"role": "user", "content": "Hi"},
+        {"role": "assistant", "content": None},
+        {"role": "user", "content": parts},
+    ]
+    assert template.render(messages) == "[system]s[user]Hi[assistant][user]a\nb"
+    more = template.render(messages[:2], add_generation_prompt=False, continue_final_message=True)
+    assert more == "[system]s[user]Hi"
+
+
 def test_options_that_cannot_be_combined():
     with pytest.raises(RequestError) as caught:
         template(CHATML).render(CONVERSATIONS["the model's turn"], continue_final_message=True)
