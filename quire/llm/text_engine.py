@@ -210,10 +210,11 @@ class TextEngine:
     def summary(self) -> str:
         """Return what was loaded, in a line."""
         num_tokens = (self.executor.memory.budget.num_blocks - 1) * self.config.cache.block_size
+        inputs = ", activations in int16 as it is small" if self.executor.fine_inputs else ""
         return (
             f"loaded {self.config.model.model}: {self.model_config.architecture}, contexts of up "
-            f"to {self.max_model_len:,} tokens, {num_tokens:,} in the KV cache (verbose=True says "
-            "how that was chosen)"
+            f"to {self.max_model_len:,} tokens, {num_tokens:,} in the KV cache{inputs} "
+            "(verbose=True says how that was chosen)"
         )
 
     def describe_cache(self) -> str:

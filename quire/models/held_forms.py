@@ -32,6 +32,11 @@ class HeldForms:
         else:
             self._quantized[form.kind] += 1
 
+    @property
+    def are_fine_by_size(self) -> bool:
+        """Whether inputs of quantized matrices are int16 only because the model is small."""
+        return bool(self._quantized) and self._plan.fine_activations == "small model"
+
     def report(self) -> None:
         """Say what is quantized, and how, and what is not.
 
@@ -45,7 +50,7 @@ class HeldForms:
                     "--quantization, or leave it out."
                 )
             return
-        if self._plan.fine_activations == "small model":
+        if self.are_fine_by_size:
             log.info(
                 "activations = int16, not int8: rounding to 8 bits changes answers of models with "
                 "fewer than %d million parameters; --activations int8 is faster",

@@ -25,6 +25,7 @@ class HeldWeights:
         ropes: Of the model's rotary embeddings.
         embedding: Looked up by token id; also among ``linears``.
         packed: What was packed for it, experts included; empty where nothing is.
+        fine_inputs: Inputs of its quantized matrices are int16, as the model is small.
     """
 
     linears: dict[LinearKey, Linear] = field(default_factory=dict)
@@ -32,3 +33,4 @@ class HeldWeights:
     ropes: tuple[RopeTables, ...] = ()
     embedding: Linear | None = None
     packed: list[PackedWeights] = field(default_factory=list)
+    fine_inputs: bool = False

@@ -146,6 +146,7 @@ def _build(
     with cache or nullcontext():
         parts = builder.decoder_parts(opened.max_model_len)
         builder.forms.report()
+    parts.held.fine_inputs = builder.forms.are_fine_by_size
     stage = opened.stage or Stage(opened.weights.layers)
     return Decoder(opened.config, builder.backend, opened.max_model_len, parts, stage)
 

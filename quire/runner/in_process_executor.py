@@ -77,6 +77,7 @@ class InProcessExecutor:
 
     Attributes:
         failure: Readable once :meth:`check` raises; None where it never does.
+        fine_inputs: Inputs of quantized matrices are int16, as the model is small.
     """
 
     def __init__(
@@ -84,6 +85,7 @@ class InProcessExecutor:
     ) -> None:
         self._placement, self.failure = placement, placement.failure
         self.model_config = model.config
+        self.fine_inputs = model.decoder.held.fine_inputs
         self.memory = memory
         self.kv_cache_spec = model.demand.spec
         self.num_blocks = memory.budget.num_blocks

@@ -299,6 +299,9 @@ def test_loading_logs_one_line(
     monkeypatch.delenv("QUIRE_LOG_LEVEL")
     with LLM(str(folder), device=device, **small):
         assert len(quire_log) == 1 and "verbose=True" in quire_log[0].getMessage()
+    with LLM("quire-tiny", quantization="int8", max_model_len=32, threads=1):
+        assert "activations in int16 as it is small" in quire_log[-1].getMessage()
+    quire_log.clear()
     with LLM(str(folder), device=device, verbose=True, **small):
         assert len(quire_log) > 10
 
