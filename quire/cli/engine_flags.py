@@ -102,6 +102,13 @@ class EngineOption(ConfigOption):
     """One of the engine's, which have a section of their own."""
 
 
+def _with_hyphens(argument: str, known: set[str]) -> str:
+    """Return ``--max-model-len`` for ``--max_model_len``, which vLLM takes, too."""
+    flag, equals, value = argument.partition("=")
+    meant = flag.replace("_", "-")
+    return meant + equals + value if flag not in known and meant in known else argument
+
+
 class EngineCommand(click.Command):
     """A command that takes ``--config``; its help lists the engine's options last.
 
@@ -131,6 +138,7 @@ class EngineCommand(click.Command):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         ours = {name for param in self.params for name in (*param.opts, *param.secondary_opts)}
+        args = [_with_hyphens(argument, ours) for argument in args]
         for argument in args:
             flag = argument.partition("=")[0]
             if flag in INSTEAD and flag not in ours:

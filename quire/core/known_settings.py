@@ -142,7 +142,9 @@ def settle_quantization(
 
 #: Of an engine: flags of every command that loads one, keywords of ``LLM`` and ``EngineArgs``.
 ENGINE: dict[str, KnownSetting] = {
-    "n_gpu_layers": _value("changes nothing: all layers are on the processor", short=("-ngl",)),
+    "n_gpu_layers": _value(
+        "changes nothing: all layers are on the processor", short=("-ngl", "--gpu-layers")
+    ),
     "flash_attn": _value(_ONE_METHOD, "auto", "on", short=("-fa",)),
     "jinja": _switch(_ALWAYS),
     "enforce_eager": _switch(_NO_GRAPHS),

@@ -133,6 +133,12 @@ def test_every_kind_of_flag():
     assert given == f"{expected!r} 1\n"
 
 
+def test_underscores_were_unknown_flags():
+    """vLLM's command takes ``--max_model_len``; here it was no such option."""
+    given = invoke("--max_model_len=64", "--no-use_cache", "--served_model_name", "a_b")
+    assert given == invoke("--max-model-len", "64", "--no-use-cache", "--served-model-name", "a_b")
+
+
 @pytest.mark.parametrize("value", ["auto", "-1"])
 def test_automatic_length(value):
     assert invoke("--max-model-len", value) == invoke()
