@@ -83,10 +83,11 @@ class _Load:
     def come_back(self) -> None:
         """Go on, as the load is another one than a step before; short answers change it often.
 
-        To be ready where that does not lead is tried anew: drafters do not know who decodes now.
+        A try of being ready is given up: drafters do not know who decodes now.
         """
         if self.is_ready and not self.leads:
             self.is_ready, self.block = False, _Block()
+            self._rest()
 
     def begin_due(self, has_new: bool) -> None:
         """Begin the other side's turn, if it is due and drafters may know something."""
@@ -134,10 +135,15 @@ class _Load:
             self.is_open = self.is_open and not is_late and abs(mean - ENDS) < doubt
             ends = mean < ENDS and not self.is_open and (is_late or mean + doubt < ENDS)
             self.leads = not ends if led else mean - doubt >= BEGINS
-        is_confirmed = self.leads == led and lost > 0.0
-        self.pause = self.next_pause if is_confirmed else FIRST_PAUSE
-        self.next_pause = min(2 * self.pause, LONGEST_PAUSE)
+        if self.leads != led or lost <= 0.0:
+            self.next_pause = FIRST_PAUSE
+        self._rest()
         self.tried, self.is_ready = None, self.leads
+
+    def _rest(self) -> None:
+        """Have the leading side go on for longer than the last time."""
+        self.pause = self.next_pause
+        self.next_pause = min(2 * self.pause, LONGEST_PAUSE)
 
 
 class Readiness:

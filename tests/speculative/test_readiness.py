@@ -100,6 +100,20 @@ def test_answers_shorter_than_a_comparison_are_learned_from(gain: float, pays: b
     assert all(later.keeping) == pays
 
 
+def test_tries_that_a_load_is_too_short_for_get_rare() -> None:
+    """Each time that the load came back, one was begun anew: half of its steps, for ever."""
+    readiness, short = Readiness(), BLOCK_STEPS // 2
+    Steps(lambda load: 0.85).run(readiness, 1000, 4)
+    for _ in range(1000):
+        Steps(lambda load: 0.85).run(readiness, 8, 1)
+        Steps(lambda load: 0.85).run(readiness, 2 * short, 4)
+    later = Steps(lambda load: 0.85)
+    for _ in range(500):
+        later.run(readiness, short, 4)
+        Steps(lambda load: 0.85).run(readiness, 8, 1)
+    assert sum(later.ready) <= 0.03 * len(later.ready)
+
+
 def test_a_text_that_changes_is_followed() -> None:
     readiness = Readiness()
     Steps(lambda load: 0.8).run(readiness, 2000)
