@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from quire.text.marks import SPACE
 from quire.text.tool_parsers.interface import Parsed
 from quire.text.tool_parsers.parser import Schemas, StateParser
 
@@ -16,6 +17,12 @@ class ListParser(StateParser):
     def __init__(self, schemas: Schemas | None = None) -> None:
         super().__init__(schemas)
         self.is_item = False
+
+    def flush(self) -> Parsed:
+        """Return what was held back; a comma after a call is none of the answer."""
+        if self.state == "item" and self.num_calls and not self.buffer.strip(SPACE):
+            self.pending = ""
+        return super().flush()
 
     def begin_list(self, space: str) -> None:
         """Take ``space`` and the bracket after it."""

@@ -1,4 +1,7 @@
-"""Reads ``{"name": ..., "arguments": {...}}`` as it arrives; the marks around are the formats'."""
+"""Reads ``{"name": ..., "arguments": {...}}`` as it arrives; the marks around are the formats'.
+
+The object may stand in another one as ``function``, the shape of OpenAI's API.
+"""
 
 from __future__ import annotations
 
@@ -20,6 +23,7 @@ class CallReader:
     Args:
         index: The call's place among the answer's calls.
         needs_arguments: Without arguments it is no call, but JSON of another kind.
+        is_inner: It is the ``function`` of another object.
 
     Attributes:
         raw: All characters taken, while nothing was given away.
@@ -29,9 +33,11 @@ class CallReader:
         error: Why it cannot go on; empty while it can.
     """
 
-    def __init__(self, index: int, needs_arguments: bool = False) -> None:
+    def __init__(self, index: int, needs_arguments: bool = False, is_inner: bool = False) -> None:
         self._index = index
         self._needs_arguments = needs_arguments
+        self._is_inner = is_inner
+        self._inner: CallReader | None = None
         self._step = "open"
         self._scanner = JsonScanner()
         self._value: list[str] = []
@@ -123,15 +129,36 @@ class CallReader:
             self._held.append(piece)
             self._closed = self._scanner.done
             self._give(deltas)
+        elif self._key == "function" and is_object and not self._is_inner:
+            read = self._read_inner(piece, deltas)
+            if self.error:
+                return position + read
         if self._scanner.error:
             self.error = self._scanner.error
         elif self._scanner.done:
             self._end_value(is_object, deltas)
         return end
 
+    def _read_inner(self, piece: str, deltas: list[CallDelta]) -> int:
+        """Read a call inside; what turns out to be none is a value like others."""
+        if self._inner is None and self._name is None and self._held is None:
+            self._inner = CallReader(self._index, self._needs_arguments, is_inner=True)
+        if self._inner is None:
+            return len(piece)
+        inner = self._inner
+        read, found = inner.feed(piece)
+        deltas += found
+        if inner.given:
+            self.given, self._closed, self._held = True, inner._closed, []
+            self.error = inner.error
+        return read
+
     def _end_value(self, is_object: bool, deltas: list[CallDelta]) -> None:
         self._step = "separator"
-        if self._key == "name":
+        inner, self._inner = self._inner, None
+        if inner is not None and (inner.given or inner.done):
+            self._name = inner._name
+        elif self._key == "name":
             self._name = _text("".join(self._value))
             if not self._name:
                 self.error = "its name is no text"

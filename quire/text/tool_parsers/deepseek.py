@@ -25,8 +25,10 @@ class DeepseekV31Parser(StateParser):
     marks = (CALLS, CALL, CALL_END, CALLS_END, SEPARATOR)
     end_mark = CALL_END
     after_arguments = "after"
-    #: What stands between a call's mark and its arguments, and after these.
+    #: What stands between a call's mark and its arguments, or its end where it has none.
     head = re.compile(rf"\s*([^\s{{<]+)\s*{SEPARATOR}\s*")
+    bare = re.compile(rf"\s*([^\s{{<]+)\s*(?:{SEPARATOR}\s*)?")
+    #: What stands after arguments.
     tail = ""
 
     def flush(self) -> Parsed:
@@ -63,12 +65,18 @@ class DeepseekV31Parser(StateParser):
         return True
 
     def in_head(self, parsed: Parsed) -> bool:
-        """Expect a name, and what separates it from the arguments."""
-        at = self.buffer.find("{", 0, MAX_HEAD)
-        if at < 0 and len(self.buffer) < MAX_HEAD:
+        """Expect a name, and what separates it from the arguments or from the call's end."""
+        marks = ("{", CALL_END, CALLS_END)
+        found = [at for mark in marks if (at := self.buffer.find(mark, 0, MAX_HEAD)) >= 0]
+        if not found and len(self.buffer) < MAX_HEAD:
             return False
-        head = self.head.fullmatch(self.buffer[: max(at, 0)])
-        if head is None:
+        at = min(found, default=0)
+        is_bare = not self.buffer.startswith("{", at)
+        head = (self.bare if is_bare else self.head).fullmatch(self.buffer[:at])
+        if head is not None and is_bare:
+            self.name_call(parsed, head[1], "{}")
+            self.buffer, self.state = self.buffer[at:], "after"
+        elif head is None:
             self.show_pending(parsed)
         else:
             self.begin_arguments(parsed, head[1], at)
@@ -96,4 +104,7 @@ class DeepseekV3Parser(DeepseekV31Parser):
     """The same with a kind before the name and a fence of Markdown around the arguments."""
 
     head = re.compile(rf"\s*\w*\s*{SEPARATOR}\s*([^\s{{<]+)\s*{FENCE}json\s*")
+    bare = re.compile(
+        rf"\s*\w*\s*{SEPARATOR}\s*([^\s{{<`]+)\s*(?:{FENCE}(?:json)?\s*(?:{FENCE}\s*)?)?"
+    )
     tail = FENCE

@@ -53,6 +53,7 @@ class StateParser:
         self.reader = CallReader(0)
         self.scanner = JsonScanner()
         self.num_calls = 0
+        self._after_surplus = "after"
         self._holds_space = False
         self._space: list[str] = []  # after the buffer, where that ends with space
         self.errors: list[tuple[int, str]] = []
@@ -173,7 +174,9 @@ class StateParser:
             self.num_calls += 1
             self.pending = ""
         parsed.calls += deltas
-        if reader.done or (reader.error and reader.complete):
+        if reader.done:
+            self.state, self._after_surplus = "surplus", "after"
+        elif reader.error and reader.complete:
             self.state = "after"
         elif reader.error and reader.given:
             self.break_off(reader.error)
@@ -191,8 +194,18 @@ class StateParser:
         if self.scanner.error:
             self.break_off(self.scanner.error)
         elif self.scanner.done:
-            self.state = self.after_arguments
+            self.state, self._after_surplus = "surplus", self.after_arguments
         return bool(self.scanner.error or self.scanner.done)
+
+    def in_surplus(self, parsed: Parsed) -> bool:
+        """Drop a brace too many, which models write after a call."""
+        _, text = self.split_space()
+        if not text:
+            return False
+        if text[0] == "}":
+            self.buffer = text[1:]
+        self.state = self._after_surplus
+        return True
 
     def in_broken(self, parsed: Parsed) -> bool:
         """Pass the rest of broken arguments on, up to the end mark."""

@@ -194,14 +194,14 @@ class Qwen3CoderParser(TaggedParser):
 
     ``<tool_call><function=name><parameter=key>`` value ``</parameter></function></tool_call>``,
     with new lines between. The models leave ``<tool_call>`` out at times, so that a call is known
-    by ``<function=name>`` and the tag after it.
+    by ``<function=name>`` and the tag after it; and they put names in quotes.
 
     Source: the chat template of Qwen3-Coder.
     """
 
     marks = (START, END)
-    head = re.compile(rf"([^<>\s]+)>\s*(?=<parameter=|{FUNCTION_END})")
-    key = re.compile(r"<parameter=([^<>\n]+)>")
+    head = re.compile(rf"""["']?([^<>\s"']+)["']?>\s*(?=<parameter=|{FUNCTION_END})""")
+    key = re.compile(r"""<parameter=["']?([^<>\n]+?)["']?>""")
     last = FUNCTION_END
     value_end = "</parameter>"
     value_ends = (
