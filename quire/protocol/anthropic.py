@@ -19,6 +19,7 @@ from quire.protocol.generation import Count, Seed
 from quire.protocol.request_body import StreamableBody
 from quire.protocol.speculation import SpeculativeField
 from quire.protocol.structured_outputs import StructuredOutputsField
+from quire.protocol.thinking import Thinking
 from quire.protocol.tools import FunctionDefinition, NamedFunction, NamedTool, Tool, ToolChoice
 
 Name = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9_.\-]{1,128}$(?!\n)")]
@@ -77,19 +78,6 @@ class AnthropicToolChoice(msgspec.Struct, kw_only=True):
                 raise refuse("tool_choice.name", "is needed by the type tool", None)
             return NamedTool(function=NamedFunction(name=self.name))
         return "required" if self.type == "any" else self.type
-
-
-class Thinking(msgspec.Struct, kw_only=True):
-    """``thinking``; how long the model thinks is its own affair."""
-
-    type: Literal["enabled", "disabled", "adaptive", "between_tools"]
-    budget_tokens: Count | None = None
-    display: Literal["summarized", "omitted"] | None = None
-
-    @property
-    def on(self) -> bool:
-        """Whether the model is to think before it answers; ``between_tools`` is not that."""
-        return self.type in ("enabled", "adaptive")
 
 
 class OutputFormat(msgspec.Struct, kw_only=True):
@@ -154,7 +142,7 @@ class AnthropicPrompt(StreamableBody, kw_only=True):
             return "output_config.format"
         return "tools" if self.output_format is None else "output_format"
 
-    def efforts(self) -> list[tuple[str, str]]:
+    def efforts(self) -> list[tuple[str, str | bool]]:
         """Return ``output_config.effort``."""
         return [] if self.effort is None else [("output_config.effort", self.effort)]
 

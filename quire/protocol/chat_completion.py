@@ -10,9 +10,15 @@ from msgspec import UNSET, UnsetType
 from quire.core.errors import RequestError
 from quire.protocol.generation import Count, GenerationRequest, Usage
 from quire.protocol.request_fields import REFUSED
+from quire.protocol.thinking import (
+    Effort,
+    Reasoning,
+    ReasoningEffort,
+    Thinking,
+    contradiction,
+    one_effort,
+)
 from quire.protocol.tools import ToolCall, ToolRequest
-
-ReasoningEffort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
 
 
 class TextPart(msgspec.Struct, kw_only=True):
@@ -95,17 +101,57 @@ class ChatCompletionRequest(ToolRequest, kw_only=True):
     chat_template_kwargs: dict[str, Any] | None = None
     include_reasoning: bool | None = None
     reasoning_effort: ReasoningEffort | None = None
+    enable_thinking: bool | None = None
+    thinking: Thinking | bool | None = None
+    reasoning: Reasoning | None = None
 
-    def efforts(self) -> list[tuple[str, str]]:
-        """Return ``reasoning_effort``."""
-        return (
-            [] if self.reasoning_effort is None else [("reasoning_effort", self.reasoning_effort)]
-        )
+    def efforts(self) -> list[tuple[str, Effort]]:
+        """Return the fields that say whether, and how much, the model is to think."""
+        asked, thinking = self.reasoning or Reasoning(), self.thinking
+        given: list[tuple[str, Effort | None]] = [
+            ("reasoning_effort", self.reasoning_effort),
+            ("enable_thinking", self.enable_thinking),
+            ("thinking", thinking.on if isinstance(thinking, Thinking) else thinking),
+            ("reasoning.effort", asked.effort),
+            ("reasoning.enabled", asked.enabled),
+        ]
+        found = [(name, effort) for name, effort in given if effort is not None]
+        if asked.max_tokens and asked.effort is None and asked.enabled is None:
+            found.append(("reasoning.max_tokens", True))
+        return found
+
+    @property
+    def effort(self) -> Effort | None:
+        """Whether, or how much, the model is to think; None leaves it to the template."""
+        return one_effort(self.efforts(), self.chat_template_kwargs)
+
+    @property
+    def shows_reasoning(self) -> bool:
+        """Whether the client wants to see the reasoning."""
+        excludes = self.reasoning is not None and self.reasoning.exclude
+        return self.include_reasoning is not False and not excludes
+
+    def without_effect(self) -> list[str]:
+        """Return the budgets for thinking, which cannot be kept."""
+        budgets = {
+            "thinking.budget_tokens": getattr(self.thinking, "budget_tokens", None),
+            "reasoning.max_tokens": getattr(self.reasoning, "max_tokens", None),
+        }
+        return [name for name, tokens in budgets.items() if tokens is not None]
+
+    def check_reasoning(self) -> None:
+        """Refuse what asks to show the reasoning, and to leave it out."""
+        exclude = None if self.reasoning is None else self.reasoning.exclude
+        if exclude is not None and exclude == self.include_reasoning:
+            raise contradiction(
+                "reasoning.exclude", exclude, "include_reasoning", self.include_reasoning
+            )
 
     def check(self) -> None:
         """Refuse what no single field shows; see :meth:`GenerationRequest.check`."""
         GenerationRequest.check(self)
         self.check_tools()
+        self.check_reasoning()
         if not self.messages:
             raise RequestError("[messages] must hold at least one message; got [].", "messages")
         if self.top_logprobs and not self.logprobs:

@@ -29,6 +29,9 @@ class CompletionRequest(GenerationRequest, kw_only=True):
         "continue_final_message": (False,),
         "chat_template_kwargs": ({},),
         "reasoning_effort": (),
+        "enable_thinking": (False,),
+        "thinking": (False, {"type": "disabled"}),
+        "reasoning": ({},),
     }
 
     prompt: PromptField

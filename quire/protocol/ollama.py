@@ -105,7 +105,7 @@ class OllamaRequest(CompatRequest, kw_only=True):
     logprobs: bool | None = None
     top_logprobs: Count | None = None
 
-    def efforts(self) -> list[tuple[str, str]]:
+    def efforts(self) -> list[tuple[str, str | bool]]:
         """Return ``think`` where it is more than on or off."""
         return [("think", self.think)] if isinstance(self.think, str) else []
 

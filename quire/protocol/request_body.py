@@ -34,8 +34,12 @@ class RequestBody(msgspec.Struct, kw_only=True):
         """The field that says what the output must look like; None when none does."""
         return None
 
-    def efforts(self) -> list[tuple[str, str]]:
-        """Return the field that says how much to think before an answer, with its value."""
+    def efforts(self) -> list[tuple[str, str | bool]]:
+        """Return the fields that say how much to think, or whether, each with its value."""
+        return []
+
+    def without_effect(self) -> list[str]:
+        """Return the paths of known fields that do nothing, whatever the model."""
         return []
 
 

@@ -7,12 +7,13 @@ from typing import Any, Literal
 import msgspec
 
 from quire.core.errors import RequestError
-from quire.protocol.chat_completion import ChatCompletionRequest, Message, ReasoningEffort
+from quire.protocol.chat_completion import ChatCompletionRequest, Message
 from quire.protocol.compat import refuse
 from quire.protocol.generation import GenerationRequest
 from quire.protocol.request_fields import REFUSED
 from quire.protocol.response_input import ResponseInput
 from quire.protocol.structured_outputs import JsonSchemaFormat, ResponseFormat, StructuredRequest
+from quire.protocol.thinking import ReasoningEffort
 from quire.protocol.tools import (
     FunctionDefinition,
     Name,
@@ -122,7 +123,7 @@ class ResponsesRequest(GenerationRequest, kw_only=True):
     include: list[str] | None = None
     truncation: Literal["auto", "disabled"] | None = None
 
-    def efforts(self) -> list[tuple[str, str]]:
+    def efforts(self) -> list[tuple[str, str | bool]]:
         """Return ``reasoning.effort``."""
         effort = self.effort
         return [] if effort is None else [("reasoning.effort", effort)]

@@ -21,7 +21,7 @@ from quire.server.generation.chat_prompt import encode_chat, prepare_chat, writt
 from quire.server.generation.endpoint import GenerationEndpoint, errors_in_sent_names
 from quire.server.generation.model_routes import ByModel, post_route
 from quire.server.generation.models import Models
-from quire.server.generation.reasoning_effort import has_effect
+from quire.server.generation.reasoning_effort import idle_efforts
 from quire.server.generation.service import Service
 from quire.server.generation.submission import ApiRequest, Submission
 from quire.server.http.body import Fields, json_response, read_fields_in_turn
@@ -62,9 +62,8 @@ class AnthropicMessages(GenerationEndpoint[AnthropicRequest]):
 
 def without_effect(service: Service, body: AnthropicPrompt) -> list[str]:
     """Return the fields of a request that do nothing for the served model."""
-    template = service.engine.tokenizer.chat_template
-    found = [name for name, effort in body.efforts() if not has_effect(effort, template)]
     thinks = service.formats.reasoning is not None
+    found = idle_efforts(service, body)
     return found + body.without_effect() + (["thinking"] if body.thinks and not thinks else [])
 
 

@@ -50,9 +50,6 @@ class LlamaEndpoint(CompatEndpoint[T]):
     form = LLAMA_EVENTS
     read = staticmethod(read_any_type)
 
-    def unused_fields(self, body: T) -> list[str]:
-        return [*super().unused_fields(body), *body.without_effect()]
-
     def outputs(self, request: ApiRequest[T], submission: Submission) -> Outputs:
         outputs, limits = super().outputs(request, submission), request.body.line_limits()
         return outputs if limits is None else LineLimits(*limits).apply(outputs)

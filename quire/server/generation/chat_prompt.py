@@ -46,7 +46,7 @@ def read_conversation(
         body.messages,
         body.add_generation_prompt,
         body.continue_final_message,
-        effort_kwargs(body.reasoning_effort, body.chat_template_kwargs, template),
+        effort_kwargs(body.effort, body.chat_template_kwargs, template),
         tool_use.prompted,
     )
     return conversation, tool_use

@@ -18,7 +18,7 @@ from quire.server.generation.generate import generate
 from quire.server.generation.large_answers import encode_in_parts, positions_of, write_by_size
 from quire.server.generation.outputs import Outputs, collect
 from quire.server.generation.pacing import paced
-from quire.server.generation.reasoning_effort import has_effect
+from quire.server.generation.reasoning_effort import idle_efforts
 from quire.server.generation.service import Service
 from quire.server.generation.submission import ApiRequest, Submission
 from quire.server.http.body import JsonRequest, json_response, read_fields_in_turn, read_timeout
@@ -121,8 +121,7 @@ class GenerationEndpoint(ABC, Generic[T]):
 
     def unused_fields(self, body: T) -> list[str]:
         """Return the fields of ``body`` that do nothing for the served model."""
-        template = self.service.engine.tokenizer.chat_template
-        return [name for name, effort in body.efforts() if not has_effect(effort, template)]
+        return list(dict.fromkeys(idle_efforts(self.service, body) + body.without_effect()))
 
     def answer_at_once(self, request: ApiRequest[T]) -> Any | None:
         """Return the answer to a request that asks for no computing; None for all others."""

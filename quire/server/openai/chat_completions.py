@@ -97,7 +97,7 @@ class ChatAnswer:
         )
 
     def _begin_choice(self) -> ChoiceFormatter:
-        return ChoiceFormatter(self._reading, self._body.include_reasoning is not False)
+        return ChoiceFormatter(self._reading, self._body.shows_reasoning)
 
     def _logprobs(self, token_ids: list[int], positions: list[Any]) -> Any:
         num_top = self._body.num_logprobs

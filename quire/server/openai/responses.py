@@ -55,7 +55,7 @@ class Responses(GenerationEndpoint[ResponsesRequest]):
     def unused_fields(self, body: ResponsesRequest) -> list[str]:
         body.check_include()
         left_out = self._read_input(body).left_out
-        return [*super().unused_fields(body), *body.without_effect(), *left_out]
+        return [*super().unused_fields(body), *left_out]
 
     async def prepare(
         self, request: ApiRequest[ResponsesRequest]

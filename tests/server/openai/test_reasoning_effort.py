@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
+from quire.protocol.chat_completion import ChatCompletionRequest
+from quire.protocol.decode import decode_body
 from quire.text.chat_template import ChatTemplate
 
 HELLO = [{"role": "user", "content": "Hi"}]
@@ -60,6 +64,67 @@ def test_by_template(prompt_of, template, effort, prompt, ignored):
     if effort in ("low", "high"):
         body = {"messages": HELLO, "think": effort, "stream": False}
         assert prompt_of(template, "/api/chat", body) == (prompt, "think" if ignored else None)
+
+
+@pytest.mark.parametrize(
+    ("template", "fields", "prompt", "ignored"),
+    [
+        (SWITCH, {"enable_thinking": False}, "Hi", None),
+        (SWITCH, {"enable_thinking": True}, "HiT", None),
+        (SWITCH, {"thinking": {"type": "disabled"}}, "Hi", None),
+        (SWITCH, {"thinking": False, "enable_thinking": False}, "Hi", None),
+        (SWITCH, {"thinking": {"type": "enabled", "budget_tokens": 64}}, "HiT",
+         "thinking.budget_tokens"),
+        (SWITCH, {"reasoning": {"enabled": False}}, "Hi", None),
+        (SWITCH, {"reasoning": {"effort": "none"}, "enable_thinking": False}, "Hi", None),
+        (SWITCH, {"reasoning": {"max_tokens": 64}}, "HiT", "reasoning.max_tokens"),
+        (EFFORT, {"reasoning": {"effort": "high", "enabled": True}}, "Hihigh", None),
+        (EFFORT, {"reasoning": {"effort": "low"}, "reasoning_effort": "low"}, "Hilow", None),
+        (EFFORT, {"enable_thinking": False}, "Hinone", None),
+        (EFFORT, {"enable_thinking": True}, "Himedium", None),
+        (NOTHING, {"enable_thinking": False}, "Hi", "enable_thinking"),
+        (NOTHING, {"thinking": {"type": "disabled"}}, "Hi", "thinking"),
+    ],
+)  # fmt: skip
+def test_other_servers_fields_on_thinking_were_only_named(
+    prompt_of, template, fields, prompt, ignored
+):
+    """An answer was thought about although the request turned that off."""
+    body = {"messages": HELLO, **fields}
+    assert prompt_of(template, "/v1/chat/completions", body) == (prompt, ignored)
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"enable_thinking": True, "reasoning_effort": "none"}, "enable_thinking"),
+        ({"enable_thinking": False, "reasoning_effort": "high"}, "enable_thinking"),
+        ({"enable_thinking": False, "thinking": {"type": "enabled"}}, "thinking"),
+        ({"reasoning": {"effort": "low"}, "reasoning_effort": "high"}, "reasoning.effort"),
+        ({"reasoning": {"effort": "low", "enabled": False}}, "reasoning.enabled"),
+        ({"reasoning": {"exclude": True}, "include_reasoning": True}, "reasoning.exclude"),
+        (
+            {"enable_thinking": True, "chat_template_kwargs": {"enable_thinking": False}},
+            "enable_thinking",
+        ),
+        ({"thinking": {"type": "maybe"}}, "thinking.type"),
+    ],
+)
+def test_fields_on_thinking_that_contradict_each_other_are_refused(client, fields, param):
+    answer = client.post("/v1/chat/completions", json={"messages": HELLO, **fields})
+    assert (answer.status_code, answer.json()["error"]["param"]) == (400, param)
+
+
+def test_reasoning_that_is_excluded_is_not_shown():
+    """It was sent: only ``include_reasoning`` was read."""
+    for fields, shown in (
+        ({}, True),
+        ({"reasoning": {"exclude": False}}, True),
+        ({"reasoning": {"exclude": True}}, False),
+        ({"include_reasoning": False}, False),
+    ):
+        body = json.dumps({"messages": HELLO, **fields}).encode()
+        assert decode_body(body, ChatCompletionRequest)[0].shows_reasoning is shown
 
 
 def test_the_template_s_own_variables_win(prompt_of):
