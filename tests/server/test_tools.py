@@ -158,7 +158,7 @@ def test_tools_and_their_history_reach_the_template(engine, with_tools, serve):
     ("fields", "param"),
     [
         ({"messages": [{"role": "assistant", "tool_calls": [
-            {"id": "1", "function": {"name": "f", "arguments": {}}}]}]},
+            {"id": "1", "function": {"name": "f", "arguments": [1]}}]}]},
          "messages[0].tool_calls[0].function.arguments"),
         ({"tool_choice": "required", "tools": [{"function": {
             "name": "f", "strict": True, "parameters": {"not": {}}}}]},
