@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from quire.core.kv_cache_spec import DTYPE_BYTES, KVCacheSpec
-from quire.core.named_shapes import NAMED_SHAPES, named_spec
+from quire.core.named_shapes import NAMED_SHAPES, REPOSITORY_SHAPES, NamedShape
 from quire.core.parallel_costs import SplitShape
 
 #: A number of parameters: 70B, 1.2b, 350M.
@@ -24,13 +24,23 @@ def stated_parameters(model: str) -> int | None:
     return round(float(found[1]) * _UNITS[found[2].lower()])
 
 
+def named_shape(model: str) -> NamedShape | None:
+    """Return the shape of a model of the table, the catalogue or the hub; None of any other."""
+    from quire.models.named_models import named_model
+
+    named = named_model(model)
+    return NAMED_SHAPES.get(model.lower()) or REPOSITORY_SHAPES.get(
+        model if named is None else named.floats
+    )
+
+
 def num_parameters(model: str) -> int:
     """Return the number of weights of a named model, or of a checkpoint of floats.
 
     Raises:
         click.UsageError: There is no such model, or its files do not tell.
     """
-    shape = NAMED_SHAPES.get(model.lower())
+    shape = named_shape(model)
     if shape is not None:
         return shape.num_parameters
     from quire.models.model_details import known_details
@@ -48,8 +58,15 @@ def num_parameters(model: str) -> int:
 
 
 def weight_bytes(model: str, dtype: str | None) -> int:
-    """Return what the weights of a named model or a checkpoint take in memory."""
-    shape = NAMED_SHAPES.get(model.lower())
+    """Return what the weights of a named model or a checkpoint take in memory.
+
+    Without ``dtype``, those of the catalogue take what their file does.
+    """
+    from quire.models.named_models import named_model
+
+    shape, named = named_shape(model), named_model(model)
+    if named is not None and dtype is None:
+        return named.nbytes
     if shape is not None:
         return shape.num_parameters * DTYPE_BYTES[dtype or "bfloat16"]
     from quire.core.config import ModelOptions
@@ -66,23 +83,32 @@ def weight_bytes(model: str, dtype: str | None) -> int:
 
 def kv_spec(model: str, dtype: str) -> KVCacheSpec:
     """Return the KV cache's shape of a named model or a checkpoint."""
-    spec = named_spec(model, dtype)
-    if spec is not None:
-        return spec
+    shape = named_shape(model)
+    if shape is not None:
+        return shape.kv_spec(dtype)
     from quire.models.config_reader import read_model_config
 
     return read_model_config(checkpoint(model)).kv_cache_spec(16, dtype)
 
 
 def checkpoint(model: str) -> Path:
-    """Return the folder or GGUF file that a path or the name of an embedded model means."""
+    """Return the folder or GGUF file that a path or the name of a model on this machine means."""
     from quire.models.hub import LISTED, resolve_model
+    from quire.models.named_models import named_model, near_names
+    from quire.models.store import Store
 
     path = Path(model)
     if not path.exists() and model not in LISTED:
+        found = Store().find(model)
+        if found is not None and found.path is not None:
+            return found.path
+        if named_model(model) is not None:
+            raise click.UsageError(
+                f"MODEL must be on this machine; got {model}. Run quire pull {model} first."
+            )
         raise click.UsageError(
-            f"MODEL must be a folder, a GGUF file, {', '.join(LISTED)} or one of "
-            f"{', '.join(NAMED_SHAPES)}; got {model}."
+            f"MODEL must be a folder, a GGUF file, a name that quire list --catalogue shows, or "
+            f"one of {', '.join(NAMED_SHAPES)}; got {model}.{near_names(model)}"
         )
     # Who names the file that is read means its folder.
     return path.parent if path.name == "config.json" else resolve_model(model)
@@ -90,7 +116,7 @@ def checkpoint(model: str) -> Path:
 
 def split_shape(model: str) -> SplitShape:
     """Return what counts of a named model or a checkpoint when it is divided."""
-    shape = NAMED_SHAPES.get(model.lower())
+    shape = named_shape(model)
     if shape is not None:
         return SplitShape.of_named(shape)
     from quire.models.config_reader import read_model_config

@@ -8,7 +8,8 @@ import pytest
 from click.testing import CliRunner
 
 from quire.cli.calc import calc
-from quire.core.named_shapes import NAMED_SHAPES
+from quire.core.named_shapes import NAMED_SHAPES, REPOSITORY_SHAPES
+from quire.models.named_models import catalogue
 
 
 def run(*arguments: str) -> list | dict:
@@ -150,3 +151,38 @@ def test_columns_stay_apart_however_long_a_number_is():
     head, row = result.output.splitlines()[-2:]
     assert len(head) == len(row)
     assert len(row.split()) == 5
+
+
+def test_the_catalogue_s_names_were_unknown():
+    """``quire list --catalogue`` shows names that ``quire calc`` refused."""
+    (row,), (known,) = run("kv", "qwen3:0.6b"), run("kv", "qwen3-0.6b")
+    assert row["bytes"] == known["bytes"]
+    assert run("kv", "qwen3")[0]["bytes"] == run("kv", "Qwen/Qwen3-4B")[0]["bytes"]
+    shown = CliRunner().invoke(calc, ["kv", "qwen3:0.7b"])
+    assert shown.exit_code == 2 and "Did you mean qwen3:" in shown.output
+
+
+def test_weights_of_the_catalogue_are_those_of_its_files():
+    file, floats = (
+        run("memory", "qwen3:0.6b", "--memory", "8GB", *more)["weights"]["bytes"]
+        for more in ((), ("--weight-dtype", "bfloat16"))
+    )
+    assert (file, floats) == (catalogue()["qwen3:0.6b"].nbytes, 2 * 596_049_920)
+
+
+@pytest.mark.parametrize("name", REPOSITORY_SHAPES)
+def test_shapes_have_the_parameters_that_they_are_said_to_have(name):
+    shape = REPOSITORY_SHAPES[name]
+    rows = shape.hidden_size * shape.head_dim * (shape.num_heads + shape.num_kv_heads) * 2
+    rows += 3 * shape.hidden_size * shape.intermediate_size + 2 * shape.hidden_size
+    if "Qwen2.5" in name or "Distill-Qwen" in name:  # biases
+        rows += shape.head_dim * (shape.num_heads + 2 * shape.num_kv_heads)
+    if "Qwen3" in name:  # norms of queries and keys
+        rows += 2 * shape.head_dim
+    ends = shape.vocab_size * shape.hidden_size * (1 if shape.tie_word_embeddings else 2)
+    assert shape.num_parameters == shape.num_layers * rows + ends + shape.hidden_size
+
+
+def test_every_name_of_the_catalogue_has_a_shape_but_one():
+    unknown = {name for name, one in catalogue().items() if one.floats not in REPOSITORY_SHAPES}
+    assert unknown == {"minicpm5:1b"}

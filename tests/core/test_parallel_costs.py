@@ -9,7 +9,7 @@ import pytest
 from quire.core.kv_cache_spec import KVCacheSpec
 from quire.core.model_config import ModelConfig
 from quire.core.moe_config import ExpertRouting, MoEConfig
-from quire.core.named_shapes import NAMED_SHAPES, named_spec
+from quire.core.named_shapes import NAMED_SHAPES
 from quire.core.parallel_costs import (
     LINKS,
     SplitShape,
@@ -143,7 +143,7 @@ def test_heads_are_divided_and_then_copied(heads, width, expected):
 
 @pytest.mark.parametrize(("width", "stages"), [(1, 1), (2, 1), (4, 1), (8, 1), (2, 4), (4, 2)])
 def test_ranks_hold_the_model_once(width, stages):
-    spec = named_spec("llama-2-70b", "bfloat16")
+    spec = NAMED_SHAPES["llama-2-70b"].kv_spec("bfloat16")
     assert spec is not None
     layout, total = ParallelLayout(width, stages), 2 * SEVENTY.num_parameters
     found = rank_memory(SEVENTY, spec, layout, total, 2048)

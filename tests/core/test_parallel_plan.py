@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from quire.core.named_shapes import NAMED_SHAPES, named_spec
+from quire.core.named_shapes import NAMED_SHAPES
 from quire.core.parallel_costs import LINKS, SplitShape
 from quire.core.parallel_plan import Fleet, PlannedLoad, plan_layout
 
 
 def load(name: str, weight_size: int, kv_tokens: int = 32768) -> PlannedLoad:
-    spec = named_spec(name, "bfloat16")
+    spec = NAMED_SHAPES[name].kv_spec("bfloat16")
     assert spec is not None
     return PlannedLoad(
         shape=SplitShape.of_named(NAMED_SHAPES[name]),
