@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 @click.argument("model")
 @click.option("--hub", is_flag=True, help="Ask the hub which GGUF files there are, and which fit.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def show(model: str, hub: bool, as_json: bool) -> None:
+@click.option("--modelfile", is_flag=True, help="Print a Modelfile, which quire create -f reads.")
+def show(model: str, hub: bool, as_json: bool, modelfile: bool) -> None:
     """Show what is known of MODEL: its shape, its size, its licence, what goes with it.
 
     MODEL is a name that quire list shows, a folder, a GGUF file, or a name of the catalogue: of one
@@ -48,6 +49,13 @@ def show(model: str, hub: bool, as_json: bool) -> None:
             f"[show] the model must be on this machine or in the catalogue; got {model!r}. "
             "quire list shows those that are; quire show --hub org/name asks the hub."
         )
+    if modelfile:
+        from quire.models.manifests import Preset
+        from quire.models.modelfile import write_modelfile
+
+        preset = Preset() if found is None else found.preset
+        click.echo(write_modelfile(model, preset), nl=False)
+        return
     if as_json:
         click.echo(json.dumps(facts))
         return

@@ -1,4 +1,4 @@
-"""The Modelfile of Ollama that ``quire create`` reads; what it sets is in :mod:`manifests`."""
+"""The Modelfile of Ollama, read and written; what it sets is in :mod:`manifests`."""
 
 from __future__ import annotations
 
@@ -77,6 +77,33 @@ def read_modelfile(text: str, path: Path) -> PresetFile:
         check_messages(messages, f"{path}: MESSAGE"),
     )  # fmt: skip
     return PresetFile(base, None, preset, tuple(notes))
+
+
+def write_modelfile(name: str, preset: Preset) -> str:
+    """Return the Modelfile of a model with settings of its own, which :func:`read_modelfile` reads.
+
+    Args:
+        name: The model.
+        preset: Its settings.
+    """
+    theirs = {ours: name for name, ours in _NAMES.items()}
+    lines = [f"# To build a new Modelfile based on this, replace FROM with:\n# FROM {name}\n"]
+    lines.append(f"FROM {name}")
+    for word, text in (("TEMPLATE", preset.template), ("SYSTEM", preset.system)):
+        lines += [] if text is None else [f"{word} {_quoted(text)}"]
+    for setting, value in preset.sampling.items():
+        values = value if isinstance(value, list | tuple) else [value]
+        if setting == "max_tokens" and value is None:
+            values = [-1]
+        for one in values if setting in SAMPLING else ():
+            written = _quoted(one) if isinstance(one, str) else one
+            lines.append(f"PARAMETER {theirs.get(setting, setting)} {written}")
+    lines += [f"MESSAGE {one['role']} {_quoted(one['content'])}" for one in preset.messages]
+    return "\n".join(lines) + "\n"
+
+
+def _quoted(text: str) -> str:
+    return f"{_QUOTES}{text}{_QUOTES}"
 
 
 def _instructions(text: str, path: Path) -> Iterator[tuple[int, str, str]]:

@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 
 from quire.core.errors import ConfigError
-from quire.models.modelfile import is_modelfile, read_modelfile
+from quire.models.manifests import Preset
+from quire.models.modelfile import is_modelfile, read_modelfile, write_modelfile
 
 PATH = Path("/models/tutor/Modelfile")
 TEXT = '''
@@ -27,6 +28,17 @@ MESSAGE assistant """2"""
 LICENSE """MIT
 """
 '''
+
+
+def test_what_is_written_is_read_again():
+    preset = Preset(
+        'You say "yes".\nBe brief.', "{% for m in messages %}\n{{ m.content }}{% endfor %}",
+        {"temperature": 0.3, "top_k": 4, "max_tokens": None, "repetition_penalty": 1.1,
+         "stop": ["<end>", "\n", "User:"]},
+        ({"role": "user", "content": "1+1?"}, {"role": "assistant", "content": "2"}),
+    )  # fmt: skip
+    made = read_modelfile(write_modelfile("qwen3:0.6b", preset), PATH)
+    assert (made.base, made.preset, made.notes) == ("qwen3:0.6b", preset, ())
 
 
 def test_all_instructions_are_read():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 import time
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -14,6 +15,7 @@ from starlette.routing import Route
 
 import quire
 from quire.core.regular_files import open_regular
+from quire.models.modelfile import write_modelfile
 from quire.models.store import UPLOADED
 from quire.protocol.ollama import OPTION_NAMES, OllamaShowRequest
 from quire.server.compat.ollama_names import OllamaNames, tagged
@@ -141,11 +143,10 @@ def parameter_size(count: int) -> str:
 def _description(facts: ModelFacts) -> dict[str, Any]:
     template, settings = facts.chat_template, facts.sampling
     given = [(OPTION_NAMES[name], settings[name]) for name in settings if name in OPTION_NAMES]
-    name = tagged(facts.model.names[0])
-    lines = [f"# To build a new Modelfile based on this, replace FROM with:\n# FROM {name}\n"]
-    lines += [f"FROM {name}", *(f"PARAMETER {option} {value}" for option, value in given)]
+    preset = facts.preset
+    own = replace(preset, sampling=settings)
     described = {
-        "modelfile": "\n".join(lines) + "\n",
+        "modelfile": write_modelfile(tagged(facts.model.names[0]), own),
         "parameters": "\n".join(f"{option:<30} {value}" for option, value in given),
         "template": "" if template is None else template.templates.get("default", ""),
         "details": _details(facts),
@@ -153,7 +154,6 @@ def _description(facts: ModelFacts) -> dict[str, Any]:
         "capabilities": facts.capabilities,
         "modified_at": stamp(facts.created),
     }
-    preset = facts.preset
     optional = {"system": preset.system, "messages": preset.messages, "license": _license(facts)}
     return described | {key: value for key, value in optional.items() if value}
 
