@@ -13,7 +13,11 @@ from quire.cli.sampling_flags import sampling_flags
 from quire.core.config import EngineConfig
 
 
-@click.command(cls=EngineCommand)
+@click.command(
+    cls=EngineCommand,
+    text_goes="A chat is typed into the terminal. For one answer: quire run {model} {text}; "
+    "without a server: quire generate {model} --chat --prompt {text}",
+)
 @engine_flags
 @click.option("--system", help="system prompt")
 @lora_option

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import functools
 import re
+import shlex
 import types
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -117,11 +118,17 @@ class EngineCommand(click.Command):
 
     Args:
         known: Such flags besides an engine's.
+        text_goes: Where a text after MODEL belongs, with ``{model}`` and ``{text}``.
     """
 
     def __init__(
-        self, *args: Any, known: Mapping[str, KnownSetting] | None = None, **keywords: Any
+        self,
+        *args: Any,
+        known: Mapping[str, KnownSetting] | None = None,
+        text_goes: str | None = None,
+        **keywords: Any,
     ) -> None:
+        self._text_goes = text_goes
         super().__init__(*args, **keywords)
         self.params += known_options({**ENGINE, **(known or {})}, taken=self.params)
         self.params.append(config_file_option())
@@ -143,7 +150,15 @@ class EngineCommand(click.Command):
             flag = argument.partition("=")[0]
             if flag in INSTEAD and flag not in ours:
                 raise click.NoSuchOption(flag, f"No such option {flag!r}. {INSTEAD[flag]}", ctx=ctx)
-        return super().parse_args(ctx, repeat_flags(self.params, args))
+        ctx.allow_extra_args = self._text_goes is not None
+        rest = super().parse_args(ctx, repeat_flags(self.params, args))
+        if rest and self._text_goes is not None and not ctx.resilient_parsing:
+            words = {"model": ctx.params["model_argument"], "text": " ".join(rest)}
+            shown = {name: shlex.quote(word) for name, word in words.items()}
+            raise click.UsageError(
+                f"Got unexpected extra argument {rest[0]!r}. {self._text_goes.format(**shown)}", ctx
+            )
+        return rest
 
     def _show_all(self, ctx: click.Context, param: click.Parameter, value: bool) -> None:
         if value and not ctx.resilient_parsing:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 MAX_TOKENS = 256
 
 
-@click.command(cls=EngineCommand)
+@click.command(cls=EngineCommand, text_goes="Say quire generate {model} --prompt {text}")
 @engine_flags
 @click.option("--prompt", "-p", "prompts", multiple=True, help="text, - for stdin; may be repeated")
 @click.option("--chat", is_flag=True, help="ask in the model's chat template")

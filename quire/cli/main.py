@@ -14,6 +14,7 @@ from collections.abc import Sequence
 import click
 
 from quire.core.errors import QuireError
+from quire.core.other_programs import COMMAND_FLAGS_INSTEAD, COMMANDS_INSTEAD
 
 #: Name -> (where it lives, its line in ``quire --help``, which so imports no command).
 COMMANDS = {
@@ -80,6 +81,11 @@ class LazyGroup(click.Group):
         try:
             return super().resolve_command(ctx, args)
         except click.NoSuchCommand as error:
+            instead = COMMANDS_INSTEAD.get(error.command_name)
+            if instead is not None:
+                raise click.UsageError(
+                    f"No such command {error.command_name!r}. {instead}", ctx
+                ) from None
             raise click.NoSuchCommand(error.command_name, None, COMMANDS, ctx) from None
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -126,7 +132,7 @@ def run(args: Sequence[str] | None = None) -> int:
     try:
         result = cli.main(args, prog_name="quire", standalone_mode=False)
     except click.ClickException as error:
-        error.show()
+        _with_remedy(error).show()
         return error.exit_code
     except (click.Abort, KeyboardInterrupt):
         click.echo("quire: interrupted", err=True)
@@ -142,6 +148,16 @@ def run(args: Sequence[str] | None = None) -> int:
             click.echo(f"quire: {error}", err=True)
         return 1
     return result if isinstance(result, int) else 0
+
+
+def _with_remedy(error: click.ClickException) -> click.ClickException:
+    """Return the error, with what to do instead of a flag that another program's command has."""
+    if isinstance(error, click.NoSuchOption) and error.ctx is not None:
+        name = error.option_name
+        instead = COMMAND_FLAGS_INSTEAD.get(error.ctx.info_name or "", {}).get(name)
+        if instead is not None:
+            return click.UsageError(f"No such option {name!r}. {instead}", error.ctx)
+    return error
 
 
 def main() -> None:

@@ -17,9 +17,11 @@ class RemoteChat:
     Args:
         base_url: Of the server.
         model: The name that requests use.
+        fields: More of each request.
     """
 
-    def __init__(self, base_url: str, model: str) -> None:
+    def __init__(self, base_url: str, model: str, fields: dict[str, Any] | None = None) -> None:
+        self._fields = fields or {}
         self._base_url = base_url
         self._model = model
         self._summary = "no tokens"
@@ -34,7 +36,7 @@ class RemoteChat:
         stopped: Callable[[], bool],
     ) -> Iterator[str]:
         body = {name: value for name, value in sampling.items() if value is not None}
-        body |= {"model": self._model, "messages": messages, "stream": True}
+        body |= {"model": self._model, "messages": messages, "stream": True, **self._fields}
         body["stream_options"] = {"include_usage": True, "continuous_usage_stats": True}
         limit: int | None = body.get("max_tokens")
         if limit == self.defaults.get("max_tokens", MAX_TOKENS):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import subprocess
 import sys
@@ -36,17 +37,39 @@ if TYPE_CHECKING:
 TELL_SECONDS = 1.0
 #: A server that was started for this gets as long to listen; models take their own time.
 START_SECONDS = 60.0
+#: Values of ``--think``; without one it is the first.
+THINK = ("true", "false", "low", "medium", "high", "max")
 
 
-@click.command()
+class RunCommand(click.Command):
+    """A command whose ``--think`` takes a value after ``=`` only, as Ollama's does."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Write the value out; what follows the flag is the prompt's."""
+        at = args.index("--") if "--" in args else len(args)
+        flags = [f"--think={THINK[0]}" if one == "--think" else one for one in args[:at]]
+        return super().parse_args(ctx, flags + args[at:])
+
+
+@click.command(cls=RunCommand)
 @click.argument("model")
 @click.argument("prompt", nargs=-1)
 @base_url_option
 @click.option("--system", help="system prompt")
 @click.option("--verbose", is_flag=True, help="say how fast the answer to PROMPT came, on stderr")
 @click.option(
-    "--keep-alive", metavar="TIME", help="how long MODEL stays loaded unused: 10m; -1: for ever"
+    "--keep-alive",
+    "--keepalive",
+    metavar="TIME",
+    help="how long MODEL stays loaded unused: 10m; -1: for ever",
 )
+@click.option(
+    "--think",
+    metavar="HOW",
+    type=click.Choice(THINK),
+    help="whether, or how much, to think first: --think=false, --think=high ...",
+)
+@click.option("form", "--format", metavar="FORM", help="json, or a JSON schema that answers follow")
 @lora_option
 @sampling_flags
 def run(
@@ -55,9 +78,9 @@ def run(
     base_url: str,
     system: str | None,
     verbose: bool,
-    keep_alive: str | None,
     lora: Path | None,
     sampling: dict[str, Any],
+    **wishes: str | None,
 ) -> None:
     """Talk to MODEL, or answer PROMPT and leave.
 
@@ -71,6 +94,7 @@ def run(
     asked = joined_prompt(" ".join(prompt) if prompt else None)
     if asked is not None and not asked.strip():
         raise click.UsageError("[run] a prompt must have text; got none.")
+    keep_alive, fields = wishes["keep_alive"], _fields(wishes["think"], wishes["form"])
     stay = None if keep_alive is None else _seconds(keep_alive)
     place = urlsplit(base_url)
     is_here = place.scheme == "http" and place.hostname in LOOPBACK
@@ -90,7 +114,8 @@ def run(
     from quire.cli.chat_session import ChatSession
     from quire.cli.remote_chat import RemoteChat
 
-    session = ChatSession(RemoteChat(base_url, name), system=system, sampling=sampling)
+    model_chat = RemoteChat(base_url, name, fields)
+    session = ChatSession(model_chat, system=system, sampling=sampling)
     if asked is None:
         from quire.cli.chat_loop import converse
 
@@ -110,6 +135,27 @@ def run(
             "more.",
             err=True,
         )
+
+
+def _fields(think: str | None, form: str | None) -> dict[str, Any]:
+    """Return the fields of requests that ``--think`` and ``--format`` ask for."""
+    fields: dict[str, Any] = {}
+    if think in ("true", "false"):
+        fields["enable_thinking"] = think == "true"
+    elif think is not None:
+        fields["reasoning_effort"] = think
+    if form == "json":
+        fields["response_format"] = {"type": "json_object"}
+    elif form is not None:
+        try:
+            schema = json.loads(form)
+        except ValueError:
+            schema = None
+        if not isinstance(schema, dict):
+            raise click.UsageError(f"[run] --format must be json or a JSON schema; got {form!r}.")
+        json_schema = {"name": "answer", "schema": schema}
+        fields["response_format"] = {"type": "json_schema", "json_schema": json_schema}
+    return fields
 
 
 def _named(model: str) -> str:

@@ -47,6 +47,40 @@ INSTEAD: dict[str, str] = {
     "--disable-radix-cache": "Take --no-enable-prefix-caching.",
     "--chunked-prefill-size": "Take --max-num-batched-tokens.",
 }
+#: Commands that we do not have, and what to do instead.
+COMMANDS_INSTEAD: dict[str, str] = {
+    "push": "There is no registry to push to: copy the file that quire show names as its path.",
+    "cp": "Take quire copy.",
+    "delete": "Take quire rm.",
+    "search": "quire list --catalogue shows the names; quire show --hub asks the hub.",
+    "login": "Set HF_TOKEN, which opens gated models of the hub.",
+    "signin": "Set HF_TOKEN, which opens gated models of the hub.",
+    "signout": "Unset HF_TOKEN.",
+    "complete": "Take quire generate MODEL --prompt TEXT.",
+    "start": "Take quire serve.",
+    "collect-env": "Take quire doctor.",
+    "perplexity": "Take quire eval.",
+}
+#: Flags of commands other than ``serve``, and what to do instead.
+COMMAND_FLAGS_INSTEAD: dict[str, dict[str, str]] = {
+    "run": {
+        "--hidethinking": "Leave it out: reasoning is not shown.",
+        "--nowordwrap": "Leave it out: words wrap in a terminal only.",
+        "--insecure": "Leave it out: HF_ENDPOINT names another hub.",
+    },
+    "pull": {"--insecure": "Leave it out: HF_ENDPOINT names another hub."},
+    "show": {
+        "--license": "Leave it out: show prints the licence.",
+        "--parameters": "Leave it out: show prints them as sampling.",
+        "--system": "Leave it out: show prints the system prompt.",
+        "--template": "Leave it out: show prints the template.",
+        "--verbose": "Take --json.",
+    },
+    "create": {
+        "--quantize": "Take quire quantize or quire convert --type, and name what they write.",
+        "-q": "Take quire quantize or quire convert --type, and name what they write.",
+    },
+}
 _KEYWORDS = {
     "n_ctx": "max_model_len",
     "num_ctx": "max_model_len",

@@ -12,6 +12,7 @@ import pytest
 
 from quire.cli.engine_flags import config_fields
 from quire.cli.main import COMMANDS
+from quire.cli.run import _fields, run
 from quire.core import machine_speed
 from quire.server.options import ServerOptions
 from tests.commands import changed_early, environment
@@ -51,6 +52,50 @@ def test_unknown_command_is_misuse(quire):
     assert "No such command 'sreve'. Did you mean 'serve'?" in result.stderr
     result = quire("serve", "--max-model-ln", "9")
     assert result.returncode == 2 and "--max-model-len" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "remedy"),
+    [
+        (("push", "me/m"), "There is no registry to push to: copy the file that quire show names"),
+        (("cp", "a", "b"), "Take quire copy."),
+        (("run", "m", "--hidethinking"), "Leave it out: reasoning is not shown."),
+        (("show", "m", "--parameters"), "show prints them as sampling."),
+        (("create", "m", "-q", "q4_0"), "Take quire quantize"),
+        (("chat", "m", "What", "now?"), "For one answer: quire run m 'What now?'"),
+        (("chat", "m", "Hi"), "quire generate m --chat --prompt Hi"),
+        (("generate", "m", "Hi"), "Say quire generate m --prompt Hi"),
+        (("run", "m", "Hi", "--format", "xml"), "--format must be json or a JSON schema"),
+    ],
+)
+def test_the_remedy_was_missing_or_a_command_that_does_something_else(quire, arguments, remedy):
+    """``push`` suggested ``ps``, and a text after MODEL was an unexpected argument only."""
+    result = quire(*arguments)
+    assert (result.returncode, result.stdout) == (2, "")
+    assert remedy in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "fields", "prompt"),
+    [
+        (["--think", "Hi", "you"], {"enable_thinking": True}, ("Hi", "you")),
+        (["Hi", "--think=false"], {"enable_thinking": False}, ("Hi",)),
+        (["--think=high", "--", "--think"], {"reasoning_effort": "high"}, ("--think",)),
+        (["--format", "json"], {"response_format": {"type": "json_object"}}, ()),
+        (
+            ["--format", '{"type": "object"}'],
+            {"response_format": {
+                "type": "json_schema",
+                "json_schema": {"name": "answer", "schema": {"type": "object"}},
+            }},
+            (),
+        ),
+    ],
+)  # fmt: skip
+def test_run_takes_the_flags_of_ollama(arguments, fields, prompt):
+    """``--think`` and ``--format`` were unknown."""
+    params = run.make_context("run", ["m", *arguments]).params
+    assert (_fields(params["think"], params["form"]), params["prompt"]) == (fields, prompt)
 
 
 def test_help_and_version_are_commands_too(quire):
