@@ -37,7 +37,7 @@ TOKENS = click.option("--tokens", type=COUNT, default=4096, show_default=True, h
 def calc() -> None:
     """Compute where memory goes, what speculation brings, how to round and to divide a model.
 
-    MODEL is a name such as llama-3.1-8b, quire-tiny, a folder with config.json, or a GGUF file.
+    MODEL is a name such as llama-3.1-8b or qwen3:0.6b, a folder with config.json, or a GGUF file.
     """
 
 

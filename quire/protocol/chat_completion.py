@@ -20,6 +20,9 @@ from quire.protocol.thinking import (
 )
 from quire.protocol.tools import ToolCall, ToolRequest
 
+#: Types of parts that hold what a model thought.
+_THOUGHTS = ("thinking", "reasoning")
+
 
 class TextPart(msgspec.Struct, kw_only=True):
     """What a part of a message's content may hold; the chat template says what it must."""
@@ -27,13 +30,18 @@ class TextPart(msgspec.Struct, kw_only=True):
     type: Any = None
     text: Any = None
     refusal: Any = None
+    thinking: Any = None
+    reasoning: Any = None
 
 
 class Message(msgspec.Struct, kw_only=True):
     """One turn of the conversation.
 
     ``content`` may be a list of text parts; the chat template checks and joins them. A refusal
-    stands for content that is missing.
+    stands for content that is missing, and parts that are thoughts are the reasoning.
+
+    ``prefix`` (Mistral, DeepSeek) and ``partial`` (Kimi, Qwen) of a last message are
+    ``continue_final_message``.
     """
 
     role: Literal["system", "developer", "user", "assistant", "tool", "function"]
@@ -46,6 +54,13 @@ class Message(msgspec.Struct, kw_only=True):
     tool_call_id: str | None = None
     function_call: dict[str, Any] | None = None
     audio: dict[str, Any] | None = None
+    prefix: bool | None = None
+    partial: bool | None = None
+
+    @property
+    def is_begun(self) -> bool:
+        """Whether it says that the answer is to go on with it."""
+        return self.role == "assistant" and bool(self.prefix or self.partial)
 
     def for_template(self, position: int) -> dict[str, Any]:
         """Return the message as chat templates expect it; ``developer`` becomes ``system``.
@@ -67,9 +82,10 @@ class Message(msgspec.Struct, kw_only=True):
             )
         if self.audio is not None:
             raise RequestError(f"[{where}.audio] audio is not supported.", f"{where}.audio")
+        content, thoughts = self._split_content()
         message: dict[str, Any] = {
             "role": "system" if self.role == "developer" else self.role,
-            "content": self.content or self.refusal or self.content,
+            "content": content or self.refusal or ("" if self.role == "tool" else content),
         }
         if self.name is not None:
             message["name"] = self.name
@@ -77,12 +93,33 @@ class Message(msgspec.Struct, kw_only=True):
             message["tool_calls"] = [call.for_template() for call in self.tool_calls]
         if self.tool_call_id is not None:
             message["tool_call_id"] = self.tool_call_id
-        reasoning = self.reasoning if self.reasoning is not None else self.reasoning_content
+        given = (self.reasoning, self.reasoning_content, thoughts)
+        reasoning = next((text for text in given if text is not None), None)
         if reasoning is not None:
             message["reasoning"] = message["reasoning_content"] = reasoning
-            if self.tool_calls and not self.content:  # gpt-oss reads it so, and not with both
+            if self.tool_calls and not content:  # gpt-oss reads it so, and not with both
                 message["thinking"] = reasoning
         return message
+
+    def _split_content(self) -> tuple[str | list[dict[str, Any]] | None, str | None]:
+        """Return the content without its thoughts, and these; only an assistant has some."""
+        if self.role != "assistant" or not isinstance(self.content, list):
+            return self.content, None
+        is_thought = [part.get("type") in _THOUGHTS for part in self.content]
+        if not any(is_thought):
+            return self.content, None
+        parts = list(zip(self.content, is_thought, strict=True))
+        thoughts = [_thought(part) for part, thought in parts if thought]
+        return [part for part, thought in parts if not thought], "\n".join(filter(None, thoughts))
+
+
+def _thought(part: dict[str, Any]) -> str:
+    """Return the text of a part that is a thought: a text, or Mistral's list of text parts."""
+    value = part.get(part["type"])
+    if isinstance(value, list):
+        texts = [item.get("text") for item in value if isinstance(item, dict)]
+        return "".join(text for text in texts if isinstance(text, str))
+    return value if isinstance(value, str) else ""
 
 
 class ChatCompletionRequest(ToolRequest, kw_only=True):
@@ -126,6 +163,12 @@ class ChatCompletionRequest(ToolRequest, kw_only=True):
         return one_effort(self.efforts(), self.chat_template_kwargs)
 
     @property
+    def continues_last(self) -> bool | None:
+        """Whether the answer goes on with the last message."""
+        begun = bool(self.messages) and self.messages[-1].is_begun
+        return True if begun else self.continue_final_message
+
+    @property
     def shows_reasoning(self) -> bool:
         """Whether the client wants to see the reasoning."""
         excludes = self.reasoning is not None and self.reasoning.exclude
@@ -159,7 +202,9 @@ class ChatCompletionRequest(ToolRequest, kw_only=True):
                 f"[top_logprobs] needs logprobs: true; got {self.top_logprobs} without it.",
                 "top_logprobs",
             )
-        if self.continue_final_message and self.add_generation_prompt:
+        if self.continues_last and self.continue_final_message is False:
+            raise contradiction("continue_final_message", False, "prefix of the last message", True)
+        if self.continues_last and self.add_generation_prompt:
             raise RequestError(
                 "[continue_final_message] excludes add_generation_prompt; got both true.",
                 "continue_final_message",
@@ -174,9 +219,10 @@ class ChatCompletionRequest(ToolRequest, kw_only=True):
 
     @property
     def output_limit(self) -> int | None:
-        """Most tokens to generate, or None when the client set no limit."""
+        """Most tokens to generate, or None when the client set no limit; LM Studio's -1 is none."""
         limit = self.max_completion_tokens
-        return self.max_tokens if limit is None else limit
+        limit = self.max_tokens if limit is None else limit
+        return None if limit == -1 else limit
 
     @property
     def num_logprobs(self) -> int | None:

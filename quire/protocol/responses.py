@@ -120,13 +120,14 @@ class ResponsesRequest(GenerationRequest, kw_only=True):
     chat_template_kwargs: dict[str, Any] | None = None
     include_reasoning: bool | None = None
     reasoning: ReasoningOptions | None = None
+    enable_thinking: bool | None = None
     include: list[str] | None = None
     truncation: Literal["auto", "disabled"] | None = None
 
     def efforts(self) -> list[tuple[str, str | bool]]:
-        """Return ``reasoning.effort``."""
-        effort = self.effort
-        return [] if effort is None else [("reasoning.effort", effort)]
+        """Return ``reasoning.effort`` and ``enable_thinking``."""
+        given = [("reasoning.effort", self.effort), ("enable_thinking", self.enable_thinking)]
+        return [(name, effort) for name, effort in given if effort is not None]
 
     @property
     def effort(self) -> ReasoningEffort | None:
@@ -196,6 +197,7 @@ class ResponsesRequest(GenerationRequest, kw_only=True):
             chat_template_kwargs=self.chat_template_kwargs,
             include_reasoning=self.include_reasoning,
             reasoning_effort=self.effort,
+            enable_thinking=self.enable_thinking,
         )
 
     def read_input(self, takes_pictures: bool = False) -> ResponseInput:

@@ -15,6 +15,8 @@ Part: TypeAlias = dict[str, Any]
 Content: TypeAlias = str | list[Part]
 
 _PICTURES = ("image_url", "input_image", "image")
+#: The last two are those of OpenAI's responses.
+_TEXTS = ("text", "input_text", "output_text")
 
 
 def read_content(content: Any, where: str, takes_pictures: bool) -> Content | None:
@@ -48,7 +50,7 @@ def _read_part(part: Any, name: str, takes_pictures: bool) -> Part:
     if takes_pictures and kind in _PICTURES:
         return {"type": "image"}
     field = "refusal" if kind == "refusal" else "text"
-    if kind != field:
+    if kind not in (*_TEXTS, "refusal"):
         takes = "texts and pictures" if takes_pictures else "text only"
         kinds = "'text' or 'image_url'" if takes_pictures else "'text'"
         raise RequestError(

@@ -7,6 +7,8 @@ import pytest
 import quire
 from quire.core.config import EngineConfig, ModelOptions
 
+HI = {"role": "user", "content": "Hi"}
+
 
 def test_models(client):
     (card,) = client.get("/v1/models").json()["data"]
@@ -77,6 +79,26 @@ def test_tokenize_messages(client):
         text = client.post("/detokenize", json={"tokens": answer["tokens"]}).json()["prompt"]
         assert text.startswith("<|im_start|>user\nHi") and text.endswith(end)
         assert answer["token_strs"] is None
+
+
+@pytest.mark.parametrize(
+    ("fields", "end"),
+    [
+        ({"max_tokens": -1}, ""),
+        ({"messages": [{"role": "user", "content": [{"type": "input_text", "text": "Hi"}]}]}, ""),
+        ({"messages": [HI, {"role": "assistant", "content": "It", "prefix": True}]}, "It"),
+        ({"messages": [HI, {"role": "assistant", "content": [
+            {"type": "thinking", "thinking": "Hm."},
+            {"type": "output_text", "text": "So."},
+        ]}, HI]}, ""),
+    ],
+)  # fmt: skip
+def test_what_other_servers_take_was_refused(client, engine, fields, end):
+    """LM Studio's limit, parts of OpenAI's responses and Mistral's thoughts were a 400."""
+    answer = client.post("/v1/chat/completions", json={"messages": [HI], **fields})
+    assert answer.status_code == 200 and "x-ignored-params" not in answer.headers
+    prompt = engine.tokenizer.decode(engine.requests[-1].prompt_token_ids, False)
+    assert prompt.endswith(f"<|im_start|>assistant\n{end}")
 
 
 def test_long_texts_are_tokenized_beside_the_loop(client):

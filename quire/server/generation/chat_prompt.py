@@ -45,7 +45,7 @@ def read_conversation(
     conversation = Conversation(
         body.messages,
         body.add_generation_prompt,
-        body.continue_final_message,
+        body.continues_last,
         effort_kwargs(body.effort, body.chat_template_kwargs, template),
         tool_use.prompted,
     )

@@ -122,7 +122,7 @@ class AnswerReading:
         formats, tokenizer = service.formats, service.engine.tokenizer
         form, last = formats.reasoning, body.messages[-1].content
         is_open = False
-        if form is not None and body.continue_final_message and isinstance(last, str) and last:
+        if form is not None and body.continues_last and isinstance(last, str) and last:
             is_open = form.is_left_open_by(last)
         elif form is not None:
             is_open = form.begins_open(tokenizer.decode(prompt[-TAIL_TOKENS:], False))
