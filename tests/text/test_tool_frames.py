@@ -37,6 +37,17 @@ DEEPSEEK = "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>"
         ("mistral", f"[TOOL_CALLS][{CALL}}}, {CALL}}}]", "", 2),
         ("granite", f"<tool_call>[{CALL}}}]", "", 1),
         ("deepseek_v31", DEEPSEEK + 'f<｜tool▁sep｜>{"a": "x"}}<｜tool▁call▁end｜>', "", 1),
+        # A fence that the other format has, and none where it has one.
+        ("deepseek_v31", DEEPSEEK + 'f<｜tool▁sep｜>```json\n{"a": "x"}\n```<｜tool▁call▁end｜>',
+         "", 1),
+        ("deepseek_v3", DEEPSEEK + 'function<｜tool▁sep｜>f\n{"a": "x"}<｜tool▁call▁end｜>', "", 1),
+        # What follows a call is shown, and its end marks are not.
+        ("hermes", f"<tool_call>{CALL} or </tool_call></tool_call>", " or </tool_call>", 1),
+        ("qwen3_coder", "<function=f><parameter=a>x</parameter></function>?</tool_call>.", "?.", 1),
+        ("glm45", "<tool_call>f<arg_key>a</arg_key><arg_value>x</arg_value></tool_call>"
+         "</tool_call>", "</tool_call>", 1),
+        ("deepseek_v31", DEEPSEEK + 'f<｜tool▁sep｜>{"a": "x"}?<｜tool▁call▁end｜>'
+         "<｜tool▁calls▁end｜>.", "?.", 1),
         ("qwen3_coder", '<function="f">\n<parameter="a">\nx\n</parameter>\n</function>', "", 1),
         ("qwen3_coder", "<tool_call><function='f'><parameter=a>x</parameter></function>", "", 1),
     ],

@@ -12,6 +12,8 @@ CALLS, CALLS_END = "<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>"
 CALL, CALL_END = "<｜tool▁call▁begin｜>", "<｜tool▁call▁end｜>"
 SEPARATOR = "<｜tool▁sep｜>"
 FENCE = "```"
+OPEN_FENCE = rf"(?:{FENCE}(?:json)?\s*)?"
+EMPTY_FENCE = rf"(?:{FENCE}(?:json)?\s*(?:{FENCE}\s*)?)?"
 
 
 class DeepseekV31Parser(StateParser):
@@ -26,9 +28,9 @@ class DeepseekV31Parser(StateParser):
     end_mark = CALL_END
     after_arguments = "after"
     #: What stands between a call's mark and its arguments, or its end where it has none.
-    head = re.compile(rf"\s*([^\s{{<]+)\s*{SEPARATOR}\s*")
-    bare = re.compile(rf"\s*([^\s{{<]+)\s*(?:{SEPARATOR}\s*)?")
-    #: What stands after arguments.
+    head = re.compile(rf"\s*([^\s{{<`]+)\s*{SEPARATOR}\s*{OPEN_FENCE}")
+    bare = re.compile(rf"\s*([^\s{{<`]+)\s*(?:{SEPARATOR}\s*{EMPTY_FENCE})?")
+    #: What stands after the arguments under way.
     tail = ""
 
     def flush(self) -> Parsed:
@@ -44,7 +46,7 @@ class DeepseekV31Parser(StateParser):
 
     def in_content(self, parsed: Parsed) -> bool:
         """Look for a call, or for the mark of several."""
-        if not self.find_mark(parsed, CALLS, CALL):
+        if not self.find_next(parsed, CALLS, CALL):
             return False
         self.state = "head" if self.pending.endswith(CALL) else "calls"
         return True
@@ -61,6 +63,7 @@ class DeepseekV31Parser(StateParser):
                 return True
         if self._may_be_mark(text):
             return False
+        self.awaited = (CALL_END, CALLS_END) if self.num_calls else ()
         self.state = "content"
         return True
 
@@ -79,6 +82,7 @@ class DeepseekV31Parser(StateParser):
         elif head is None:
             self.show_pending(parsed)
         else:
+            self.tail = FENCE if FENCE in head[0] else ""
             self.begin_arguments(parsed, head[1], at)
         return True
 
@@ -103,8 +107,5 @@ class DeepseekV31Parser(StateParser):
 class DeepseekV3Parser(DeepseekV31Parser):
     """The same with a kind before the name and a fence of Markdown around the arguments."""
 
-    head = re.compile(rf"\s*\w*\s*{SEPARATOR}\s*([^\s{{<]+)\s*{FENCE}json\s*")
-    bare = re.compile(
-        rf"\s*\w*\s*{SEPARATOR}\s*([^\s{{<`]+)\s*(?:{FENCE}(?:json)?\s*(?:{FENCE}\s*)?)?"
-    )
-    tail = FENCE
+    head = re.compile(rf"\s*\w*\s*{SEPARATOR}\s*([^\s{{<`]+)\s*{OPEN_FENCE}")
+    bare = re.compile(rf"\s*\w*\s*{SEPARATOR}\s*([^\s{{<`]+)\s*{EMPTY_FENCE}")

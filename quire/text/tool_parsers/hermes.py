@@ -27,18 +27,13 @@ class HermesParser(ListParser):
     def __init__(self, schemas: Schemas | None = None) -> None:
         super().__init__(schemas)
         self._is_fenced = False
-        self._awaits_end = False  # a call was read and its end mark was not
 
     def in_content(self, parsed: Parsed) -> bool:
-        """Look for the next call; the end mark of the last one, after other text, is not shown."""
-        marks = self.marks if self._awaits_end else (START,)
-        if not self.find_mark(parsed, *marks):
+        """Look for the next call."""
+        if not self.find_next(parsed, START):
             return False
-        self._awaits_end = self._is_fenced = self.is_item = False
-        if self.pending.endswith(END):
-            self.pending = self.pending.removesuffix(END)
-        else:
-            self.state = "open"
+        self._is_fenced = self.is_item = False
+        self.state = "open"
         return True
 
     def in_open(self, parsed: Parsed) -> bool:
@@ -61,9 +56,9 @@ class HermesParser(ListParser):
     def in_after(self, parsed: Parsed) -> bool:
         """Expect what ends the call, or another object; without them content begins."""
         space, text = self.split_space()
-        self._awaits_end = True
+        self.awaited = (END,)
         if text.startswith(END):
-            self.buffer, self.state, self._awaits_end = text[len(END) :], "content", False
+            self.buffer, self.state, self.awaited = text[len(END) :], "content", ()
         elif self._is_fenced and text.startswith(FENCE):
             self.buffer, self._is_fenced = text[len(FENCE) :], False
         elif self.ends_call(text):

@@ -35,6 +35,7 @@ class StateParser:
         reader: Of the call under way, where it is one object.
         scanner: Of arguments that stand alone.
         num_calls: Calls given away.
+        awaited: End marks of the last call that did not follow it; they are not shown later.
     """
 
     #: Marks that begin or end calls; where they are special tokens they must be shown.
@@ -53,6 +54,7 @@ class StateParser:
         self.reader = CallReader(0)
         self.scanner = JsonScanner()
         self.num_calls = 0
+        self.awaited: tuple[str, ...] = ()
         self._after_surplus = "after"
         self._holds_space = False
         self._space: list[str] = []  # after the buffer, where that ends with space
@@ -161,6 +163,17 @@ class StateParser:
         self.pending += text[len(shown) :] + mark
         self.buffer = self.buffer[at + len(mark) :]
         return bool(mark)
+
+    def find_next(self, parsed: Parsed, *marks: str) -> bool:
+        """Find what begins a call, as :meth:`find_mark` does, and drop marks that are awaited."""
+        while self.find_mark(parsed, *marks, *self.awaited):
+            end = next((mark for mark in self.awaited if self.pending.endswith(mark)), None)
+            if end is None:
+                self.awaited = ()
+                return True
+            self.pending = self.pending.removesuffix(end)
+            self.awaited = tuple(mark for mark in self.awaited if mark != end)
+        return False
 
     def in_call(self, parsed: Parsed) -> bool:
         """Read the object of a call."""

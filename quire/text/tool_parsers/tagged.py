@@ -76,7 +76,7 @@ class TaggedParser(StateParser, ABC):
 
     def in_content(self, parsed: Parsed) -> bool:
         """Look for the next call."""
-        if not self.find_mark(parsed, START):
+        if not self.find_next(parsed, START):
             return False
         self.state = "head"
         return True
@@ -123,7 +123,7 @@ class TaggedParser(StateParser, ABC):
             return False
         self._give(parsed, "}")  # what is wrong is content, and the arguments stay JSON
         self.errors.append((self.num_calls - 1, "an argument has no tag"))
-        self.state = "content"
+        self.state, self.awaited = "content", (END,)
         return True
 
     @abstractmethod
@@ -177,8 +177,9 @@ class TaggedParser(StateParser, ABC):
     def in_after(self, parsed: Parsed) -> bool:
         """Expect the end mark; without it the next call or content begins."""
         _, text = self.split_space()
+        self.awaited = (END,)
         if text.startswith(END):
-            self.buffer = text[len(END) :]
+            self.buffer, self.awaited = text[len(END) :], ()
         elif END.startswith(text):
             return False
         self.state = "content"
@@ -212,7 +213,7 @@ class Qwen3CoderParser(TaggedParser):
 
     def in_content(self, parsed: Parsed) -> bool:
         """Look for the next call, with its mark or without."""
-        if not self.find_mark(parsed, START, FUNCTION):
+        if not self.find_next(parsed, START, FUNCTION):
             return False
         self.state = "head" if self.pending.endswith(FUNCTION) else "open"
         return True
