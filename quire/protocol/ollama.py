@@ -94,7 +94,7 @@ class OllamaRequest(CompatRequest, kw_only=True):
     sent_names = {ours: f"options.{theirs}" for ours, theirs in OPTION_NAMES.items()} | {
         "max_completion_tokens": "options.num_predict",
         "structured_outputs": "format",
-        "chat_template_kwargs": "think",
+        "enable_thinking": "think",
         "reasoning_effort": "think",
     }
 
@@ -150,7 +150,7 @@ class OllamaRequest(CompatRequest, kw_only=True):
             **self.shared(),
             messages=messages,
             tools=tools,
-            chat_template_kwargs=None if think is None else {"enable_thinking": bool(think)},
+            enable_thinking=think if isinstance(think, bool) else None,
             reasoning_effort=think if isinstance(think, str) else None,
             logprobs=self.logprobs,
             top_logprobs=self.top_logprobs,

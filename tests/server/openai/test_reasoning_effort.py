@@ -94,6 +94,14 @@ def test_other_servers_fields_on_thinking_were_only_named(
     assert prompt_of(template, "/v1/chat/completions", body) == (prompt, ignored)
 
 
+def test_ollama_s_think_did_not_reach_templates_of_deepseek(prompt_of):
+    """Only ``enable_thinking`` was set, and their variable is ``thinking``."""
+    template = SWITCH.replace("enable_thinking", "thinking")
+    for think, prompt in ((True, "HiT"), (False, "Hi"), (None, "HiT")):
+        body = {"messages": HELLO, "think": think, "stream": False}
+        assert prompt_of(template, "/api/chat", body) == (prompt, None)
+
+
 @pytest.mark.parametrize(
     ("fields", "param"),
     [
