@@ -10,7 +10,8 @@ and end where the model ends them. Quire runs as it comes; llama-server's settin
 (threads, then the rest, each twice), and its fastest go into the rounds. In a round each server
 answers the same prompts with speculation and without, in alternating order. Nothing that a server
 learned of a prompt serves it again: requests to Quire have a ``cache_salt``, llama-server with
-speculation is started afresh for every part.
+speculation is started afresh for every part. Quire learns at each load whether proposals pay: in
+parts of its own before the rounds.
 """
 
 from __future__ import annotations
@@ -41,6 +42,8 @@ from quire.models.hub import resolve_model
 RESULT = "speculation_peers"
 CLIENTS = (1, 4, 16)
 TRIALS = 2
+#: Parts that Quire answers before the rounds, of about a second each.
+LEARNING = 6
 #: Tokens that a slot must hold: prompt and answer.
 SLOT_TOKENS = 1024
 PLAIN = " without"
@@ -239,6 +242,8 @@ class Bench:
                 QUIRE + PLAIN: lambda: self.ask_quire(quire, num_clients, speculative=False),
                 PEER + PLAIN: lambda: self.ask_peer(plain, num_clients),
             }
+            for _ in range(LEARNING):
+                self.ask_quire(quire, num_clients, speculative=True)
             for number in range(rounds):
                 for name in list(ways)[:: 1 if number % 2 else -1]:
                     found.setdefault(name, []).append(ways[name]())

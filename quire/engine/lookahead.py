@@ -8,6 +8,7 @@ from typing import Protocol
 
 from quire.core.config import SchedulerOptions
 from quire.core.metrics import Samples
+from quire.core.sampling_params import SamplingParams
 from quire.core.step import ScheduledRequest, SchedulerOutput, SequenceResult, StepOutput
 from quire.engine.kv_cache_manager import KVCacheManager
 from quire.engine.request import Request
@@ -18,6 +19,10 @@ OTHERS, FEWER = 0.2, 0.05
 
 class LookaheadPolicy(Protocol):
     """Says how many tokens are worth proposing."""
+
+    def began(self, request_id: str, params: SamplingParams) -> None:
+        """A sequence is in a plan for the first time, or again."""
+        ...
 
     def is_ready(self, num_running: int, has_new: bool) -> bool:
         """Return whether tokens may be proposed in the next step.
@@ -113,6 +118,10 @@ class Lookahead:
             requests: By id.
             num_running: Each of them may need a block in the next step.
         """
+        for new in plan.new_requests:
+            self.policy.began(new.request_id, new.params)
+        for fork in plan.forks:
+            self.policy.began(fork.child_id, fork.params)
         is_ready = self.policy.is_ready(num_running, bool(plan.new_requests))
         plan.keeps_states = self.policy.keeps_states
         if not is_ready or (self._num_resting and self._are_others(plan)):

@@ -108,6 +108,7 @@ class Controller:
         self._plain_rows, self._plain_seconds = 0, 0.0  # predicted last, of steps not asked about
         self._readiness = Readiness(all(method.adaptive for method in methods))
         self._draft_seconds: dict[str, DraftSeconds] = {m.method: DraftSeconds() for m in methods}
+        self._wanting: set[str] = set()  # live sequences that want proposals
         self._sequences: dict[str, Speculating] = {}
         self._alarms: set[str] = set()
         self._credit = 0.0  # seconds that may be spent on trying
@@ -123,14 +124,22 @@ class Controller:
         self._is_idle = False  # nobody was chosen last
         self._num_earning = 0  # steps since credit was given last
 
+    def began(self, request_id: str, params: SamplingParams) -> None:
+        """A sequence is in a plan for the first time, or again."""
+        if choose_speculation(params.speculative, self._methods) is not None:
+            self._wanting.add(request_id)
+
     def is_ready(self, num_running: int, has_new: bool) -> bool:
-        """Return whether tokens may be proposed in the next step; see :class:`Readiness`."""
-        return self._readiness.is_ready(num_running, has_new)
+        """Return whether tokens may be proposed in the next step; see :class:`Readiness`.
+
+        Where no sequence wants any they may not, and nothing is learned of the load.
+        """
+        return bool(self._wanting) and self._readiness.is_ready(num_running, has_new)
 
     @property
     def keeps_states(self) -> bool:
         """Whether what that step computes is kept for later proposals."""
-        return self._readiness.keeps_states
+        return bool(self._wanting) and self._readiness.keeps_states
 
     def brought(self, is_ready: bool, num_decodes: int, num_tokens: int, seconds: float) -> None:
         """A step of nothing but decoding sequences has ended, asked about or not."""
@@ -230,6 +239,7 @@ class Controller:
 
     def ended(self, request: Decoding) -> None:
         """A sequence is gone."""
+        self._wanting.discard(request.request_id)
         self._sequences.pop(request.request_id, None)
 
     def samples(self) -> Samples:

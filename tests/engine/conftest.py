@@ -137,8 +137,12 @@ class UpTo:
         self.most = most
         self.num_resting = 0
         self.asked: list[list[str]] = []
+        self.begun: list[str] = []
         self.ready = self.keeps_states = True
         self.compared: list[tuple[bool, int, int]] = []
+
+    def began(self, request_id: str, params: SamplingParams) -> None:
+        self.begun.append(request_id)
 
     def is_ready(self, num_running: int, has_new: bool) -> bool:
         return self.ready

@@ -199,6 +199,7 @@ def test_while_drafters_rest_no_slot_is_given_and_no_request_asked_about(start, 
     run.finish()
     assert run.tokens["a", 0] == unpaged([1, 2, 3], SamplingParams(temperature=0.0), 0, 20)
     assert policy.asked == []
+    assert policy.begun == ["a"]
     assert not any(plan.keeps_states for plan in plans)
     assert not any(row.num_lookahead_tokens for plan in plans for row in plan.scheduled)
     # All steps but the prompt's are compared with those in which tokens may be proposed.

@@ -318,6 +318,22 @@ def test_a_length_set_by_hand_is_kept() -> None:
         assert list(controller.choose([Decoding("a"), off, fewer], 0)) == [3, 0, 2]
 
 
+def test_where_nothing_is_wanted_nothing_is_kept_or_learned() -> None:
+    """Steps of requests without speculation counted as such in which proposals bring nothing."""
+    controller = Controller((METHOD,), measured(MACHINES["Q4_0"]))
+    off = SamplingParams(speculative=False)
+    controller.began("off", off)
+    for _ in range(400):
+        assert not controller.is_ready(1, has_new=False)
+        assert not controller.keeps_states
+        controller.brought(False, 1, 1, 0.02)
+    controller.began("on", SamplingParams())
+    assert controller.is_ready(2, has_new=True)
+    assert controller.keeps_states
+    controller.ended(Decoding("on"))
+    assert not controller.is_ready(1, has_new=False)
+
+
 def test_limits_of_length_and_load() -> None:
     method = SpeculativeMethod(
         method="ngram", num_speculative_tokens=5, adaptive=False, max_model_len=12,
