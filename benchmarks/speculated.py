@@ -13,6 +13,8 @@ from quire.core.outputs import RequestOutput
 
 Ask = Callable[[LLM], list[RequestOutput]]
 OFF = "off"
+#: Of tenths of a second: whether it pays to be ready takes some comparisons at each load.
+LEARNING_ROUNDS = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,33 +43,32 @@ def answer(llm: LLM, ask: Ask) -> Answered:
 
 
 def take_turns(
-    engines: Mapping[str, LLM], ask_in: Callable[[int], Ask], rounds: int, learning: int = 0
+    engines: Mapping[str, LLM], ask_in: Callable[[int], Ask], rounds: int
 ) -> dict[str, Any]:
-    """Have engines answer the same, round after round; the first is left out.
+    """Have engines answer the same, round after round.
 
     Args:
         engines: ``off`` among them. Another one begins each round.
         ask_in: Returns what is asked in a round.
-        rounds: Besides the first and those of ``learning``.
-        learning: Rounds in which an engine learns what pays; they count apart.
+        rounds: Besides the first, and those in which an engine learns what pays.
 
     Returns:
-        As :func:`compared`; with ``learning`` also ``speedup_learning``, that of these rounds.
+        As :func:`compared`; besides ``speedup_learning``, the ratio in the rounds of learning.
     """
     found: dict[str, list[Answered]] = {name: [] for name in engines}
     names = list(engines)
-    for number in range(1 + learning + rounds):
+    for number in range(1 + LEARNING_ROUNDS + rounds):
         ask = ask_in(number)
         for name in names[number % len(names) :] + names[: number % len(names)]:
             found[name].append(answer(engines[name], ask))
         for name, answers in found.items():
             same = answers[-1].tokens == found[OFF][-1].tokens
             assert same, f"other tokens with {name} in round {number}"
-    rows = compared({name: answers[1 + learning :] for name, answers in found.items()})
-    if learning:
-        first = compared({name: answers[1 : 1 + learning] for name, answers in found.items()})
-        for name, row in rows.items():
-            row["speedup_learning"] = first[name]["speedup"]
+    at = 1 + LEARNING_ROUNDS
+    rows = compared({name: answers[at:] for name, answers in found.items()})
+    first = compared({name: answers[1:at] for name, answers in found.items()})
+    for name, row in rows.items():
+        row["speedup_learning"] = first[name]["speedup"]
     return rows
 
 

@@ -76,7 +76,7 @@ def create(method: str, load: str, threads: int, stack: ExitStack) -> dict[str, 
 
 
 def measure(
-    method: str, load: str, *, num_tokens: int, rounds: int, learning: int, threads: int
+    method: str, load: str, *, num_tokens: int, rounds: int, threads: int
 ) -> dict[str, Any]:
     """Return for each choice the ratio to no proposals, by round, and the tokens a step."""
 
@@ -85,7 +85,7 @@ def measure(
         return lambda llm: llm.chat(*requests, use_tqdm=False)
 
     with ExitStack() as stack:
-        return take_turns(create(method, load, threads, stack), ask_in, rounds, learning)
+        return take_turns(create(method, load, threads, stack), ask_in, rounds)
 
 
 def main() -> None:
@@ -96,7 +96,6 @@ def main() -> None:
     parser.add_argument("--loads", default="1,4,16,64,mixed")
     parser.add_argument("--tokens", type=int, default=128, help="of each answer")
     parser.add_argument("--rounds", type=int, default=41)
-    parser.add_argument("--learning", type=int, default=20, help="rounds before these")
     parser.add_argument("--threads", type=int, default=read_machine().num_cores)
     arguments = parser.parse_args()
     methods, loads = arguments.methods.split(","), arguments.loads.split(",")
@@ -112,7 +111,6 @@ def main() -> None:
                     load,
                     num_tokens=arguments.tokens,
                     rounds=arguments.rounds,
-                    learning=arguments.learning,
                     threads=arguments.threads,
                 )
                 found.setdefault(method, {})[load] = rows
