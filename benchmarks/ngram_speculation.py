@@ -8,7 +8,8 @@ question asked again in the chat, one that differs in a word, code asked for aga
 again. Every round asks something new; as on a server, earlier answers are looked up, too.
 ``no repeats`` is sampled at two temperatures. ``adversary`` is a draft of random weights, or a
 script that is always wrong. Every answer is compared with the plain one, and ratios are of the same
-round, those in which an engine learns apart; ``off again`` is a second engine without proposals: what noise does.
+round, those in which an engine learns apart; ``off again`` is a second engine without proposals:
+what noise does.
 """
 
 from __future__ import annotations
