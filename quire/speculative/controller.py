@@ -116,7 +116,7 @@ class Controller:
         self._names: list[str] = []
         self._lengths: list[int] = []
         self._drafting: str | None = None  # the method of a step, if it has one alone
-        self._is_steady = False  # all who draft in it did so in the step before
+        self._is_steady = False  # all that draft in it did so in the step before
         self._longest = 0  # proposal of the step
         self._num_tried = self._num_tries = 0  # in the step, and in all
         self._is_choice = False  # made for the step, which took time
@@ -372,10 +372,8 @@ class Controller:
         """
         sequence = self._sequence(request)
         assert sequence.method is not None
-        most, own = (
-            self._most(sequence, request, num_running),
-            self._draft_seconds[sequence.method.method],
-        )
+        own = self._draft_seconds[sequence.method.method]
+        most = self._most(sequence, request, num_running)
         longest = LONGEST_TRY * self._rows.predict(num_running)
         if length:
             more = min(2 * length, most)
@@ -391,18 +389,6 @@ class Controller:
             return seconds + self._asking.plain_missed
         drafts = (own.predict(longest) for own in self._draft_seconds.values())
         return seconds + self._asking.seconds + max(drafts)
-
-    def _first_length(self, request: Decoding, most: int, num_running: int) -> int:
-        """Return one and the most in turn: only both tell what a first token and what others take.
-
-        One alone where the most would take long.
-        """
-        method = self._sequence(request).method
-        assert method is not None
-        longest = LONGEST_TRY * self._rows.predict(num_running)
-        is_long = self._draft_seconds[method.method].predict(most) > longest
-        self._num_tries += 1
-        return 1 if is_long or self._num_tries % 2 else most
 
     def _note(self, lengths: Sequence[int], decodes: Sequence[Decoding]) -> None:
         """Remember who drafts in the step; a drafter that was idle has more to compute first."""
