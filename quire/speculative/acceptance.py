@@ -17,7 +17,9 @@ METHOD_DECAY, REQUEST_DECAY = 0.99, 0.96
 #: Proposed tokens of a method before which nothing is said of it.
 ENOUGH_TOKENS = 200
 #: Tries that a request needs to count as much as its method.
-REQUEST_TRIES = 4.0
+REQUEST_TRIES = 8.0
+#: Rounds of a request that say nothing of later ones: the first words of an answer are guessed worst.
+FIRST_ROUNDS = 4
 LEAST, MOST = 0.01, 0.995
 
 
@@ -89,9 +91,13 @@ class RequestAcceptance:
 
     def __init__(self) -> None:
         self._expected = self._held = 0.0
+        self._num_first = FIRST_ROUNDS
 
     def observe(self, result: SequenceResult, expected: Sequence[float]) -> None:
         """A round has ended; ``expected`` is of its method, before it."""
+        if self._num_first:
+            self._num_first -= 1
+            return
         tried = min(result.num_accepted + 1, result.num_proposed)
         self._expected *= REQUEST_DECAY
         self._held *= REQUEST_DECAY
