@@ -18,7 +18,7 @@ METHOD_DECAY, REQUEST_DECAY = 0.99, 0.96
 ENOUGH_TOKENS = 200
 #: Tries that a request needs to count as much as its method.
 REQUEST_TRIES = 8.0
-#: Rounds of a request that say nothing of later ones: the first words of an answer are guessed worst.
+#: Rounds of a request that say nothing of later ones: first words of answers are guessed worst.
 FIRST_ROUNDS = 4
 LEAST, MOST = 0.01, 0.995
 
@@ -97,7 +97,10 @@ class RequestAcceptance:
         """A round has ended; ``expected`` is of its method, before it."""
         if self._num_first:
             self._num_first -= 1
-            return
+        else:
+            self._count(result, expected)
+
+    def _count(self, result: SequenceResult, expected: Sequence[float]) -> None:
         tried = min(result.num_accepted + 1, result.num_proposed)
         self._expected *= REQUEST_DECAY
         self._held *= REQUEST_DECAY

@@ -64,8 +64,7 @@ class TreeAcceptance(MethodAcceptance):
 class TreeRequestAcceptance(RequestAcceptance):
     """One request's rounds lately."""
 
-    def observe(self, result: SequenceResult, expected: Sequence[float]) -> None:
-        """A round has ended; ``expected`` is of its method, before it."""
+    def _count(self, result: SequenceResult, expected: Sequence[float]) -> None:
         self._expected = REQUEST_DECAY * self._expected + sum(expected[: result.num_proposed])
         self._held = REQUEST_DECAY * self._held + result.num_accepted
 
