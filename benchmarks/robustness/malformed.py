@@ -32,7 +32,7 @@ WRONG_VALUES: dict[str, tuple[Any, ...]] = {
     "temperature": ("hot", -1, [], {}, 1e400),
     "top_p": (-0.5, 3, "x", 0),
     "top_k": ("k", -7, 2.5),
-    "max_tokens": ("many", -1, 1.5, 10**12, []),
+    "max_tokens": ("many", -2, 1.5, 10**12, []),
     "stop": (5, [1], {"a": 1}, [None]),
     "stream": ("yes", 1, []),
     "seed": ("s", 10**40, 1.5),
