@@ -84,7 +84,7 @@ def write_modelfile(name: str, preset: Preset) -> str:
 
     Args:
         name: The model.
-        preset: Its settings.
+        preset: Settings to write.
     """
     theirs = {ours: name for name, ours in _NAMES.items()}
     lines = [f"# To build a new Modelfile based on this, replace FROM with:\n# FROM {name}\n"]

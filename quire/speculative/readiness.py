@@ -121,7 +121,7 @@ class _Load:
         """Take note of what the side brought that does not lead.
 
         Args:
-            tried: Its block.
+            tried: Block of that side.
             speed: The leading side's around it.
         """
         lost = tried.seconds - tried.brought / speed

@@ -23,7 +23,7 @@ class CallReader:
     Args:
         index: The call's place among the answer's calls.
         needs_arguments: Without arguments it is no call, but JSON of another kind.
-        is_inner: It is the ``function`` of another object.
+        is_inner: The object is the ``function`` of another one.
 
     Attributes:
         raw: All characters taken, while nothing was given away.
