@@ -233,6 +233,11 @@ class SpeculativeMethod:
         return self.method == "ngram"
 
     @property
+    def follows(self) -> bool:
+        """Whether a sequence gets proposals only if every step of it was told."""
+        return self.method in ("eagle", "eagle3", "mtp")
+
+    @property
     def is_available(self) -> bool:
         """Whether the engine has this method."""
         return self.method in AVAILABLE_METHODS

@@ -109,6 +109,11 @@ class Controller:
         self._readiness = Readiness(all(method.adaptive for method in methods))
         self._draft_seconds: dict[str, DraftSeconds] = {m.method: DraftSeconds() for m in methods}
         self._wanting: set[str] = set()  # live sequences that want proposals
+        # Of them: those that are new in a plan, those whose drafter must be told of every step, and
+        # those that can get proposals, as it was.
+        self._new: set[str] = set()
+        self._followed: set[str] = set()
+        self._known: set[str] = set()
         self._sequences: dict[str, Speculating] = {}
         self._alarms: set[str] = set()
         self._credit = 0.0  # seconds that may be spent on trying
@@ -116,6 +121,7 @@ class Controller:
         self._names: list[str] = []
         self._lengths: list[int] = []
         self._drafting: str | None = None  # the method of a step, if it has one alone
+        self._num_drafting = 0
         self._is_steady = False  # all that draft in it did so in the step before
         self._longest = 0  # proposal of the step
         self._num_tried = self._num_tries = 0  # in the step, and in all
@@ -126,20 +132,34 @@ class Controller:
 
     def began(self, request_id: str, params: SamplingParams) -> None:
         """A sequence is in a plan for the first time, or again."""
-        if choose_speculation(params.speculative, self._methods) is not None:
-            self._wanting.add(request_id)
+        chosen = self._chosen(params)
+        if chosen is None:
+            return
+        self._wanting.add(request_id)
+        self._new.add(request_id)
+        if chosen[0].follows:
+            self._followed.add(request_id)
 
     def is_ready(self, num_running: int, has_new: bool) -> bool:
         """Return whether tokens may be proposed in the next step; see :class:`Readiness`.
 
-        Where no sequence wants any they may not, and nothing is learned of the load.
+        Where no sequence wants any, or can get some, they may not, and nothing is learned of the
+        load.
         """
-        return bool(self._wanting) and self._readiness.is_ready(num_running, has_new)
+        if not self._wanting:
+            return False
+        is_ready = self._readiness.is_ready(num_running, has_new, bool(self._known))
+        if self._new:
+            self._known |= self._new
+            self._new.clear()
+        if self._known and not self._readiness.keeps_states:
+            self._known -= self._followed
+        return is_ready and bool(self._known)
 
     @property
     def keeps_states(self) -> bool:
         """Whether what that step computes is kept for later proposals."""
-        return bool(self._wanting) and self._readiness.keeps_states
+        return bool(self._known) and self._readiness.keeps_states
 
     def brought(self, is_ready: bool, num_decodes: int, num_tokens: int, seconds: float) -> None:
         """A step of nothing but decoding sequences has ended, asked about or not."""
@@ -235,11 +255,15 @@ class Controller:
             self._rows.observe(num_rows, own - asked * self._asking.seconds)
         if self._drafting is not None and num_rows > len(self._names):  # it had something to say
             known = self._draft_seconds[self._drafting]
-            known.observe(self._longest, draft_seconds, is_steady=self._is_steady)
+            known.observe(
+                self._num_drafting, self._longest, draft_seconds, is_steady=self._is_steady
+            )
 
     def ended(self, request: Decoding) -> None:
         """A sequence is gone."""
         self._wanting.discard(request.request_id)
+        self._known.discard(request.request_id)
+        self._followed.discard(request.request_id)
         self._sequences.pop(request.request_id, None)
 
     def samples(self) -> Samples:
@@ -273,17 +297,25 @@ class Controller:
                 100 * method.alarm,
             )
 
+    def _chosen(self, params: SamplingParams) -> tuple[SpeculativeMethod, int] | None:
+        """Return what proposes for a request, and how much at most; None when it wants nothing."""
+        chosen = choose_speculation(params.speculative, self._methods)
+        if chosen is None:
+            return None
+        method = next(m for m in self._methods if m.method == chosen.method)
+        return method, chosen.num_tokens
+
     def _sequence(self, request: Decoding) -> Speculating:
         found = self._sequences.get(request.request_id)
         if found is None:
-            chosen = choose_speculation(request.params.speculative, self._methods)
+            chosen = self._chosen(request.params)
             found = Speculating(None, 0)
             if chosen is not None:
-                method = next(m for m in self._methods if m.method == chosen.method)
+                method, most = chosen
                 acceptance = self._acceptance[method.method].of_request()
                 known = self._found.get(method.method)
                 rate = None if known is None else FoundRate(known)
-                found = Speculating(method, chosen.num_tokens, acceptance, rate)
+                found = Speculating(method, most, acceptance, rate)
             self._sequences[request.request_id] = found
         return found
 
@@ -318,14 +350,18 @@ class Controller:
         before = self._rows.predict(num_rows) + is_asking * asking
         best_count, best, rows = 0, LEAST_BENEFIT * tokens / max(before, 1e-9), float(num_rows)
         depths = [0] * len(decodes)
-        deepest: dict[str, int] = {}
+        # Of each method: sequences that draft, and the longest proposal.
+        drafts = dict.fromkeys(expected, (0, 0))
         predict, drafting = self._rows.predict, asking
         for count, (gain, rate, i, offered) in enumerate(offers, start=1):
             depths[i] += 1
-            if depths[i] > deepest.get(offered, 0):
-                deepest[offered] = depths[i]
-                drafts = (self._draft_seconds[n].predict(d) for n, d in deepest.items())
-                drafting = asking + sum(drafts)
+            num_drafting, deepest = drafts[offered]
+            is_first, is_deeper = depths[i] == 1, depths[i] > deepest
+            if is_first or is_deeper:
+                drafts[offered] = (num_drafting + is_first, max(deepest, depths[i]))
+                drafting = asking + sum(
+                    self._draft_seconds[name].predict(*sizes) for name, sizes in drafts.items()
+                )
             tokens += rate * gain
             rows += rate
             promised = tokens / (predict(rows) + drafting)
@@ -377,9 +413,10 @@ class Controller:
         longest = LONGEST_TRY * self._rows.predict(num_running)
         if length:
             more = min(2 * length, most)
-            return more if 0.0 < own.predict(more) <= longest else length
+            num_drafting = num_running - self._lengths.count(0)
+            return more if 0.0 < own.seen(num_drafting, more) <= longest else length
         self._num_tries += 1
-        return most if own.predict(most) <= longest and self._num_tries % 2 == 0 else 1
+        return most if own.seen(1, most) <= longest and self._num_tries % 2 == 0 else 1
 
     def _seconds_without_try(self) -> float:
         """Return what is expected of a step with the lengths that were chosen."""
@@ -387,13 +424,15 @@ class Controller:
         seconds = self._rows.predict(len(self._names) + sum(self._lengths))
         if not longest:
             return seconds + self._asking.plain_missed
-        drafts = (own.predict(longest) for own in self._draft_seconds.values())
+        num_drafting = len(self._lengths) - self._lengths.count(0)
+        drafts = (own.predict(num_drafting, longest) for own in self._draft_seconds.values())
         return seconds + self._asking.seconds + max(drafts)
 
     def _note(self, lengths: Sequence[int], decodes: Sequence[Decoding]) -> None:
         """Remember who drafts in the step; a drafter that was idle has more to compute first."""
         methods, now = set(), self._num_steps
         self._is_steady, self._longest = True, max(lengths, default=0)
+        self._num_drafting = len(lengths) - lengths.count(0)
         for length, request in zip(lengths, decodes, strict=True):
             if length:
                 sequence = self._sequence(request)

@@ -1,8 +1,10 @@
-"""What drafting takes by the length of the longest proposal, learned from steps.
+"""What drafting takes by how many sequences draft and by the longest proposal, learned from steps.
 
 The first token costs more than the others: a drafter makes up for the tokens since the last round.
-So it is a line over the length; where one length alone was seen, its start is thought to be as long
-as a token.
+So it is a line over the length, for each number of sequences (1, 2 to 3, 4 to 7 and so on). A
+drafter's first rounds allocate, read its weights for the first time, and come after a prompt: one
+of them alone kept a head from being used that makes answers 1.5 times as fast. So drafts are
+thought to take a part of that until enough rounds were seen.
 """
 
 from __future__ import annotations
@@ -16,32 +18,76 @@ FIRST_SPREAD, CHANGE = (0.5, 0.5), (0.02, 0.02)
 NOISE = 0.2
 #: A round counts as at most that much longer than predicted; something else is to blame.
 MOST_MISSED = 0.5
+#: A round that takes less than that part of what is predicted tells more than all before it.
+LEAST_PART = 0.5
+#: First rounds, of which one that is not steady counts as a part, and what their seconds count.
+FIRST_ROUNDS, UNSTEADY, COLD = 8.0, 0.125, 0.25
 
 
 class DraftSeconds:
     """Predicts seconds of one method's drafts."""
 
     def __init__(self) -> None:
-        self._unit = 0.0
-        self._line: FollowedLine | None = None
+        self._by_size: dict[int, _Drafts] = {}
 
-    def predict(self, length: int) -> float:
-        """Return seconds; 0.0 as long as nothing is known."""
-        return 0.0 if self._line is None or not length else self._unit * self._line.at(length)
+    def predict(self, num_drafting: int, length: int) -> float:
+        """Return seconds; 0.0 as long as nothing is known.
 
-    def observe(self, length: int, seconds: float, *, is_steady: bool) -> None:
+        Args:
+            num_drafting: Sequences that draft.
+            length: Tokens of the longest proposal; may be 0.
+        """
+        known = self._by_size.get(num_drafting.bit_length()) if length else None
+        return 0.0 if known is None else known.part * known.seen(length)
+
+    def seen(self, num_drafting: int, length: int) -> float:
+        """Return seconds by the rounds so far, be they few; 0.0 when there were none."""
+        known = self._by_size.get(num_drafting.bit_length())
+        return 0.0 if known is None else known.seen(length)
+
+    def observe(self, num_drafting: int, length: int, seconds: float, *, is_steady: bool) -> None:
         """A round's longest proposal had ``length`` tokens, at least one.
 
         Args:
+            num_drafting: Sequences that drafted.
             length: Tokens that the drafter was asked for.
             seconds: It took for all sequences.
             is_steady: All of them drafted in the step before; else it had more to make up for, and
                 says only that it does not take longer.
         """
-        if self._line is None:
-            self._unit = max(seconds, 1e-9) / (length + 1)
-            self._line = FollowedLine(1.0, 1.0, FIRST_SPREAD, CHANGE)
-            return
+        size = num_drafting.bit_length()
+        if size not in self._by_size:
+            self._by_size[size] = _Drafts(length, seconds)
+        self._by_size[size].observe(length, seconds, is_steady)
+
+
+class _Drafts:
+    """Those of about as many sequences.
+
+    Args:
+        length, seconds: Of the first round. Its start is thought to be as long as a token.
+    """
+
+    def __init__(self, length: int, seconds: float) -> None:
+        self._begin(length, seconds)
+        self._num_rounds = 0.0
+
+    def _begin(self, length: int, seconds: float) -> None:
+        self._unit = max(seconds, 1e-9) / (length + 1)
+        self._line = FollowedLine(1.0, 1.0, FIRST_SPREAD, CHANGE)
+
+    @property
+    def part(self) -> float:
+        """What the seconds count that were seen."""
+        return 1.0 if self._num_rounds >= FIRST_ROUNDS else COLD
+
+    def seen(self, length: int) -> float:
+        return self._unit * self._line.at(length)
+
+    def observe(self, length: int, seconds: float, is_steady: bool) -> None:
+        self._num_rounds += 1.0 if is_steady else UNSTEADY
+        if seconds < LEAST_PART * self.seen(length):
+            self._begin(length, seconds)
         predicted = self._line.at(length)
         missed = min(seconds / self._unit - predicted, MOST_MISSED * predicted)
         if is_steady or missed < 0.0:

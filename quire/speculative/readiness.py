@@ -4,10 +4,10 @@ To be ready costs something even where no request gets a proposal: slots are loo
 are asked about, drafts catch up, states are kept of every step. So a block of steps with all of
 that is compared with those before and after it without, and the side that brings more leads: with
 the one before alone, contexts that grow would make any second block the slower one. The other side
-gets a block now and then: what that loses is paid back, a hundredth of the time of the steps that
-follow, before it gets the next one, and it rests longer each time. Where not to be ready leads,
-nothing is kept for drafters either, so they know nothing of sequences that began meanwhile: a try
-waits for a new one.
+gets a block now and then: what that loses is paid back, a part of the time of the steps that
+follow, before it gets the next one, and it rests longer each time that it promises nothing. Where
+not to be ready leads, nothing is kept for drafters either, so they know nothing of sequences that
+began meanwhile: a try waits for a new one.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from quire.speculative.decayed_mean import DecayedMean
 #: Steps of a block: at least, at most, and enough for that many seconds.
 BLOCK_STEPS, LONGEST_BLOCK, BLOCK_SECONDS = 16, 64, 0.02
 #: Part of the time that goes to the side that brings less.
-EXPLORING = 0.01
+EXPLORING = 0.005
 #: Comparisons at a load that follow each other: at least, and at most until it is sure which side
 #: brings more. What a comparison is worth after another one.
 FIRST_PAIRS, MOST_PAIRS, DECAY = 3, 12, 0.9
@@ -89,12 +89,13 @@ class _Load:
             self.is_ready, self.block = False, _Block()
             self._rest()
 
-    def begin_due(self, has_new: bool) -> None:
+    def begin_due(self, has_new: bool, is_known: bool) -> None:
         """Begin the other side's turn, if it is due and drafters may know something."""
         if self.is_ready != self.leads or self.speed == 0.0 or self.tried is not None:
             return
         is_due = self.is_open or (self.pause <= 0 and self.debt <= 0.0)
-        if is_due and (self.leads or has_new or self.pause <= -LONGEST_WAIT):
+        has_waited = is_known and self.pause <= -LONGEST_WAIT
+        if is_due and (self.leads or has_new or has_waited):
             self.is_ready, self.block = not self.leads, _Block()
 
     def observe(self, brought: float, seconds: float) -> None:
@@ -105,7 +106,8 @@ class _Load:
         block.num_steps += 1
         if is_leading:
             self.debt = max(self.debt - EXPLORING * seconds, 0.0)
-            self.pause -= 1
+            if self.pause > 0 or self.debt <= 0.0:
+                self.pause -= 1
         is_long = block.seconds >= BLOCK_SECONDS and block.num_steps >= BLOCK_STEPS
         if not is_long and block.num_steps < LONGEST_BLOCK:
             return
@@ -124,9 +126,9 @@ class _Load:
             tried: Block of that side.
             speed: The leading side's around it.
         """
-        lost = tried.seconds - tried.brought / speed
-        self.debt += max(lost, 0.0)
-        self.gain.add(speed / tried.speed if self.leads else tried.speed / speed)
+        self.debt += max(tried.seconds - tried.brought / speed, 0.0)
+        gain = speed / tried.speed if self.leads else tried.speed / speed
+        self.gain.add(gain)
         self.num_pairs += 1
         mean, led = self.gain.value, self.leads
         if self.num_pairs >= FIRST_PAIRS:
@@ -135,8 +137,11 @@ class _Load:
             self.is_open = self.is_open and not is_late and abs(mean - ENDS) < doubt
             ends = mean < ENDS and not self.is_open and (is_late or mean + doubt < ENDS)
             self.leads = not ends if led else mean - doubt >= BEGINS
-        if self.leads != led or lost <= 0.0:
+        promises = gain < ENDS if led else gain > BEGINS
+        if self.leads != led:
             self.next_pause = FIRST_PAUSE
+        elif promises:  # two shorter rests make up for one that was longer by chance
+            self.next_pause = max(self.next_pause // 4, FIRST_PAUSE)
         self._rest()
         self.tried, self.is_ready = None, self.leads
 
@@ -159,12 +164,13 @@ class Readiness:
         self._load = _Load()
         self._center = 0.0
 
-    def is_ready(self, num_running: int, has_new: bool) -> bool:
+    def is_ready(self, num_running: int, has_new: bool, is_known: bool = True) -> bool:
         """Return it for the next step.
 
         Args:
             num_running: Sequences that run.
             has_new: One of them is new.
+            is_known: Drafters know one of the others.
         """
         if not self._is_wanted:
             return True
@@ -174,7 +180,7 @@ class Readiness:
             new = _Load(self._load.leads)
             self._load = self._loads.setdefault(num_running.bit_length(), new)
             self._load.come_back()
-        self._load.begin_due(has_new)
+        self._load.begin_due(has_new, is_known)
         return self._load.is_ready
 
     @property

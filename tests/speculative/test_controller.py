@@ -326,6 +326,26 @@ def test_a_machine_that_was_not_measured_is_learned() -> None:
     assert controlled(machine, [0.8], known=False).rate > 0.9 * best
 
 
+def test_a_drafter_is_asked_about_sequences_only_that_it_was_told_of() -> None:
+    """Steps in which it could say nothing counted as such in which proposals bring nothing."""
+    method = SpeculativeMethod(method="eagle3", model="head")
+    controller = Controller((method,), measured(MACHINES["every row costs"]))
+    controller.began("first", SamplingParams())
+    assert controller.is_ready(1, has_new=True)
+    rows = 16
+    for _ in range(3000):  # it never pays at this load
+        ready = controller.is_ready(rows, has_new=False)
+        if not controller.keeps_states:
+            break
+        controller.brought(ready, rows, rows, 0.02 + 0.02 * ready)
+    assert not ready
+    assert not controller.is_ready(1, has_new=False) and not controller.keeps_states
+    controller.began("second", SamplingParams())
+    assert controller.is_ready(1, has_new=True) and controller.keeps_states
+    controller.ended(Decoding("second"))
+    assert not controller.is_ready(1, has_new=False)
+
+
 def test_a_length_set_by_hand_is_kept() -> None:
     method = SpeculativeMethod(method="ngram", num_speculative_tokens=3, adaptive=False)
     controller = Controller((method,), {1: 1.0, 4: 50.0})

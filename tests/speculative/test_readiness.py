@@ -137,3 +137,12 @@ def test_a_length_set_by_hand_is_always_ready() -> None:
     steps = Steps(lambda load: 0.5)
     steps.run(Readiness(is_wanted=False), 500)
     assert all(steps.ready) and all(steps.keeping)
+
+
+def test_what_is_by_chance_better_is_not_tried_more_and_more() -> None:
+    """Where both sides bring the same, every second try promised something by noise alone."""
+    readiness = Readiness()
+    Steps(lambda load: 1.0, kept=0.0, noise=0.3).run(readiness, 4000)
+    later = Steps(lambda load: 1.0, kept=0.0, noise=0.3)
+    later.run(readiness, 40000)
+    assert sum(later.ready) <= 0.02 * 40000
