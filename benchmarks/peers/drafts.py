@@ -1,6 +1,6 @@
 """Both HTTP servers with their speculation on: ``quire serve`` and ``llama-server``.
 
-    scripts/bench drafts                          # everything: about 7 minutes
+    scripts/bench drafts                          # everything: about 12 minutes
     scripts/bench drafts --work "draft model"     # some
     scripts/bench drafts --show                   # print what was measured last
 
@@ -43,7 +43,7 @@ RESULT = "speculation_peers"
 CLIENTS = (1, 4, 16)
 TRIALS = 2
 #: Parts that Quire answers before the rounds, of about a second each.
-LEARNING = 6
+LEARNING = 12
 #: Tokens that a slot must hold: prompt and answer.
 SLOT_TOKENS = 1024
 PLAIN = " without"
@@ -353,7 +353,7 @@ def main() -> None:
     parser.add_argument("--model", action="append", choices=[work.model for work in WORKS])
     parser.add_argument("--clients", type=int, action="append", help="default: 1, 4 and 16")
     parser.add_argument("--type", default="q8_0", help="of quire-tiny's weights, as quire convert")
-    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--threads", type=int, default=2, help="of Quire")
     parser.add_argument("--show", action="store_true", help="measure nothing, print the file")
     arguments = parser.parse_args()
