@@ -31,8 +31,9 @@ ENDS, BEGINS = 1.05, 1.07
 #: Steps of the leading side between two tries of the other one, at first and at most; and for how
 #: many a try waits for a new sequence.
 FIRST_PAUSE, LONGEST_PAUSE, LONGEST_WAIT = 64, 4096, 256
-#: A step counts as at most that many plain ones; something else is to blame.
-MOST_SECONDS = 4.0
+#: A step counts as at most that many plain ones in a comparison, since drafters that make up for
+#: prompts would decide it; and as at most that many where it has to be paid back.
+MOST_SECONDS, MOST_DEBT = 4.0, 256.0
 #: A load is the same one within these bounds.
 LESS, MORE = 2 / 3, 3 / 2
 
@@ -198,4 +199,7 @@ class Readiness:
             seconds: Time of the step.
         """
         if self._is_wanted and is_ready == self._load.is_ready:
-            self._load.observe(num_tokens * plain, min(seconds, MOST_SECONDS * plain))
+            compared = min(seconds, MOST_SECONDS * plain)
+            if self._load.is_ready != self._load.leads:
+                self._load.debt += min(seconds, MOST_DEBT * plain) - compared
+            self._load.observe(num_tokens * plain, compared)

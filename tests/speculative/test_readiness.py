@@ -146,3 +146,19 @@ def test_what_is_by_chance_better_is_not_tried_more_and_more() -> None:
     later = Steps(lambda load: 1.0, kept=0.0, noise=0.3)
     later.run(readiness, 40000)
     assert sum(later.ready) <= 0.02 * 40000
+
+
+def test_what_drafters_make_up_for_is_paid_back() -> None:
+    """Tries of a draft model, each with prompts to compute first, took a tenth of the time."""
+    readiness = Readiness()
+    Steps(lambda load: 0.9).run(readiness, 4000)
+    seconds = tried = 0.0
+    was_ready = False
+    for number in range(60000):
+        ready = readiness.is_ready(1, number % 128 == 0)
+        took = 1.0 + 60.0 * (ready and not was_ready)
+        readiness.observe(ready, 0.9 if ready else 1.0, 1.0, took)
+        seconds += took
+        tried += took - 1.0
+        was_ready = ready
+    assert 0.0 < tried <= 0.01 * seconds
