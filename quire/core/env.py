@@ -72,6 +72,11 @@ def ray_address() -> str | None:
     return address if address.rpartition(":")[2].isdigit() else None
 
 
+def ray_uses_tls() -> bool:
+    """Return whether Ray's processes speak to each other by TLS: ``RAY_USE_TLS``."""
+    return os.environ.get("RAY_USE_TLS", "0").lower() in ("1", "true")
+
+
 def cache_folder() -> Path:
     """Return the folder that keeps what Quire fetched: ``QUIRE_CACHE``, or the user's cache."""
     own = get("QUIRE_CACHE")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import re
+import socket
 import threading
 import time
 from collections.abc import Callable
@@ -13,6 +14,7 @@ import psutil
 import pytest
 
 from quire.core.errors import ConfigError
+from quire.runner.parallel import ray_cluster
 from tests.ray.conftest import RayCluster, kill_node_of, needs_ray
 from tests.robustness.conftest import (
     KILLS_OF_A_SERVER,
@@ -130,3 +132,44 @@ def test_ray_that_is_not_installed_is_said():
 
     with pytest.raises(ConfigError, match=r"needs Ray; it is not installed"):
         RayActors(ParallelLayout(2), 1)
+
+
+@needs_ray
+@pytest.mark.parametrize(
+    "address", ["nonsense", "127.0.0.1:\N{SUPERSCRIPT TWO}", "127.0.0.1:99999", "x" * 300 + ":6379"]
+)
+def test_an_address_that_is_none_is_refused(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RAY_ADDRESS", address)
+    with pytest.raises(ConfigError, match="needs a cluster; got none"):
+        ray_cluster.RayCluster()
+
+
+@needs_ray
+@pytest.mark.parametrize(
+    "said", [None, b"", b"\xff" * 64, b"HTTP/1.1 400 Bad Request\r\n\r\n"],
+    ids=["silent", "closed", "garbage", "http"],
+)  # fmt: skip
+def test_a_port_of_something_else_is_refused_at_once(
+    said: bytes | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ray went on for minutes."""
+    monkeypatch.setattr(ray_cluster, "REACH_SECONDS", 0.5)
+    kept: list[socket.socket] = []
+
+    def answer() -> None:
+        peer, _ = listener.accept()
+        kept.append(peer)
+        if said is not None:
+            peer.sendall(said)
+            peer.shutdown(socket.SHUT_WR)
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        monkeypatch.setenv("RAY_ADDRESS", f"127.0.0.1:{listener.getsockname()[1]}")
+        thread = threading.Thread(target=answer)
+        thread.start()
+        begin = time.monotonic()
+        with pytest.raises(ConfigError, match="needs a cluster; got none"):
+            ray_cluster.RayCluster()
+        assert time.monotonic() - begin < 30.0
+        thread.join()
+        kept[0].close()

@@ -13,8 +13,12 @@ from typing import Any
 from quire.core import env
 from quire.core.errors import ConfigError, ModelLoadError
 
-#: How long a cluster may take to find room.
-PLACE_SECONDS = 300.0
+#: How long a cluster may take to find room, and to say that it is one.
+PLACE_SECONDS, REACH_SECONDS = 300.0, 10.0
+#: What a client of HTTP/2, and so of gRPC, says first: a preface, and settings that leave all as it
+#: is. A server answers with a frame of its own settings (RFC 9113, sections 3.4 and 6.5).
+_HEADER, _SETTINGS = 9, 4
+_PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes((0, 0, 0, _SETTINGS, 0, 0, 0, 0, 0))
 _NO_RAY = (
     "[parallel] --distributed-executor-backend ray needs Ray; it is not installed. Run pip install "
     "'quire[ray]' on each node."
@@ -22,14 +26,21 @@ _NO_RAY = (
 
 
 def _reach(address: str | None) -> None:
-    """Try the cluster's address; Ray itself would go on for minutes.
+    """Try the cluster's address; Ray itself would go on for minutes, whatever is said there.
 
     Raises:
-        OSError: Nobody listens there.
+        OSError: Nobody listens there who speaks gRPC.
+        ValueError: It is no address.
     """
-    if address is not None:
-        host, _, port = address.rpartition(":")
-        socket.create_connection((host, int(port)), timeout=10).close()
+    if address is None:
+        return
+    host, _, port = address.rpartition(":")
+    with socket.create_connection((host, int(port)), timeout=REACH_SECONDS) as peer:
+        if not env.ray_uses_tls():
+            peer.sendall(_PREFACE)
+            header = peer.recv(_HEADER, socket.MSG_WAITALL)
+            if len(header) < _HEADER or header[3] != _SETTINGS:
+                raise ConnectionError("what listens there is no Ray")
 
 
 class RayCluster:
@@ -51,10 +62,10 @@ class RayCluster:
         try:
             _reach(env.ray_address())
             ray.init(address="auto", logging_level="warning", namespace="quire")
-        except OSError as error:  # ConnectionError, too
+        except (OSError, ValueError) as error:  # ConnectionError, and names that are none, too
             raise ConfigError(
-                "[parallel] --distributed-executor-backend ray needs a cluster; got none. Run ray "
-                "start --head on this node, or set RAY_ADDRESS."
+                "[parallel] --distributed-executor-backend ray needs a cluster; got none "
+                f"({str(error)[:200]}). Run ray start --head on this node, or set RAY_ADDRESS."
             ) from error
         self.node: str = ray.util.get_node_ip_address()
         self._group: Any = None
