@@ -110,7 +110,7 @@ class Controller:
         self._draft_seconds: dict[str, DraftSeconds] = {m.method: DraftSeconds() for m in methods}
         self._wanting: set[str] = set()  # live sequences that want proposals
         # Of them: those that are new in a plan, those whose drafter must be told of every step, and
-        # those that can get proposals, as it was.
+        # those that can get proposals.
         self._new: set[str] = set()
         self._followed: set[str] = set()
         self._known: set[str] = set()
@@ -413,7 +413,7 @@ class Controller:
         longest = LONGEST_TRY * self._rows.predict(num_running)
         if length:
             more = min(2 * length, most)
-            num_drafting = num_running - self._lengths.count(0)
+            num_drafting = _num_drafting(self._lengths)
             return more if 0.0 < own.seen(num_drafting, more) <= longest else length
         self._num_tries += 1
         return most if own.seen(1, most) <= longest and self._num_tries % 2 == 0 else 1
@@ -424,7 +424,7 @@ class Controller:
         seconds = self._rows.predict(len(self._names) + sum(self._lengths))
         if not longest:
             return seconds + self._asking.plain_missed
-        num_drafting = len(self._lengths) - self._lengths.count(0)
+        num_drafting = _num_drafting(self._lengths)
         drafts = (own.predict(num_drafting, longest) for own in self._draft_seconds.values())
         return seconds + self._asking.seconds + max(drafts)
 
@@ -432,7 +432,7 @@ class Controller:
         """Remember who drafts in the step; a drafter that was idle has more to compute first."""
         methods, now = set(), self._num_steps
         self._is_steady, self._longest = True, max(lengths, default=0)
-        self._num_drafting = len(lengths) - lengths.count(0)
+        self._num_drafting = _num_drafting(lengths)
         for length, request in zip(lengths, decodes, strict=True):
             if length:
                 sequence = self._sequence(request)
@@ -442,6 +442,11 @@ class Controller:
                 # The choice holds for some steps; nobody is asked again until then.
                 sequence.last_step = now if self._num_tried else self._next_choice - 1
         self._drafting = methods.pop() if len(methods) == 1 else None
+
+
+def _num_drafting(lengths: Sequence[int]) -> int:
+    """Return how many sequences get tokens proposed."""
+    return len(lengths) - lengths.count(0)
 
 
 def _are_alike(names: Sequence[str], before: Sequence[str]) -> bool:

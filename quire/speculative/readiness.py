@@ -99,8 +99,14 @@ class _Load:
         if is_due and (self.leads or has_new or has_waited):
             self.is_ready, self.block = not self.leads, _Block()
 
-    def observe(self, brought: float, seconds: float) -> None:
-        """A step of the side has ended whose turn it is."""
+    def observe(self, brought: float, seconds: float, owed: float) -> None:
+        """A step of the side has ended whose turn it is.
+
+        Args:
+            brought: Tokens of it, in seconds of plain steps.
+            seconds: Time of it that is compared.
+            owed: Further time, which a try has to pay back.
+        """
         block, is_leading = self.block, self.is_ready == self.leads
         block.brought += brought
         block.seconds += seconds
@@ -109,6 +115,8 @@ class _Load:
             self.debt = max(self.debt - EXPLORING * seconds, 0.0)
             if self.pause > 0 or self.debt <= 0.0:
                 self.pause -= 1
+        else:
+            self.debt += owed
         is_long = block.seconds >= BLOCK_SECONDS and block.num_steps >= BLOCK_STEPS
         if not is_long and block.num_steps < LONGEST_BLOCK:
             return
@@ -165,7 +173,7 @@ class Readiness:
         self._load = _Load()
         self._center = 0.0
 
-    def is_ready(self, num_running: int, has_new: bool, is_known: bool = True) -> bool:
+    def is_ready(self, num_running: int, has_new: bool, is_known: bool) -> bool:
         """Return it for the next step.
 
         Args:
@@ -200,6 +208,5 @@ class Readiness:
         """
         if self._is_wanted and is_ready == self._load.is_ready:
             compared = min(seconds, MOST_SECONDS * plain)
-            if self._load.is_ready != self._load.leads:
-                self._load.debt += min(seconds, MOST_DEBT * plain) - compared
-            self._load.observe(num_tokens * plain, compared)
+            owed = min(seconds, MOST_DEBT * plain) - compared
+            self._load.observe(num_tokens * plain, compared, owed)

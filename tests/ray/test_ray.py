@@ -149,11 +149,14 @@ def test_an_address_that_is_none_is_refused(address: str, monkeypatch: pytest.Mo
     "said", [None, b"", b"\xff" * 64, b"HTTP/1.1 400 Bad Request\r\n\r\n"],
     ids=["silent", "closed", "garbage", "http"],
 )  # fmt: skip
-def test_a_port_of_something_else_is_refused_at_once(
+def test_a_port_of_something_else_is_refused_before_ray_is_asked(
     said: bytes | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Ray went on for minutes."""
+    import ray
+
     monkeypatch.setattr(ray_cluster, "REACH_SECONDS", 0.5)
+    monkeypatch.delattr(ray, "init")
     kept: list[socket.socket] = []
 
     def answer() -> None:
@@ -167,9 +170,7 @@ def test_a_port_of_something_else_is_refused_at_once(
         monkeypatch.setenv("RAY_ADDRESS", f"127.0.0.1:{listener.getsockname()[1]}")
         thread = threading.Thread(target=answer)
         thread.start()
-        begin = time.monotonic()
         with pytest.raises(ConfigError, match="needs a cluster; got none"):
             ray_cluster.RayCluster()
-        assert time.monotonic() - begin < 30.0
         thread.join()
         kept[0].close()

@@ -34,7 +34,7 @@ class Steps:
         draw = random.Random(3)
         for number in range(num_steps):
             is_new = number % self.begins_each == 0
-            ready = readiness.is_ready(num_running, is_new)
+            ready = readiness.is_ready(num_running, is_new, is_known=True)
             keeps = readiness.keeps_states
             tokens = self.gain_of(num_running) if ready else 1.0
             took = (1.0 + self.kept * keeps) * draw.uniform(1 - self.noise, 1 + self.noise)
@@ -155,7 +155,7 @@ def test_what_drafters_make_up_for_is_paid_back() -> None:
     seconds = tried = 0.0
     was_ready = False
     for number in range(60000):
-        ready = readiness.is_ready(1, number % 128 == 0)
+        ready = readiness.is_ready(1, number % 128 == 0, is_known=True)
         took = 1.0 + 60.0 * (ready and not was_ready)
         readiness.observe(ready, 0.9 if ready else 1.0, 1.0, took)
         seconds += took

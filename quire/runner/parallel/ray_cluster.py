@@ -29,7 +29,7 @@ def _reach(address: str | None) -> None:
     """Try the cluster's address; Ray itself would go on for minutes, whatever is said there.
 
     Raises:
-        OSError: Nobody listens there who speaks gRPC.
+        OSError: No server of gRPC answers there.
         ValueError: It is no address.
     """
     if address is None:
