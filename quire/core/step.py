@@ -108,6 +108,7 @@ class SchedulerOutput:
         reused_blocks: ``(request_id, block_ids)`` found by content and not computed again.
         droppable_ids: Whose rows, parts of prompts, need not be computed when somebody comes.
         keeps_states: Proposers are told what the step computes; else nothing is kept for them.
+        num_scheduled_tokens: Tokens of the whole step, counted by the scheduler as it adds rows.
     """
 
     new_requests: list[NewRequest] = field(default_factory=list)
@@ -123,16 +124,12 @@ class SchedulerOutput:
     reused_blocks: list[tuple[str, list[int]]] = field(default_factory=list)
     droppable_ids: frozenset[str] = frozenset()
     keeps_states: bool = True
+    num_scheduled_tokens: int = 0
 
     @property
     def moves_blocks(self) -> bool:
         """Whether blocks are stored, loaded or saved."""
         return bool(self.block_stores or self.block_loads or self.block_saves)
-
-    @property
-    def num_scheduled_tokens(self) -> int:
-        """Tokens of the whole step."""
-        return sum(request.num_scheduled_tokens for request in self.scheduled)
 
 
 @dataclass(slots=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 from quire.core.config import SchedulerOptions
@@ -85,6 +86,24 @@ class LookaheadPolicy(Protocol):
         ...
 
 
+@dataclass(slots=True)
+class _Asked:
+    """What the policy was asked of a plan.
+
+    Attributes:
+        is_alone: It was asked, and all that the plan computes decodes.
+        is_ready: It was ready to propose.
+        num_given: Slots that were given.
+    """
+
+    is_alone: bool
+    is_ready: bool = True
+    num_given: int = 0
+
+
+_RESTED, _NOT_READY = _Asked(is_alone=False), _Asked(is_alone=False, is_ready=False)
+
+
 class Lookahead:
     """Gives slots to the decoding requests of a plan, after everything else has got its own.
 
@@ -102,8 +121,7 @@ class Lookahead:
         self._kv = kv
         self.policy = policy
         self._options = options
-        # Of plans under way: whether it was asked about decodes alone, and was ready to.
-        self._asked: deque[tuple[bool, bool]] = deque()
+        self._asked: deque[_Asked] = deque()  # of plans under way
         self._num_resting = 0
         # Of the rows when a rest began: how many there were, and how many have come since.
         self._num_rows = self._num_others = 0
@@ -128,7 +146,7 @@ class Lookahead:
             self._num_resting = 0
         if self._num_resting or not is_ready:
             self._num_resting = max(self._num_resting - 1, 0)
-            self._asked.append((False, is_ready))
+            self._asked.append(_RESTED if is_ready else _NOT_READY)
             return
         rows: list[ScheduledRequest] = []
         decodes: list[Request] = []
@@ -138,7 +156,8 @@ class Lookahead:
                 rows.append(row)
                 decodes.append(request)
         decode_alone = len(rows) == len(plan.scheduled)
-        self._asked.append((decode_alone, True))
+        asked = _Asked(is_alone=decode_alone)
+        self._asked.append(asked)
         if not rows:
             return
         num_others = 0
@@ -158,7 +177,8 @@ class Lookahead:
             # The last token of a sequence is drawn, and its KV is never written.
             most = min(most, room, request.max_total_tokens - request.num_tokens - 1)
             if most > 0:
-                room -= self._give(row, request, most, num_running)
+                given = self._give(row, request, most, num_running)
+                room, asked.num_given = room - given, asked.num_given + given
 
     def settle(self, request: Request, result: SequenceResult) -> None:
         """Take back slots that a request got: its step has ended, and accepted tokens count."""
@@ -167,13 +187,16 @@ class Lookahead:
 
     def step_ended(self, plan: SchedulerOutput, output: StepOutput, seconds: float) -> None:
         """Tell the policy what a step took and brought, if it had no prompts."""
-        (asked, is_ready), results = self._asked.popleft(), output.results.values()
+        asked, results = self._asked.popleft(), output.results.values()
         num_rows, num_decodes = plan.num_scheduled_tokens, len(plan.scheduled)
         if num_rows == num_decodes and not plan.new_requests:
-            num_tokens = sum([len(result.token_ids) for result in results])
-            self.policy.brought(is_ready, num_decodes, num_tokens, seconds)
-        if asked and not output.dropped_ids:
-            num_rows += sum(result.num_proposed for result in results)
+            num_tokens = num_decodes
+            if asked.num_given:
+                num_tokens = sum([len(result.token_ids) for result in results])
+            self.policy.brought(asked.is_ready, num_decodes, num_tokens, seconds)
+        if asked.is_alone and not output.dropped_ids:
+            if asked.num_given:
+                num_rows += sum(result.num_proposed for result in results)
             self.policy.step_ended(num_rows, seconds, output.propose_seconds)
 
     def _are_others(self, plan: SchedulerOutput) -> bool:

@@ -416,6 +416,7 @@ class Scheduler:
         ends = num_computed + num_new_tokens == num_tokens
         samples = ends and request.params.pooling is None
         assert num_computed + num_new_tokens <= num_tokens, f"{request_id}: more than it has"
+        plan.num_scheduled_tokens += num_new_tokens
         plan.scheduled.append(
             ScheduledRequest(
                 request_id, num_computed, num_new_tokens, allocation.new_block_ids, samples
