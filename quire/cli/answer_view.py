@@ -5,7 +5,10 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Iterable
+from itertools import groupby
 from typing import TYPE_CHECKING
+
+from quire.cli.chat_session import Thought
 
 if TYPE_CHECKING:
     from markdown_it.token import Token
@@ -20,25 +23,34 @@ _CONTROLS |= {ord("\n"): "\n", ord("\t"): "\t", ord("\r"): ""}
 
 
 def show_answer(pieces: Iterable[str]) -> None:
-    """Write an answer's pieces as they arrive, and a new line after the last one."""
-    view: AnswerView | None = None
+    """Write an answer's pieces as they arrive, and a new line after the last one.
+
+    A terminal shows thoughts before it; elsewhere there is the answer alone.
+    """
+    console: Console | None = None
     if sys.stdout.isatty():
         from rich.console import Console
 
         console = Console(highlight=False)
-        view = None if console.is_dumb_terminal else AnswerView(console)
-    if view is None:
+    if console is None or console.is_dumb_terminal:
         for piece in pieces:
-            sys.stdout.write(piece)
-            sys.stdout.flush()
+            if not isinstance(piece, Thought):
+                sys.stdout.write(piece)
+                sys.stdout.flush()
         sys.stdout.write("\n")
         sys.stdout.flush()
         return
-    try:
-        for piece in pieces:
-            view.add(piece)
-    finally:
-        view.end()
+    for thinks, part in groupby(filter(None, pieces), lambda piece: isinstance(piece, Thought)):
+        if thinks:
+            console.print("Thinking…", style="dim")
+        view = AnswerView(console, style="dim" if thinks else "")
+        try:
+            for piece in part:
+                view.add(piece)
+        finally:
+            view.end()
+        if thinks:
+            console.print("…done thinking.\n", style="dim")
 
 
 class AnswerView:
@@ -51,13 +63,17 @@ class AnswerView:
 
     Args:
         console: A terminal.
+        style: Of all the text, as rich names it.
         clock: Seconds that only grow.
     """
 
-    def __init__(self, console: Console, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, console: Console, style: str = "", clock: Callable[[], float] = time.monotonic
+    ) -> None:
         from rich.live import Live
 
         self._console = console
+        self._style = style
         self._clock = clock
         self._tail = ""
         self._follows = False
@@ -78,9 +94,9 @@ class AnswerView:
         if end:
             # The new last block is drawn first, so that the finished one is never seen twice.
             done, self._tail = self._tail[:end], self._tail[end:]
-            self._live.update(_Block(self._tail, follows=True))
+            self._live.update(_Block(self._tail, self._style, follows=True))
             self._print(done)
-        self._live.update(_Block(self._tail, self._follows), refresh=True)
+        self._live.update(_Block(self._tail, self._style, self._follows), refresh=True)
 
     def end(self) -> None:
         """Print what is left; the terminal is as it was before."""
@@ -90,7 +106,8 @@ class AnswerView:
 
     def _print(self, text: str) -> None:
         if text.strip():
-            self._console.print(_Block(text, self._follows, is_whole=True), end="")
+            whole = _Block(text, self._style, self._follows, is_whole=True)
+            self._console.print(whole, end="")
             self._follows = True
 
 
@@ -101,15 +118,17 @@ class _Block:
         is_whole: All of it; else the last lines that fit on the screen.
     """
 
-    def __init__(self, text: str, follows: bool, is_whole: bool = False) -> None:
+    def __init__(self, text: str, style: str, follows: bool, is_whole: bool = False) -> None:
         self._text = text
+        self._style = style
         self._follows = follows
         self._is_whole = is_whole
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         from rich.segment import Segment
 
-        lines = console.render_lines(_markdown(self._text), options.update(height=None), pad=False)
+        options, style = options.update(height=None), console.get_style(self._style or "none")
+        lines = console.render_lines(_markdown(self._text), options, style=style, pad=False)
         filled = [i for i, line in enumerate(lines) if any(part.text.strip() for part in line)]
         lines = lines[filled[0] : filled[-1] + 1] if filled else []
         if self._follows and lines:

@@ -29,6 +29,10 @@ HELP = """\
 \"\"\"               before and after it: a text of several lines"""
 
 
+class Thought(str):
+    """A piece of what a model thinks before its answer; no part of the conversation."""
+
+
 class ChatModel(Protocol):
     """Whoever answers in a conversation.
 
@@ -49,7 +53,7 @@ class ChatModel(Protocol):
     def answer(
         self, messages: list[Message], sampling: dict[str, Any], stopped: Callable[[], bool]
     ) -> Iterator[str]:
-        """Yield the next answer in pieces, at least one; ends early when ``stopped()``.
+        """Yield thoughts, then the answer in pieces, at least one; ends early when ``stopped()``.
 
         Where the last message is an answer, that one is continued.
 
@@ -116,7 +120,7 @@ class ChatSession:
         self.messages.append({"role": "user", "content": text.rstrip("\n")})
 
     def answer(self, stopped: Callable[[], bool]) -> Iterator[str]:
-        """Yield the answer's text in pieces and keep it; ends early when ``stopped()``.
+        """Yield thoughts and the answer in pieces, and keep that; ends early when ``stopped()``.
 
         Raises:
             QuireError: The conversation is refused; the question is taken back.
@@ -124,7 +128,7 @@ class ChatSession:
         pieces: list[str] = []
         try:
             for piece in self._model.answer(self.messages, self._sampling, stopped):
-                pieces.append(piece)
+                pieces.append("" if isinstance(piece, Thought) else piece)
                 yield piece
         finally:
             continues, self._continues = self._continues, False

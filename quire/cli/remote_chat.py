@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import closing
 from typing import Any
 
-from quire.cli.chat_session import MAX_TOKENS
+from quire.cli.chat_session import MAX_TOKENS, Thought
 from quire.cli.server_connection import connect, events, read_answer, request
 
 
@@ -54,7 +54,12 @@ class RemoteChat:
                 usage = event.usage or usage
                 for choice in event.choices:
                     reason = choice.finish_reason or reason
-                    text = "" if choice.delta is None else choice.delta.content or ""
+                    delta = choice.delta
+                    if delta is not None and (
+                        thought := delta.reasoning_content or delta.reasoning
+                    ):
+                        yield Thought(thought)
+                    text = "" if delta is None else delta.content or ""
                     if text:
                         num_pieces += 1
                         first = first or time.perf_counter()

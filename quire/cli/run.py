@@ -233,14 +233,19 @@ def _ask_to_load(base_url: str, model: str) -> None:
     """Have it loaded, and return when it is, or when why it is not is told to whoever asks."""
     connection, prefix = connect(base_url)
     with closing(connection):
-        response = request(connection, "POST", f"{prefix}/models/load", {"model": model})
-        started, told = read_answer(response)["started"], False
-        begin = time.monotonic()
-        while started and _is_loading(connection, prefix, model):
-            if not told and time.monotonic() - begin > TELL_SECONDS:
-                told = True
-                click.echo(f"loading {model}", err=True)
-            time.sleep(0.02)
+        _wait(connection, prefix, model)  # for the model that the server has begun with
+        read_answer(request(connection, "POST", f"{prefix}/models/load", {"model": model}))
+        _wait(connection, prefix, model)  # whoever asked first
+
+
+def _wait(connection: HTTPConnection, prefix: str, model: str) -> None:
+    """Return when the model is no longer being loaded, and say so if that is not soon."""
+    begin, told = time.monotonic(), False
+    while _is_loading(connection, prefix, model):
+        if not told and time.monotonic() - begin > TELL_SECONDS:
+            told = True
+            click.echo(f"loading {model}", err=True)
+        time.sleep(0.02)
 
 
 def _is_loading(connection: HTTPConnection, prefix: str, model: str) -> bool:

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from datetime import UTC, datetime
+from threading import Timer
 
 import httpx2
 import psutil
@@ -21,6 +22,7 @@ from tests.commands import run_quire
 from tests.models.hub_stand_in import HubStandIn, serving
 from tests.ports import free_ports
 from tools.random_adapter import random_adapter
+from tools.serve_process import ServeProcess
 
 QUESTION = "What is the capital of France?"
 
@@ -96,6 +98,29 @@ def test_a_server_is_started_used_again_and_emptied(url):
     assert quire("stop", "quire-tiny", *base).stdout == "quire-tiny was not loaded.\n"
     again = quire("run", "quire-tiny", "-", *base, input=QUESTION + "\n")
     assert again.stdout == first.stdout, again.stderr
+
+
+def test_it_waits_for_a_server_that_is_loading():
+    """It ended with a 503 where somebody had just typed ``quire serve``."""
+    with ServeProcess(["quire-tiny"]) as serve:
+        base = ["--base-url", serve.wait_listening()]
+        while not (loading := psutil.Process(serve.popen.pid).children()):
+            time.sleep(0.001)
+        for process in loading:
+            process.suspend()
+            Timer(2.0, process.resume).start()
+        said = quire("run", "quire-tiny", QUESTION, *base)
+        assert said.stdout == "The capital of France is Paris.\n", said.stderr
+
+
+def test_a_terminal_shows_thoughts_and_a_pipe_the_answer_alone():
+    """A model that thinks for a minute showed nothing till its answer began."""
+    with ServeProcess(["quire-tiny", "--reasoning-parser", "deepseek_r1"]) as serve:
+        asked = ["run", "quire-tiny", QUESTION, "--base-url", serve.wait_listening()]
+        assert quire(*asked).stdout == "\n"  # all of this model's text is a thought to that parser
+        shown = converse(asked, [])
+        thought = shown.index("The capital of France is Paris.")
+        assert shown.index("Thinking…") < thought < shown.index("…done thinking.")
 
 
 def test_a_folder_is_given_a_name_and_an_adapter_loaded(url, tmp_path):
