@@ -32,9 +32,11 @@ def test_a_cell_holds_what_tests_have_measured() -> None:
         <testcase><properties>
             <property name="served_again_seconds" value="4.0"/>
         </properties></testcase>
+        <testcase><properties><property name="seconds" value="[0.7, 0.8]"/></properties></testcase>
         <testcase/>
     </testsuite>"""
     found = figures([*ElementTree.fromstring(report).iter("testcase")])
+    assert found.keys() == {"served_again_seconds"}
     assert found["served_again_seconds"]["median"] == 1.5
     assert found["served_again_seconds"]["max"] == 4.0
     assert found["served_again_seconds"]["repeats"] == 3
