@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 from quire.core.errors import RequestError
+from quire.core.quoting import quoted
 from quire.protocol.generation import Count, Seed
 from quire.protocol.request_body import StreamableBody
 
@@ -44,4 +45,4 @@ def shared_fields(values: msgspec.Struct, names: Mapping[str, str]) -> dict[str,
 
 def refuse(where: str, rule: str, value: Any) -> RequestError:
     """Return the error that says what is wrong with a field."""
-    return RequestError(f"[{where}] {rule}; got {value!r:.80}.", where)
+    return RequestError(f"[{where}] {rule}; got {quoted(value)}.", where)

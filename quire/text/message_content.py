@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
 from quire.core.errors import RequestError
+from quire.core.quoting import quoted
 
 Part: TypeAlias = dict[str, Any]
 #: Text, or parts when one of them is a picture.
@@ -35,7 +36,7 @@ def read_content(content: Any, where: str, takes_pictures: bool) -> Content | No
     if isinstance(content, str):
         return str(content)
     if not isinstance(content, Sequence):
-        raise RequestError(f"[chat] {where} must be text or parts; got {content!r:.80}.", where)
+        raise RequestError(f"[chat] {where} must be text or parts; got {quoted(content)}.", where)
     parts = [
         _read_part(part, f"{where}[{number}]", takes_pictures)
         for number, part in enumerate(content)
@@ -54,12 +55,12 @@ def _read_part(part: Any, name: str, takes_pictures: bool) -> Part:
         takes = "texts and pictures" if takes_pictures else "text only"
         kinds = "'text' or 'image_url'" if takes_pictures else "'text'"
         raise RequestError(
-            f"[chat] {name}.type must be {kinds}; got {kind!r}. This model takes {takes}.",
+            f"[chat] {name}.type must be {kinds}; got {quoted(kind)}. This model takes {takes}.",
             f"{name}.type",
         )
     if not isinstance(part.get(field), str):
         raise RequestError(
-            f"[chat] {name}.{field} must be text; got {part.get(field)!r:.80}.", f"{name}.{field}"
+            f"[chat] {name}.{field} must be text; got {quoted(part.get(field))}.", f"{name}.{field}"
         )
     return {"type": "text", "text": str(part[field])}
 

@@ -13,6 +13,7 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from quire.core.errors import ConfigError, RequestError
+from quire.core.quoting import quoted
 from quire.llm.pictures.addresses import AllowedHosts
 from quire.llm.pictures.fetch import MAX_BYTES, fetch
 
@@ -84,7 +85,7 @@ class SourceRules:
             return self._read_file(url, where)
         raise RequestError(
             f"[{where}] a picture's URL must begin with data:, http:, https: or file:; got "
-            f"{url!r:.40}.",
+            f"{quoted(url, 40)}.",
             where,
         )
 
@@ -149,7 +150,7 @@ def _source(part: Mapping[str, Any], where: str) -> PictureSource:
     value = part.get("image_url")
     url = value.get("url") if isinstance(value, Mapping) else value
     if not isinstance(url, str):
-        raise RequestError(f"[{where}] must hold a URL; got {value!r:.80}.", where)
+        raise RequestError(f"[{where}] must hold a URL; got {quoted(value)}.", where)
     return PictureSource(where, url)
 
 
@@ -159,11 +160,11 @@ def _read_data(url: str, where: str) -> bytes:
     kind, *parameters = head[len("data:") :].split(";")
     if not comma or not parameters or parameters[-1].strip().lower() != "base64":
         raise RequestError(
-            f"[{where}] a data URL must be data:image/...;base64,...; got {url!r:.40}.", where
+            f"[{where}] a data URL must be data:image/...;base64,...; got {quoted(url, 40)}.", where
         )
     if not kind.strip().lower().startswith("image/"):
         raise RequestError(
-            f"[{where}] a data URL must be of a type image/...; got {kind!r:.40}.", where
+            f"[{where}] a data URL must be of a type image/...; got {quoted(kind, 40)}.", where
         )
     if len(payload) > 4 * (MAX_BYTES // 3 + 1):
         raise RequestError(f"[{where}] a picture must have at most {MAX_BYTES} bytes.", where)

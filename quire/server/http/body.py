@@ -26,7 +26,7 @@ Fields: TypeAlias = dict[str, msgspec.Raw]
 MAX_BODY_BYTES = 32 * 1024 * 1024
 #: Answers are written in parts of at most that much.
 PART_BYTES = 1024 * 1024
-MAX_NAMED_FIELDS = 20
+MAX_NAMED_FIELDS, MAX_NAME_CHARACTERS = 20, 100
 #: What takes as long to decode as a character of a text takes to tokenize.
 BYTES_PER_CHARACTER = 16
 #: Headers that browsers add to what a page sends, and that no page can leave out.
@@ -175,7 +175,8 @@ def read_fields(
     ignored += unused(body)
     if not ignored:
         return body, {}
-    names = [quote(name, safe="[].") for name in ignored[:MAX_NAMED_FIELDS]]
+    named = (name[:MAX_NAME_CHARACTERS] for name in ignored[:MAX_NAMED_FIELDS])
+    names = [quote(name, safe="[].")[:MAX_NAME_CHARACTERS] for name in named]
     if strict:
         raise RequestError(
             "[body] fields that do nothing are refused under --strict-params; got "
@@ -184,7 +185,7 @@ def read_fields(
         )
     if len(ignored) > MAX_NAMED_FIELDS:
         names.append("...")
-    return body, {"X-Ignored-Params": ", ".join(name[:100] for name in names)}
+    return body, {"X-Ignored-Params": ", ".join(names)}
 
 
 async def read_fields_in_turn(

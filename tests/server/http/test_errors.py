@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from quire.server.http.errors import without_folders
+from quire.core.errors import RequestError
+from quire.server.http.errors import MAX_CHARACTERS, ApiError, to_api_error, without_folders
 
 
 @pytest.mark.parametrize(
@@ -19,3 +20,12 @@ from quire.server.http.errors import without_folders
 )
 def test_files_are_named_without_their_folders(text, told):
     assert without_folders(text).startswith(told)
+
+
+def test_an_error_does_not_send_megabytes_back():
+    """A name of 30 MB came back whole, and so did the path of the field that it stood in."""
+    error = ApiError(404, "The model `" + "a" * 10**6, param="b" * 10**6)
+    assert len(error.body()) < 3 * MAX_CHARACTERS
+    assert error.message == "The model `" + "a" * (MAX_CHARACTERS - 11) + "..."
+    refused = to_api_error(RequestError("é" * 10**6, "x"))
+    assert len(refused.message) == MAX_CHARACTERS + 3 and refused.param == "x"
