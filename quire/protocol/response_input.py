@@ -84,7 +84,8 @@ class ResponseInput:
         if not self.messages or self.messages[-1].role != "assistant":
             self._add_message(Message(role="assistant"))
         last = self.messages[-1]
-        last.tool_calls = [*(last.tool_calls or []), call]
+        last.tool_calls = last.tool_calls or []
+        last.tool_calls.append(call)
         last.reasoning, self._reasoning = self._reasoning or last.reasoning, ""
 
     def _end_reasoning(self) -> None:

@@ -9,6 +9,7 @@ import pytest
 from quire.core.errors import RequestError
 from quire.protocol.chat_completion import ChatCompletionRequest
 from quire.protocol.decode import decode_body
+from quire.protocol.response_input import ResponseInput
 from quire.protocol.responses import ResponsesRequest
 
 HELLO = {"role": "user", "content": "Hi"}
@@ -82,3 +83,13 @@ def test_responses_take_enable_thinking():
     request, ignored = decode(ResponsesRequest, input="Hi", enable_thinking=False)
     assert not ignored and request.efforts() == [("enable_thinking", False)]
     assert request.chat_request([]).enable_thinking is False
+
+
+def test_calls_of_a_history_are_added_to_one_list():
+    """Each call copied those before it: 65,000 of one answer took 3.5 seconds of a processor."""
+    item = {"type": "function_call", "name": "f", "arguments": "{}", "call_id": "a"}
+    found = ResponseInput()
+    found.read([item])
+    calls = found.messages[-1].tool_calls
+    found.read([item, item])
+    assert found.messages[-1].tool_calls is calls and len(calls) == 3
