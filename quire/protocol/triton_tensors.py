@@ -33,7 +33,8 @@ _FORMATS = {
 _LENGTH = struct.Struct("<I")
 #: A shape with many of the largest sizes multiplies to a number of megabytes.
 MAX_DIMENSIONS = 8
-#: Of all tensors after the JSON: more than prompts, stop strings and settings can be.
+#: Of all tensors after the JSON, or of one in it: more than prompts, stop strings and settings can
+#: be.
 MAX_ELEMENTS = 8192
 #: Parameters of the protocol itself; none of them changes a text.
 _OF_PROTOCOL = frozenset({"binary_data_output", "sequence_id", "sequence_start", "sequence_end"})
@@ -64,12 +65,12 @@ class InputTensor(msgspec.Struct, kw_only=True):
         """Return the elements in order.
 
         Raises:
-            RequestError: There are not as many as the shape says, or it has too many dimensions.
+            RequestError: There are not as many as the shape says, or more than a tensor may have.
         """
         if len(self.shape) > MAX_DIMENSIONS:
             rule = f"must have at most {MAX_DIMENSIONS} dimensions"
             raise refuse(f"{where}.shape", rule, len(self.shape))
-        values = list(_flat(self.data))
+        values = _flat(self.data, f"{where}.data")
         if any(size < 0 for size in self.shape) or math.prod(self.shape) != len(values):
             raise refuse(f"{where}.data", f"must have the shape {self.shape}", self.data)
         return values
@@ -170,12 +171,21 @@ def _decoded(values: list[str]) -> dict[str, Any]:
     return dict(msgspec.json.decode(values[0], type=dict[str, Any]))
 
 
-def _flat(data: Any) -> Iterator[Any]:
-    if not isinstance(data, list):
-        yield data
-        return
-    for item in data:
-        yield from _flat(item)
+def _flat(data: Any, where: str) -> list[Any]:
+    """Return what lists in lists hold, in order, at a cost that no nesting multiplies.
+
+    Raises:
+        RequestError: They have more elements, or are deeper in one another, than a tensor may be.
+    """
+    values: list[Any] = [data]
+    for _ in range(MAX_DIMENSIONS + 1):
+        if not any(isinstance(value, list) for value in values):
+            return values
+        lists = [value if isinstance(value, list) else (value,) for value in values]
+        if sum(map(len, lists)) > MAX_ELEMENTS:
+            raise refuse(where, f"must have at most {MAX_ELEMENTS} elements", "more")
+        values = list(itertools.chain.from_iterable(lists))
+    raise refuse(where, f"must have at most {MAX_DIMENSIONS} dimensions", "more")
 
 
 def fill_inputs(fields: Mapping[str, msgspec.Raw], binary: bytes) -> dict[str, msgspec.Raw]:
@@ -186,6 +196,8 @@ def fill_inputs(fields: Mapping[str, msgspec.Raw], binary: bytes) -> dict[str, m
     """
     if "inputs" in fields:
         check_field("inputs", fields["inputs"])
+        if not binary and b"binary_data_size" not in bytes(fields["inputs"]):
+            return dict(fields)
     try:
         inputs = msgspec.json.decode(fields["inputs"], type=built(list[InputTensor]))
     except (KeyError, msgspec.MsgspecError):

@@ -11,6 +11,7 @@ import pytest
 from quire.core.errors import RequestError
 from quire.core.speculative_params import SpeculativeParams
 from quire.protocol import triton_tensors
+from quire.protocol.triton_tensors import MAX_DIMENSIONS, InputTensor
 from quire.server.access.authentication import scope_of
 
 URL = "/v2/models/quire-tiny/infer"
@@ -103,6 +104,27 @@ def test_what_is_wrong_is_named(client, engine, body, param):
     answer = client.post(URL, json=body)
     assert (answer.status_code, answer.json()["param"]) == (400, param), answer.text
     assert engine.params == []
+
+
+def test_elements_cost_the_same_however_deep_they_are():
+    """Each passed every list around it: 2 million in 400 lists kept the event loop for 18 s."""
+
+    def values(data, shape):
+        return InputTensor(name="stop", shape=shape, datatype="BYTES", data=data).values("x")
+
+    data = ["a", "b"]
+    for depth in range(1, MAX_DIMENSIONS):
+        assert values(data, [1] * (depth - 1) + [2]) == ["a", "b"]
+        data = [data]
+    with pytest.raises(
+        RequestError, match=r"\[x.data\] must have at most 8 dimensions; got 'more'"
+    ):
+        values([[data]], [2])
+    most = triton_tensors.MAX_ELEMENTS
+    assert len(values([["a"] * most], [most])) == most
+    for many in (["a"] * (most + 1), [["a"], ["a"] * most], [[]] * (most + 1)):
+        with pytest.raises(RequestError, match=f"must have at most {most} elements; got 'more'"):
+            values(many, [most + 1])
 
 
 SPECULATION = [
