@@ -63,10 +63,15 @@ def check_field(name: str, raw: msgspec.Raw) -> None:
 
 def _is_more_outside(data: bytes, characters: bytes, limit: int) -> bool:
     """Return whether valid JSON has more than ``limit`` of some characters outside its strings."""
-    marks = data.replace(b"\\\\", b"").replace(b'\\"', b"").translate(None, _NO_MARKS)
-    count, parity = 0, 0
-    for start in range(0, len(marks), PIECE_BYTES):
-        parts = marks[start : start + PIECE_BYTES].split(b'"')
+    count, parity, start = 0, 0, 0
+    while start < len(data):
+        piece = data[start : start + PIECE_BYTES]
+        start += len(piece)
+        num_backslashes = len(piece) - len(piece.rstrip(b"\\"))
+        if num_backslashes % 2 and start < len(data):  # what it escapes is in the next piece
+            piece, start = piece[:-1], start - 1
+        marks = piece.replace(b"\\\\", b"").replace(b'\\"', b"").translate(None, _NO_MARKS)
+        parts = marks.split(b'"')
         outside = b"".join(parts[parity::2])
         parity = (parity + len(parts) - 1) % 2
         count += sum(outside.count(character) for character in characters)

@@ -118,3 +118,14 @@ def test_counts_outside_strings(monkeypatch):
         for limit in range(max(0, nested(found) - 2), nested(found) + 2):
             more = body_limits._is_more_outside(data, b"{[", limit)
             assert more == (nested(found) > limit), data
+
+
+def test_a_large_field_is_counted_piece_by_piece():
+    """Taking the escapes out of 32 MB at once kept the interpreter from all other threads."""
+
+    class Pieces(bytes):
+        def replace(self, *_):
+            raise AssertionError("the whole field at once")
+
+    data = Pieces(b'"' + b",\\\\" * body_limits.PIECE_BYTES + b'"')
+    assert not body_limits._is_more_outside(data, b",", 1)
