@@ -142,6 +142,14 @@ class AnthropicPrompt(StreamableBody, kw_only=True):
             return "output_config.format"
         return "tools" if self.output_format is None else "output_format"
 
+    @property
+    def num_blocks(self) -> int:
+        """How many texts and other blocks the turns hold."""
+        return sum(
+            1 + (0 if isinstance(turn.content, str) else len(turn.content))
+            for turn in self.messages
+        )
+
     def efforts(self) -> list[tuple[str, str | bool]]:
         """Return ``output_config.effort``."""
         return [] if self.effort is None else [("output_config.effort", self.effort)]

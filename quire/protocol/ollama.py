@@ -137,6 +137,11 @@ class OllamaRequest(CompatRequest, kw_only=True):
         return False
 
     @property
+    def num_messages(self) -> int:
+        """How many messages and pictures it holds."""
+        return 1
+
+    @property
     def text_after(self) -> str:
         """What is to follow the answer; empty where there is nothing."""
         return ""
@@ -172,6 +177,11 @@ class OllamaGenerateRequest(OllamaRequest, kw_only=True):
     suffix: str | None = None
     system: str | None = None
     raw: bool | None = None
+
+    @property
+    def num_messages(self) -> int:
+        """As :attr:`OllamaRequest.num_messages`."""
+        return 1 + len(self.images or ())
 
     @property
     def text_after(self) -> str:
@@ -248,6 +258,11 @@ class OllamaChatRequest(OllamaRequest, kw_only=True):
 
     messages: list[OllamaMessage] = msgspec.field(default_factory=list)
     tools: list[Tool] | None = None
+
+    @property
+    def num_messages(self) -> int:
+        """As :attr:`OllamaRequest.num_messages`."""
+        return sum(1 + len(message.images or ()) for message in self.messages)
 
     @property
     def only_loads(self) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -15,17 +16,20 @@ from quire.protocol.anthropic import (
     AnthropicRequest,
     TokenCount,
 )
+from quire.protocol.chat_completion import ChatCompletionRequest
 from quire.server.access.authentication import client_of
 from quire.server.compat.anthropic_answer import AnthropicAnswer
 from quire.server.generation.chat_prompt import encode_chat, prepare_chat, written_out
 from quire.server.generation.endpoint import GenerationEndpoint, errors_in_sent_names
 from quire.server.generation.model_routes import ByModel, post_route
 from quire.server.generation.models import Models
+from quire.server.generation.prompts import MARK_CHARACTERS
 from quire.server.generation.reasoning_effort import idle_efforts
 from quire.server.generation.service import Service
 from quire.server.generation.submission import ApiRequest, Submission
 from quire.server.http.body import Fields, json_response, read_fields_in_turn
 from quire.server.http.sse import ANTHROPIC_EVENTS
+from quire.text.off_loop import run_by_size
 
 #: Parts of the names of chat requests in errors, and what they are called here.
 _NAMES = (
@@ -51,13 +55,21 @@ class AnthropicMessages(GenerationEndpoint[AnthropicRequest]):
     ) -> tuple[AnthropicAnswer, Submission]:
         service, body = self.service, request.body
         with errors_in_this_shape(service):
-            chat = request.with_body(body.chat_request(service.pictures is not None))
+            chat = request.with_body(await _chat_request(service, body, request.client.client_id))
             submission, reading, _ = await prepare_chat(service, chat, clamped=True)
             (asked,) = submission.engine_requests
             if len(asked.prompt_token_ids) >= service.engine.max_model_len:
                 raise _too_long(service, len(asked.prompt_token_ids))
         clamped = (asked.params.max_tokens or 0) < body.max_tokens
         return AnthropicAnswer(request, reading, clamped), submission
+
+
+async def _chat_request(
+    service: Service, body: AnthropicPrompt, client_id: str
+) -> ChatCompletionRequest:
+    """Return the chat request that a body means; many blocks do not hold up the event loop."""
+    work = partial(body.chat_request, service.pictures is not None)
+    return await run_by_size(MARK_CHARACTERS * body.num_blocks, client_id, work)
 
 
 def without_effect(service: Service, body: AnthropicPrompt) -> list[str]:
@@ -104,7 +116,7 @@ def routes(models: Models) -> list[Route]:
         )
         service.resolve_model(body.model)
         with errors_in_sent_names(body), errors_in_this_shape(service):
-            chat = body.chat_request(service.pictures is not None)
+            chat = await _chat_request(service, body, client_id)
             prompt = await encode_chat(service, chat, None, client_id)
             token_ids = await written_out(service, prompt.token_ids, prompt.sources)
         return json_response(TokenCount(len(token_ids)), headers)

@@ -29,6 +29,7 @@ from quire.protocol.ollama import (
     OllamaToolCall,
     read_keep_alive,
 )
+from quire.protocol.prompt_list import read_prompts
 from quire.server.access.authentication import ApiKey, client_of, may_operate
 from quire.server.compat.base import CompatAnswer, CompatEndpoint
 from quire.server.compat.infill import InfillPrompt
@@ -45,7 +46,7 @@ from quire.server.generation.completion_prompt import prepare_completion
 from quire.server.generation.endpoint import GenerationEndpoint, WholeAnswer
 from quire.server.generation.model_routes import ByModel
 from quire.server.generation.models import Models
-from quire.server.generation.prompts import encode_beginning
+from quire.server.generation.prompts import MARK_CHARACTERS, encode_beginnings
 from quire.server.generation.service import Service
 from quire.server.generation.submission import ApiRequest, Submission
 from quire.server.http.body import JsonRequest, json_response, read_any_type, read_fields_in_turn
@@ -54,6 +55,7 @@ from quire.server.http.sse import LINES
 from quire.server.openai.embeddings import EmbeddingAnswer, Embeddings
 from quire.server.openai.logprobs import TokenNames, chat_logprobs
 from quire.text.fim_tokens import FimTokens
+from quire.text.off_loop import run_by_size
 
 T = TypeVar("T", bound=OllamaGenerateRequest | OllamaChatRequest)
 _NANOSECONDS = 10**9
@@ -97,7 +99,11 @@ class Ollama(CompatEndpoint[T]):
 
     async def prepare(self, request: ApiRequest[T]) -> tuple[OllamaTexts, Submission]:
         service, body = self.service, request.body
-        ours = body.our_request(service.pictures is not None)
+        ours = await run_by_size(
+            MARK_CHARACTERS * body.num_messages,
+            request.client.client_id,
+            lambda: body.our_request(service.pictures is not None),
+        )
         if not isinstance(ours, ChatCompletionRequest):
             if body.text_after:
                 ours = await self._filled_in(request, ours)
@@ -279,12 +285,11 @@ class OllamaEmbed(GenerationEndpoint[OllamaEmbedRequest]):
         self, request: ApiRequest[OllamaEmbedRequest]
     ) -> tuple[OllamaVectors, Submission]:
         body, engine = request.body, self.service.engine
-        given: list[Any] = [*body.texts()]
+        texts: list[Any] = [*body.texts()]
+        given: list[Any] = read_prompts(texts, "input")
         if body.truncate is not False:
             longest, client_id = engine.max_model_len, request.client.client_id
-            given = [
-                await encode_beginning(engine.tokenizer, text, longest, client_id) for text in given
-            ]
+            given = await encode_beginnings(engine.tokenizer, given, longest, client_id)
         ours = request.with_body(EmbeddingRequest(input=given, dimensions=body.dimensions))
         answer, submission = await Embeddings(self.service).prepare(ours)
         return OllamaVectors(answer, self._only_one), submission

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 from quire.core.errors import PromptTooLongError, RequestError
@@ -190,12 +189,15 @@ async def encode_pairs(
     return await run_by_size(size, client_id, lambda: list(map(encode, pairs)))
 
 
-async def encode_beginning(
-    tokenizer: Tokenizer, text: str, num_tokens: int, client_id: str
-) -> list[int]:
-    """Return the token ids of a text; as :meth:`Tokenizer.encode_beginning`."""
-    work = partial(tokenizer.encode_beginning, text, num_tokens)
-    return await run_by_size(len(text), client_id, work)
+async def encode_beginnings(
+    tokenizer: Tokenizer, texts: Sequence[str], num_tokens: int, client_id: str
+) -> list[list[int]]:
+    """Return the token ids of texts; of each as :meth:`Tokenizer.encode_beginning`."""
+    size = sum(len(text) + MARK_CHARACTERS for text in texts)
+    size = tokenizer.work_size(size)
+    return await run_by_size(
+        size, client_id, lambda: [tokenizer.encode_beginning(text, num_tokens) for text in texts]
+    )
 
 
 async def encode_texts(

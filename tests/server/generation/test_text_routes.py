@@ -9,6 +9,7 @@ import httpx2
 import pytest
 
 from quire.core.config import EngineConfig
+from quire.protocol import anthropic, ollama
 from quire.server.access.authentication import ApiKey
 from quire.server.generation.service import Service
 from quire.server.generation.shared import Shared
@@ -54,6 +55,8 @@ def test_what_only_reads_texts_was_counted_by_no_limit(engine):
         ("/tokenize", {"messages": [{"role": "user", "content": LONG}]}),
         ("/v1/completions", {"prompt": ["ab" * 40] * 100, "max_tokens": 1}),
         ("/v1/embeddings", {"input": ["ab" * 40] * 100}),
+        ("/api/embed", {"input": ["ab" * 40] * 100}),
+        ("/api/embed", {"input": ["ab"] * 1025}),
         ("/score", {"text_1": "ab", "text_2": [f"ab{i}" * 20 for i in range(100)]}),
         ("/infill", {"input_prefix": LONG, "input_suffix": LONG}),
     ],
@@ -146,4 +149,31 @@ def test_large_bodies_were_decoded_on_the_loop(client, monkeypatch, path, body):
 
     monkeypatch.setattr(http_body, "to_struct", watched)
     client.post(path, json=body)
+    assert threads == {"quire-texts"}
+
+
+@pytest.mark.parametrize(
+    ("path", "name", "body"),
+    [
+        ("/v1/messages", "to_messages", {"max_tokens": 1, "messages": MESSAGES * 3000}),
+        ("/v1/messages/count_tokens", "to_messages", {"messages": MESSAGES * 3000}),
+        ("/api/chat", "_content", {"messages": MESSAGES * 3000, "stream": False}),
+        ("/api/generate", "_content", {"prompt": "a", "images": [""] * 3000, "stream": False}),
+    ],
+)
+def test_long_histories_of_other_shapes_became_ours_on_the_loop(
+    client, monkeypatch, path, name, body
+):
+    """Sixty thousand turns of Anthropic's shape kept all streams waiting for 113 ms."""
+    threads = set()
+    module = anthropic if "v1" in path else ollama
+    read = getattr(module, name)
+
+    def watched(*arguments):
+        threads.add(threading.current_thread().name.partition("_")[0])
+        return read(*arguments)
+
+    monkeypatch.setattr(module, name, watched)
+    answer = client.post(path, json={"model": "quire-tiny", **body})
+    assert answer.status_code in (200, 400), answer.text
     assert threads == {"quire-texts"}
