@@ -15,7 +15,12 @@ from quire.protocol.generation import GenerationRequest
 from quire.protocol.request_body import RequestBody
 from quire.server.access.authentication import ApiKey, client_of
 from quire.server.generation.generate import generate
-from quire.server.generation.large_answers import encode_in_parts, positions_of, write_by_size
+from quire.server.generation.large_answers import (
+    characters_of,
+    encode_in_parts,
+    positions_of,
+    write_by_size,
+)
 from quire.server.generation.outputs import Outputs, collect
 from quire.server.generation.pacing import paced
 from quire.server.generation.reasoning_effort import idle_efforts
@@ -112,6 +117,7 @@ class GenerationEndpoint(ABC, Generic[T]):
                         positions_of(found),
                         request.client.client_id,
                         lambda: encode_in_parts(answer.whole(found)),
+                        characters_of(found),
                     )
                     await received.answer(json_response(whole, headers))
 

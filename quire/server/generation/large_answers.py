@@ -15,18 +15,31 @@ Positions: TypeAlias = Sequence[Mapping[int, Logprob] | None]
 
 #: Characters that are tokenized in the time in which an entry is written.
 CHARACTERS_PER_ENTRY = 4
+#: Of a number of a vector, as the engine sends it.
+FLOAT_BYTES = 4
 
 
-async def write_by_size(texts: Iterable[Positions], client_id: str, write: Callable[[], T]) -> T:
+async def write_by_size(
+    texts: Iterable[Positions], client_id: str, write: Callable[[], T], num_characters: int = 0
+) -> T:
     """Return what ``write`` returns: in a thread where it writes many texts or log-probabilities.
 
     Args:
         texts: Log-probabilities of the tokens of each text.
         client_id: Clients take turns.
         write: Any thread may call it.
+        num_characters: Of all texts together, as far as they are read or written one by one.
     """
-    size = CHARACTERS_PER_ENTRY * sum(map(_num_entries, texts))
+    size = CHARACTERS_PER_ENTRY * sum(map(_num_entries, texts)) + num_characters
     return await run_by_size(size, client_id, write)
+
+
+def characters_of(outputs: Iterable[RequestOutput]) -> int:
+    """Return how many characters the texts of whole outputs have; a number of a vector is one."""
+    return sum(
+        len(output.embedding or b"") // FLOAT_BYTES + sum(len(one.text) for one in output.outputs)
+        for output in outputs
+    )
 
 
 def positions_of(outputs: Iterable[RequestOutput]) -> Iterator[Positions]:

@@ -6,6 +6,9 @@ import time
 from array import array
 from base64 import b64encode
 from collections.abc import Sequence
+from typing import Any
+
+import msgspec
 
 from quire.core.errors import RequestError
 from quire.core.outputs import RequestOutput
@@ -86,11 +89,14 @@ class EmbeddingAnswer(WholeAnswer):
         )
 
 
-def encoded(values: bytes, encoding: str | None) -> list[float] | str:
-    """Return float32 values in a request's ``encoding_format``."""
+def encoded(values: bytes, encoding: str | None) -> Any:
+    """Return float32 values in a request's ``encoding_format``, for JSON.
+
+    Lists are written one by one: those of a thousand prompts at once would hold the interpreter.
+    """
     if encoding == "base64":
         return b64encode(values).decode()
-    return array("f", values).tolist()
+    return msgspec.Raw(msgspec.json.encode(array("f", values).tolist()))
 
 
 def prompt_usage(outputs: Sequence[RequestOutput]) -> EmbeddingUsage:

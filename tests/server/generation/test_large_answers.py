@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from dataclasses import replace
 
 import msgspec
 import pytest
@@ -12,7 +13,12 @@ from starlette.responses import Response
 from quire.core.outputs import CompletionOutput, Logprob, RequestOutput
 from quire.protocol.completion import Completion, CompletionChoice
 from quire.protocol.generation import usage
-from quire.server.generation.large_answers import encode_in_parts, positions_of, write_by_size
+from quire.server.generation.large_answers import (
+    characters_of,
+    encode_in_parts,
+    positions_of,
+    write_by_size,
+)
 from quire.server.http import body
 from quire.server.http.body import json_response
 
@@ -42,6 +48,19 @@ def test_only_many_texts_or_log_probabilities_are_written_in_a_thread(outputs, i
     own = threading.get_ident()
     where = asyncio.run(write_by_size(positions_of(outputs), "a", threading.get_ident))
     assert (where != own) == is_large
+
+
+@pytest.mark.parametrize(
+    ("text", "vector", "is_large"), [("x" * 30, 4, False), ("x" * 41, 4, True), ("", 200, True)]
+)
+def test_long_texts_and_vectors_are_written_in_a_thread(text, vector, is_large):
+    """A thousand vectors, or tool calls in a long text, kept the loop for a tenth of a second."""
+    completion = CompletionOutput(0, text)
+    outputs = [RequestOutput("r", None, [1], None, [completion], True)] * 100
+    outputs = [replace(output, embedding=bytes(vector)) for output in outputs]
+    count = characters_of(outputs)
+    where = asyncio.run(write_by_size((), "a", threading.get_ident, count))
+    assert (where != threading.get_ident()) == is_large
 
 
 def test_an_answer_in_parts_is_the_same_json():
