@@ -11,6 +11,7 @@ from numbers import Integral, Real
 from typing import Any, NoReturn, Self
 
 from quire.core.errors import InvalidSamplingParamsError
+from quire.core.quoting import quoted
 from quire.core.speculative_params import SpeculativeField, read_speculative
 from quire.core.structured_outputs import StructuredOutputs, read_structured_outputs
 from quire.core.suggestions import did_you_mean
@@ -21,6 +22,8 @@ MAX_N = 128
 MAX_TEXTS = 1024
 #: Tokens whose log-probabilities are reported by name: each costs a look at all logits.
 MAX_NAMED_LOGPROBS = 128
+#: Of an id in a list of settings, about.
+BYTES_PER_ID = 32
 #: What a vector is made of, and what a head gives instead of one.
 VECTORS = ("last", "mean", "cls", "pooler")
 POOLINGS = (*VECTORS, "classify")
@@ -193,6 +196,18 @@ class SamplingParams:
         """Return settings of which those that are None are left at their defaults."""
         return cls(**{name: value for name, value in keywords.items() if value is not None})
 
+    @property
+    def num_bytes(self) -> int:
+        """Memory that its lists and texts take, about."""
+        lists = (self.logit_bias, self.allowed_token_ids, self.stop_token_ids)
+        texts = (*(self.stop or ()), *(self.bad_words or ()))
+        constraint = self.structured_outputs
+        return (
+            BYTES_PER_ID * sum(len(ids or ()) for ids in lists)
+            + sum(map(len, texts))
+            + (0 if constraint is None else len(constraint.key))
+        )
+
     def clone(self) -> Self:
         """Return a copy that may be changed."""
         return deepcopy(self)
@@ -306,13 +321,15 @@ def _ids(name: str, value: Any) -> tuple[int, ...]:
 
 
 def _biases(value: Any) -> dict[int, float]:
-    if not isinstance(value, Mapping) or not all(
-        isinstance(token_id, int | Integral) and isinstance(bias, Real) and bias < inf
-        for token_id, bias in value.items()
+    items: dict[Any, Any] = dict(value) if isinstance(value, Mapping) else {None: None}
+    if (
+        not all(issubclass(kind, Integral) for kind in set(map(type, items)))
+        or not all(issubclass(kind, Real) for kind in set(map(type, items.values())))
+        or not all(bias < inf for bias in items.values())
     ):
         _refuse("logit_bias", "must map token ids to numbers below infinity", value)
-    return dict(value)
+    return items
 
 
 def _refuse(name: str, rule: str, value: object) -> NoReturn:
-    raise InvalidSamplingParamsError(f"[{name}] {rule}; got {value!r:.80}.", param=name)
+    raise InvalidSamplingParamsError(f"[{name}] {rule}; got {quoted(value)}.", param=name)

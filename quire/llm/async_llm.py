@@ -29,7 +29,7 @@ from quire.core.sampling_params import SamplingParams
 from quire.llm.engine_args import EngineArgs
 from quire.llm.engine_client import EngineProgress, Prompt
 from quire.llm.output_streams import OutputStreams
-from quire.llm.params import text_size
+from quire.llm.params import params_size
 from quire.llm.process.counter_pace import CounterPace
 from quire.llm.progress import loading_bar
 from quire.llm.text_engine import TextEngine
@@ -197,12 +197,12 @@ class AsyncLLM:
     ) -> EngineRequest:
         """Read and complete a request; long texts and grammars in a thread of their own."""
         if isinstance(prompt, EngineRequest):
-            size, params = text_size(prompt.params, self.tokenizer), prompt.params
+            size, params = params_size(prompt.params, self.tokenizer), prompt.params
             work = partial(self._engine.complete, prompt)
         else:
             text = prompt.get("prompt") if isinstance(prompt, Mapping) else prompt
             params = params or SamplingParams(**self.default_sampling_params)
-            size = text_size(params, self.tokenizer)
+            size = params_size(params, self.tokenizer)
             size += self.tokenizer.work_size(len(text)) if isinstance(text, str) else 0
             work = partial(self._engine.prepare, request_id, prompt, params, **attributes)
         if params.structured_outputs is not None or attributes.get("lora_request") is not None:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import replace
 
 from quire.core.errors import InvalidSamplingParamsError, RequestError
 from quire.core.model_config import ModelConfig
+from quire.core.quoting import quoted
 from quire.core.sampling_params import SamplingParams
 from quire.text.tokenizer import Tokenizer
 
@@ -55,11 +56,13 @@ def complete_params(
     return params
 
 
-def text_size(params: SamplingParams, tokenizer: Tokenizer) -> int:
-    """Return what :func:`complete_params` tokenizes counts as; see :meth:`Tokenizer.work_size`."""
+def params_size(params: SamplingParams, tokenizer: Tokenizer) -> int:
+    """Return what :func:`complete_params` reads counts as; see :meth:`Tokenizer.work_size`."""
     words = params.bad_words or ()
     size = sum(2 * len(word) + _CHARACTERS_PER_WORD for word in words)
-    return tokenizer.work_size(size) if words else 0
+    lists = (params.logit_bias, params.allowed_token_ids, params.stop_token_ids)
+    num_ids = sum(len(ids or ()) for ids in lists)
+    return num_ids + (tokenizer.work_size(size) if words else 0)
 
 
 def check_task(params: SamplingParams, model: ModelConfig) -> None:
@@ -105,8 +108,8 @@ def check_generates(model: ModelConfig) -> None:
         )
 
 
-def _check_ids(name: str, ids: Iterable[int], vocab_size: int) -> None:
-    for token_id in ids:
+def _check_ids(name: str, ids: Collection[int], vocab_size: int) -> None:
+    for token_id in (min(ids), max(ids)) if ids else ():
         if not 0 <= token_id < vocab_size:
             raise InvalidSamplingParamsError(
                 f"[{name}] token ids must be in 0..{vocab_size - 1}; got {token_id}.", name
@@ -121,7 +124,7 @@ def _bad_words_ids(words: Iterable[str], tokenizer: Tokenizer) -> tuple[tuple[in
             ids = tuple(tokenizer.encode(text, add_special_tokens=False))
             if not word.strip() or not ids:
                 raise InvalidSamplingParamsError(
-                    f"[bad_words] must hold words; got {word!r}.", "bad_words"
+                    f"[bad_words] must hold words; got {quoted(word)}.", "bad_words"
                 )
             found[ids] = None
     return tuple(found)

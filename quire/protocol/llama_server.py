@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -27,6 +27,9 @@ _NAMES = {
 BIAS_OF_FALSE = -100.0
 #: Of all texts that ``logit_bias`` names: they become tokens in the event loop.
 MAX_BIAS_CHARACTERS = 1 << 14
+#: Names of samplers, and paths of an answer's fields; the answer to each prompt repeats them.
+NameText = Annotated[str, msgspec.Meta(max_length=64)]
+NameList = Annotated[list[NameText], msgspec.Meta(max_length=256)]
 #: Samplers by the letters that stand for them, and what leaves out those that are served; the
 #: others do nothing unless their own field, which is refused, turns them on.
 _LETTERS = {
@@ -95,8 +98,8 @@ class LlamaRequest(CompatRequest, kw_only=True):
     cache_prompt: bool | None = None
     return_tokens: bool | None = None
     timings_per_token: bool | None = None
-    response_fields: list[str] | None = None
-    samplers: str | list[str] | None = None
+    response_fields: NameList | None = None
+    samplers: NameText | NameList | None = None
     n_indent: Count | None = None
     t_max_predict_ms: int | None = None
     speculative: SpeculativeField = None

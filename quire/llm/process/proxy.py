@@ -31,7 +31,7 @@ from quire.llm.engine_views import EngineView, EngineViews
 from quire.llm.inferred_methods import infer_methods
 from quire.llm.output_processor import OutputProcessor, stop_strings_of
 from quire.llm.output_streams import OutputStream, OutputStreams
-from quire.llm.params import text_size
+from quire.llm.params import params_size
 from quire.llm.process.launcher import EngineLauncher
 from quire.llm.process.messages import (
     Abort,
@@ -245,7 +245,7 @@ class EngineProxy:
     async def _complete(self, request: EngineRequest) -> EngineRequest:
         """Check and complete a request's settings; its grammar is compiled in the sandbox."""
         given, client_id = request, request.client.client_id
-        size = text_size(given.params, self.tokenizer)
+        size = params_size(given.params, self.tokenizer)
         request = await run_by_size(size, client_id, lambda: self._reader.complete(given))
         grammar = request.params.structured_outputs
         if grammar is not None:

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from msgspec import UNSET
 
+from quire.core.errors import RequestError
 from quire.core.sampling_params import SamplingParams
 from quire.protocol.completion import DEFAULT_MAX_TOKENS, CompletionRequest
 from quire.server.generation.prompts import PromptLimit, decode_texts, encode_texts
 from quire.server.generation.service import Service
 from quire.server.generation.submission import ApiRequest, Submission
+
+#: Settings of a request, once for each of its prompts: ids, and characters of texts and grammars.
+MAX_SETTINGS_BYTES = 32 * 2**20
 
 
 async def prepare_completion(
@@ -45,13 +49,21 @@ async def prepare_completion(
         texts = await decode_texts(tokenizer, prompts, limit.num_tokens, client_id)
     else:
         texts = [""] * len(prompts)
-    asked = [(ids, _params(service, body, len(ids), default_max_tokens)) for ids in prompts]
+    made: dict[int | None, SamplingParams] = {}  # by limit: lists of settings may be long
+    asked = []
+    for ids in prompts:
+        most = _limit(service, body, len(ids), default_max_tokens)
+        if most not in made:
+            made[most] = _params(service, body, most)
+            _check_repeated(made[most], len(prompts), param)
+        asked.append((ids, made[most]))
     return Submission.create(request, param, asked), texts
 
 
-def _params(
+def _limit(
     service: Service, body: CompletionRequest, num_prompt_tokens: int, default_max_tokens: int
-) -> SamplingParams:
+) -> int | None:
+    """Return how many tokens may follow a prompt."""
     asked = body.max_tokens
     if asked is UNSET:
         room = max(1, service.engine.max_model_len - num_prompt_tokens)
@@ -59,8 +71,26 @@ def _params(
     elif asked == 0:
         # With echo, for the prompt's log-probabilities; the engine makes at least one token.
         asked = 1
-    limit = service.output_limit(asked, num_prompt_tokens)
+    return service.output_limit(asked, num_prompt_tokens)
+
+
+def _params(service: Service, body: CompletionRequest, limit: int | None) -> SamplingParams:
     defaults = dict(service.engine.default_sampling_params)
     if body.echo and body.logprobs is not None:
         defaults["prompt_logprobs"] = body.logprobs
     return body.sampling_params(defaults, limit, body.logprobs)
+
+
+def _check_repeated(params: SamplingParams, num_prompts: int, param: str) -> None:
+    """Refuse many prompts with large settings: the engine keeps these once for each prompt.
+
+    Raises:
+        RequestError: ``param`` holds too many.
+    """
+    size = params.num_bytes * num_prompts
+    if num_prompts > 1 and size > MAX_SETTINGS_BYTES:
+        raise RequestError(
+            f"[{param}] prompts with their settings may take {MAX_SETTINGS_BYTES} bytes; got "
+            f"{num_prompts} with settings of {params.num_bytes} bytes each. Send fewer at a time.",
+            param,
+        )

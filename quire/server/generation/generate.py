@@ -11,14 +11,11 @@ from quire.core.errors import GRAMMAR_LIMIT, KV_CANARY, NO_TOKEN, OUT_OF_MEMORY,
 from quire.core.outputs import RequestOutput
 from quire.llm.beam_search_stream import search_beams
 from quire.server.generation.service import Service
-from quire.server.generation.submission import Submission
+from quire.server.generation.submission import UNSTATED_OUTPUT, Submission
 from quire.server.http.errors import ApiError
 from quire.server.observability.request_observer import RequestObserver
 from quire.server.observability.request_record import Generation
 
-#: Output tokens that a request is reckoned to take which states no limit; more are counted as they
-#: come.
-UNSTATED_OUTPUT = 1024
 #: Prompts of a request that are handed to the engine, or whose outputs are read, before others get
 #: their turn on the loop.
 DONE_AT_ONCE = 16

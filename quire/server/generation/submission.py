@@ -23,6 +23,12 @@ from quire.server.observability.request_record import RequestRecord
 T = TypeVar("T", bound=RequestBody)
 B = TypeVar("B", bound=RequestBody)
 
+#: Output tokens that a request is reckoned to take which states no limit; more are counted as they
+#: come.
+UNSTATED_OUTPUT = 1024
+#: Log-probabilities, and tokens of prompts, that one answer may hold: each takes some hundred bytes
+#: until it is written.
+MAX_ENTRIES = 2**22
 #: Clients may send an id twice.
 _numbers = itertools.count()
 
@@ -188,7 +194,8 @@ class Submission:
 
         Raises:
             PromptTooLongError: With the counts, in the words that clients look for.
-            RequestError: A setting that this server does not honour.
+            RequestError: A setting that this server does not honour, or an answer that would be
+                larger than a server may hold.
         """
         priority = self.request.body.priority
         if priority and service.config.scheduler.scheduling_policy != "priority":
@@ -210,3 +217,50 @@ class Submission:
                     "or completion.",
                     param,
                 )
+        self._check_answer_size(limit, service.engine.model_config.vocab_size)
+
+    def _check_answer_size(self, longest: int, vocab_size: int) -> None:
+        """Refuse an answer with too many log-probabilities; a stream has a prompt's at a time.
+
+        Raises:
+            RequestError: ``param`` is the field that asks for them.
+        """
+        body = self.request.body
+        shown = getattr(body, "echo", None) or getattr(body, "return_token_ids", None)
+        entries = [
+            _num_entries(one, longest, bool(shown), vocab_size) for one in self.engine_requests
+        ]
+        if self.request.stream:  # what is generated is sent as it comes
+            most = max((echoed for echoed, _ in entries), default=0)
+        else:
+            most = sum(map(sum, entries))
+        if most > MAX_ENTRIES:
+            params = self.engine_requests[0].params
+            names = ("logprobs", "prompt_logprobs")
+            param = next((name for name in names if getattr(params, name) is not None), "n")
+            raise RequestError(
+                f"[{param}] an answer may hold {MAX_ENTRIES} log-probabilities and tokens of "
+                f"prompts; got up to {most}. Ask for fewer prompts or sequences at a time.",
+                param,
+            )
+
+
+def _num_entries(
+    request: EngineRequest, longest: int, is_shown: bool, vocab_size: int
+) -> tuple[int, int]:
+    """Return how many entries an answer has for a prompt, and for what follows it, at most.
+
+    Args:
+        request: One prompt's.
+        longest: Tokens of the context.
+        is_shown: Each sequence repeats the prompt.
+        vocab_size: How many log-probabilities -1 asks for.
+    """
+    params, num_prompt_tokens = request.params, len(request.prompt_token_ids)
+    room = max(1, longest - num_prompt_tokens)
+    num_tokens = min(room, UNSTATED_OUTPUT if params.max_tokens is None else params.max_tokens)
+    of_prompt, of_output = (
+        0 if num_top is None else 1 + (vocab_size if num_top < 0 else num_top)
+        for num_top in (params.prompt_logprobs, params.logprobs)
+    )
+    return params.n * num_prompt_tokens * (of_prompt + is_shown), params.n * num_tokens * of_output

@@ -278,3 +278,12 @@ def test_props_and_slots(client, live):
 def test_scopes():
     assert {scope_of(URL), scope_of("/completions")} == {"infer"}
     assert {scope_of("/props"), scope_of("/slots")} == {"read"}
+
+
+@pytest.mark.parametrize("name", ["response_fields", "samplers"])
+@pytest.mark.parametrize("value", [["a"] * 257, ["a" * 65]])
+def test_names_that_every_answer_repeats_are_few(client, name, value):
+    """The answers to a thousand prompts each repeated a list of megabytes."""
+    answer = client.post(URL, json={"prompt": ["a"] * 1000, "n_predict": 1, name: value})
+    assert answer.status_code == 400, answer.text
+    assert answer.json()["error"]["param"].startswith(name)

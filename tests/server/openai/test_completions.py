@@ -152,3 +152,47 @@ def test_a_refused_prompt_takes_its_fellows_along(live):
     response = live.http.post("/v1/completions", json={"prompt": prompts, "max_tokens": 8000})
     assert response.status_code == 400
     live.wait_until_idle()
+
+
+def test_large_settings_are_not_kept_for_a_thousand_prompts(client, engine):
+    """The engine held a list of biases for each prompt: 3 MB of a body became gigabytes of it."""
+    bias = dict.fromkeys(map(str, range(300)), 1.0)
+    body = {"prompt": ["a", "b"] * 512, "max_tokens": 1, "logit_bias": bias}
+    assert client.post("/v1/completions", json=body).status_code == 200
+    assert len({id(params) for params in engine.params}) == 1, "made once for all prompts"
+    more = {"logit_bias": dict.fromkeys(map(str, range(1100)), 1.0)}
+    for path in ("/v1/completions", "/completion"):
+        answer = client.post(path, json=body | more)
+        assert (answer.status_code, answer.json()["error"]["param"]) == (400, "prompt")
+        assert "got 1024 with settings of 35200 bytes each. Send fewer" in answer.text
+    long = body | {"logit_bias": {}, "stop": ["x" * 40_000]}
+    assert client.post("/v1/completions", json=long).status_code == 400
+    assert client.post("/v1/completions", json=long | {"prompt": "a"}).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"echo": True, "logprobs": 20, "n": 64}, "logprobs"),
+        ({"prompt_logprobs": 20, "n": 64}, "prompt_logprobs"),
+        ({"logprobs": 20, "n": 128, "max_tokens": 2}, "logprobs"),
+        ({"echo": True, "n": 128}, "n"),
+        ({"return_token_ids": True, "n": 128}, "n"),
+        ({"echo": True, "n": 128, "stream": True, "logprobs": 3000}, "logprobs"),
+        ({"n": 128, "stream": True, "logprobs": 20, "max_tokens": 9}, None),
+        ({"echo": True, "logprobs": 20}, None),
+    ],
+)
+def test_an_answer_has_no_more_than_a_server_may_hold(client, engine, fields, param):
+    """Prompts times sequences times log-probabilities: a body of 400 KB was an answer of 4 GB."""
+    engine.text = ""
+    body = {"prompt": [[70] * 60] * 1000, "max_tokens": 1, **fields}
+    if param is None:
+        body["prompt"] = body["prompt"][:2]
+    answer = client.post("/v1/completions", json=body)
+    if param is None:
+        assert answer.status_code == 200, answer.text
+    else:
+        error = answer.json()["error"]
+        assert (answer.status_code, error["param"]) == (400, param), answer.text
+        assert f"[{param}] an answer may hold 4194304 log-probabilities" in error["message"]
