@@ -18,7 +18,13 @@ from quire.protocol.triton_tensors import TEXT_OUTPUT, InferRequest, fill_inputs
 from quire.server.generation.completion_prompt import prepare_completion
 from quire.server.generation.endpoint import GenerationEndpoint, WholeAnswer
 from quire.server.generation.submission import ApiRequest, Submission
-from quire.server.http.body import JsonRequest, check_media_type, read_body
+from quire.server.http.body import (
+    Fields,
+    JsonRequest,
+    check_media_type,
+    decode_in_turn,
+    read_body,
+)
 
 #: Models have one version here.
 VERSION = "1"
@@ -31,8 +37,11 @@ async def read_tensors(scope: Scope, receive: Receive, send: Send) -> JsonReques
     check_media_type(http, any_type=True)
     content, length = await read_body(http), http.headers.get(HEADER_LENGTH)
     size = len(content) if length is None else _size(length, len(content))
-    fields = fill_inputs(decode_json(content[:size]), content[size:])
-    return JsonRequest(http, send, fields)
+
+    def decode(content: bytes) -> Fields:
+        return fill_inputs(decode_json(content[:size]), content[size:])
+
+    return JsonRequest(http, send, await decode_in_turn(scope, content, decode))
 
 
 class Infer(GenerationEndpoint[InferRequest]):

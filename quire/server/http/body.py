@@ -13,7 +13,9 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
+from quire.core.client import SHARED
 from quire.core.errors import RequestError
+from quire.protocol.body_limits import check_field
 from quire.protocol.decode import decode_json, to_struct
 from quire.server.http.errors import ApiError
 from quire.server.http.unread_bodies import UNREAD
@@ -70,10 +72,12 @@ def model_name(fields: Fields) -> str | None:
     """Return the model that a body names, None if none.
 
     Raises:
-        RequestError: It is not a text; a model would be loaded before its route says so.
+        RequestError: It is not a text, or too long. A model would be loaded before its route says
+            so.
     """
     if "model" not in fields:
         return None
+    check_field("model", fields["model"])
     try:
         found: str | None = msgspec.json.decode(fields["model"], type=str | None)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -102,7 +106,21 @@ async def read_json(
         RequestError: It is not a JSON object.
     """
     check_media_type(request, any_type)
-    return decode_json(await read_body(request, max_bytes))
+    body = await read_body(request, max_bytes)
+    return await decode_in_turn(request.scope, body, decode_json)
+
+
+async def decode_in_turn(scope: Scope, body: bytes, decode: Callable[[bytes], Fields]) -> Fields:
+    """Return what ``decode`` makes of a body; a large one does not hold up the event loop.
+
+    Raises:
+        RequestError: What ``decode`` raises.
+        CapacityError: Too many texts of the client wait.
+    """
+    key = scope.get("api_key")
+    client = SHARED if key is None else key.client
+    size = min(len(body) // BYTES_PER_CHARACTER, PROCESS_CHARACTERS - 1)
+    return await run_by_size(size, client.client_id, partial(decode, body))
 
 
 def check_media_type(request: Request, any_type: bool = False) -> None:

@@ -18,7 +18,7 @@ from quire.server.generation.generate import generate
 from quire.server.generation.models import Models
 from quire.server.generation.pacing import paced
 from quire.server.generation.submission import ApiRequest
-from quire.server.http.body import model_name, read_fields_in_turn
+from quire.server.http.body import decode_in_turn, model_name, read_fields_in_turn
 from quire.server.http.errors import ApiError, shutting_down, to_api_error
 from quire.server.http.websocket_protocol import SHUTDOWN
 from quire.server.observability.request_record import RequestRecord, Sink
@@ -65,10 +65,12 @@ class WebSocketStream:
             await connection.cancel()
 
     async def stream(
-        self, data: bytes, record: RequestRecord, key: ApiKey | None
+        self, data: bytes, record: RequestRecord, scope: Scope
     ) -> AsyncGenerator[bytes, None]:
         """Yield the events of a request's answer."""
-        fields = decode_json(data) | {"stream": msgspec.Raw(b"true")}
+        key: ApiKey | None = scope.get("api_key")
+        fields = await decode_in_turn(scope, data, decode_json)
+        fields |= {"stream": msgspec.Raw(b"true")}
         async with self._models.lease(model_name(fields)) as service:
             endpoint = self._kind(service)
             strict = service.options.strict_params
@@ -167,7 +169,7 @@ class _Connection:
         await self._send({"type": "websocket.close", "code": 1012, "reason": reason})
 
     async def _stream(self, data: bytes, record: RequestRecord) -> None:
-        async with aclosing(self._app.stream(data, record, self._scope.get("api_key"))) as events:
+        async with aclosing(self._app.stream(data, record, self._scope)) as events:
             async for event in events:
                 record.count_sent(len(event))
                 # Several events may come at once, each after its own `data:`.

@@ -138,16 +138,17 @@ def test_a_template_that_loops_kept_everybody_waiting(client, engine, monkeypatc
         ("/api/chat", {"model": "quire-tiny", "messages": MESSAGES * 3000, "stream": False}),
     ],
 )
-def test_large_bodies_were_decoded_on_the_loop(client, monkeypatch, path, body):
+@pytest.mark.parametrize("name", ["to_struct", "decode_json"])
+def test_large_bodies_were_decoded_on_the_loop(client, monkeypatch, path, body, name):
     """Sixty thousand messages, of two megabytes, kept all streams waiting for 71 ms."""
     threads = set()
-    decode = http_body.to_struct
+    decode = getattr(http_body, name)
 
     def watched(*arguments):
         threads.add(threading.current_thread().name.partition("_")[0])
         return decode(*arguments)
 
-    monkeypatch.setattr(http_body, "to_struct", watched)
+    monkeypatch.setattr(http_body, name, watched)
     client.post(path, json=body)
     assert threads == {"quire-texts"}
 
