@@ -126,6 +126,8 @@ def plain_name(name: str) -> str:
 def canonical_name(name: str) -> str | None:
     """Return the one spelling of a name but for its case, or None if it cannot be a name."""
     plain = plain_name(name)
+    if len(plain) > MAX_NAME:
+        return None
     return plain if _NAME.fullmatch(plain) and len(quote(plain, safe="")) <= MAX_NAME else None
 
 

@@ -42,6 +42,8 @@ _UNIT_SECONDS = {
     "ns": 1e-9, "us": 1e-6, "\u00b5s": 1e-6, "\u03bcs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0,
     "h": 3600.0,
 }  # fmt: skip
+#: Characters of a duration: a regular expression lets no other thread go on before its end.
+_MAX_DURATION = 1024
 _PART = r"(\d+(?:\.\d*)?|\.\d+)(ns|us|\u00b5s|\u03bcs|ms|s|m|h)"
 _DURATION = re.compile(rf"([-+]?)(0|(?:{_PART})+)", re.ASCII)
 
@@ -59,7 +61,7 @@ def read_keep_alive(value: float | str | None) -> float | None:
     if value is None or isinstance(value, float | int):
         seconds = value
     else:
-        found = _DURATION.fullmatch(value)
+        found = None if len(value) > _MAX_DURATION else _DURATION.fullmatch(value)
         if found is None:
             rule = 'must be seconds, or a duration with units such as "5m"'
             raise refuse("keep_alive", rule, value)

@@ -358,7 +358,19 @@ def test_how_long_a_model_stays(value, seconds):
 
 @pytest.mark.parametrize(
     "value",
-    ["5", "", "m", "5 m", "1m-2s", "٥m", "1e3s", "-", ".m", pytest.param("1" * 100_000, id="long")],
+    [
+        "5",
+        "",
+        "m",
+        "5 m",
+        "1m-2s",
+        "٥m",
+        "1e3s",
+        "-",
+        ".m",
+        pytest.param("1" * 100_000, id="long"),
+        pytest.param("1h" * 100_000, id="many"),  # 4 MB of them kept the event loop for a second
+    ],
 )
 @pytest.mark.parametrize("path", [CHAT, GENERATE, "/api/embed", "/api/embeddings"])
 def test_a_malformed_keep_alive_is_refused(client, value, path):
