@@ -17,6 +17,8 @@ QuireError
 Messages follow ``[where] rule; got value. What to do.``
 """
 
+from quire.core.quoting import shortened
+
 #: How the error of a request begins that met a changed block of the KV cache.
 KV_CANARY = "[kv_canary]"
 #: How the error of a request begins for which an allocation failed.
@@ -30,7 +32,10 @@ NO_TOKEN = "[sampling] the settings must leave a token"
 
 
 class QuireError(Exception):
-    """Root of all errors that Quire raises on purpose."""
+    """Root of all errors that Quire raises on purpose; no message is longer than a page."""
+
+    def __init__(self, *args: object) -> None:
+        super().__init__(*(shortened(one) if isinstance(one, str) else one for one in args))
 
 
 class ConfigError(QuireError, ValueError):

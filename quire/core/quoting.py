@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-#: Characters of a value that are shown.
-MAX_SHOWN = 80
+#: Characters of a value that are shown, and of a whole message.
+MAX_SHOWN, MAX_MESSAGE = 80, 8192
 
 
 def quoted(value: Any, limit: int = MAX_SHOWN) -> str:
@@ -20,6 +20,11 @@ def quoted(value: Any, limit: int = MAX_SHOWN) -> str:
         if len(shown) >= limit:
             break
     return shown[:limit]
+
+
+def shortened(message: str) -> str:
+    """Return a message, cut where it holds too much of what a client or a file says."""
+    return message if len(message) <= MAX_MESSAGE else f"{message[:MAX_MESSAGE]}..."
 
 
 def _pieces(value: Any, limit: int) -> Iterator[str]:

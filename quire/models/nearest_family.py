@@ -6,6 +6,7 @@ from difflib import SequenceMatcher
 from logging import LogRecord
 
 from quire.core.errors import ModelLoadError, UnsupportedArchitectureError
+from quire.core.suggestions import MAX_NAME
 from quire.models.config_fields import HARMLESS, NEUTRAL, ConfigFields, log
 from quire.models.quantization_config import KEYS
 from quire.models.registry import FAMILIES
@@ -27,6 +28,7 @@ def refuse_architecture(name: str, fields: ConfigFields) -> UnsupportedArchitect
         name: That is not one of ``FAMILIES``.
         fields: Of its ``config.json``.
     """
+    name = name[:MAX_NAME]
     log.addFilter(_nothing)  # readers tell of options in parts of a configuration
     found = {} if _has_parts(fields) else {each: _differences(each, fields) for each in FAMILIES}
     log.removeFilter(_nothing)

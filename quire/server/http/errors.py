@@ -22,6 +22,7 @@ from quire.core.errors import (
     RequestError,
 )
 from quire.core.loading import Loading
+from quire.core.quoting import shortened
 from quire.protocol.error_body import (
     AnthropicErrorBody,
     AnthropicErrorDetail,
@@ -74,8 +75,6 @@ _ANTHROPIC_TYPES = {
 _FLAT_PATHS = frozenset({"/", "/info", "/generate", "/generate_stream", "/v2"})
 _FLAT_BELOW = ("/api/", "/v2/")
 _ANTHROPIC_PATH = "/v1/messages"
-#: Of a message, and of a field's path: both may hold what a client sent, to the last megabyte.
-MAX_CHARACTERS = 4096
 #: The folders of an absolute path; ids of the hub and addresses of pages are none.
 _FOLDERS = re.compile(r"(?<![\w.:/])/(?=[\w.])(?:[^/\s'\"]+/)*")
 #: Every request of Anthropic's clients has it.
@@ -134,9 +133,9 @@ class ApiError(Exception):
     ) -> None:
         super().__init__(message)
         self.status = status
-        self.message = _shortened(message)
+        self.message = shortened(message)
         self.type = type or TYPES.get(status, "HTTPError")
-        self.param = None if param is None else _shortened(param)
+        self.param = None if param is None else shortened(param)
         self.headers = dict(headers or {})
 
     def body(self, form: ErrorForm = ErrorForm.OPENAI, request_id: str | None = None) -> bytes:
@@ -184,10 +183,6 @@ class ApiError(Exception):
         head = f"HTTP/1.1 {self.status} {http.HTTPStatus(self.status).phrase}\r\n"
         head += "".join(f"{name}: {value}\r\n" for name, value in fields.items())
         return head.encode() + b"\r\n" + body
-
-
-def _shortened(text: str) -> str:
-    return text if len(text) <= MAX_CHARACTERS else f"{text[:MAX_CHARACTERS]}..."
 
 
 def shutting_down() -> ApiError:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from quire.core.errors import RequestError
-from quire.server.http.errors import MAX_CHARACTERS, ApiError, to_api_error, without_folders
+from quire.core.errors import ModelLoadError, RequestError
+from quire.core.quoting import MAX_MESSAGE
+from quire.server.http.errors import ApiError, to_api_error, without_folders
 
 
 @pytest.mark.parametrize(
@@ -25,7 +26,8 @@ def test_files_are_named_without_their_folders(text, told):
 def test_an_error_does_not_send_megabytes_back():
     """A name of 30 MB came back whole, and so did the path of the field that it stood in."""
     error = ApiError(404, "The model `" + "a" * 10**6, param="b" * 10**6)
-    assert len(error.body()) < 3 * MAX_CHARACTERS
-    assert error.message == "The model `" + "a" * (MAX_CHARACTERS - 11) + "..."
+    assert len(error.body()) < 3 * MAX_MESSAGE
+    assert error.message == "The model `" + "a" * (MAX_MESSAGE - 11) + "..."
     refused = to_api_error(RequestError("é" * 10**6, "x"))
-    assert len(refused.message) == MAX_CHARACTERS + 3 and refused.param == "x"
+    assert len(refused.message) == MAX_MESSAGE + 3 and refused.param == "x"
+    assert len(str(ModelLoadError("x" * 10**6))) == MAX_MESSAGE + 3
