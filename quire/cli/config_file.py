@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Any
 
 import click
 
+from quire.core.regular_files import SETTINGS_BYTES
 from quire.core.suggestions import did_you_mean
+
+#: Of a file of flags, aliases counted as what they stand for.
+MAX_VALUES = 100_000
 
 
 def read_config_file(ctx: click.Context, param: click.Parameter, path: str | None) -> None:
@@ -25,8 +28,9 @@ def read_config_file(ctx: click.Context, param: click.Parameter, path: str | Non
     import yaml
 
     try:
-        entries: Any = yaml.safe_load(Path(path).read_text(encoding="utf-8")) or {}
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        entries: Any = yaml.safe_load(_text(path)) or {}
+        _check_size(entries)
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
         reason = " ".join(str(error).split())
         raise click.BadParameter(f"{path} must be YAML; {reason}", ctx, param) from error
     if not isinstance(entries, dict):
@@ -52,6 +56,27 @@ def read_config_file(ctx: click.Context, param: click.Parameter, path: str | Non
             f"{path} names unknown flags: {', '.join(unknown)}.{meant}", ctx, param
         )
     ctx.default_map = {**(ctx.default_map or {}), **given}
+
+
+def _text(path: str) -> str:
+    """Return a file's text; it may be a pipe of a shell, and a device that never ends."""
+    with open(path, "rb") as file:
+        data = file.read(SETTINGS_BYTES + 1)
+    if len(data) > SETTINGS_BYTES:
+        raise ValueError(f"it has more than {SETTINGS_BYTES >> 20} MiB")
+    return data.decode("utf-8")
+
+
+def _check_size(value: Any) -> None:
+    """Refuse aliases in aliases: a few lines of them are millions of values when they are read."""
+    rest, count = [value], 0
+    while rest:
+        value, count = rest.pop(), count + 1
+        if count > MAX_VALUES:
+            raise ValueError(f"its aliases make more than {MAX_VALUES:,} values")
+        rest += (
+            value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+        )
 
 
 def _as_text(value: Any) -> Any:

@@ -292,7 +292,7 @@ def _read(path: Path) -> Manifest:
             details=ModelDetails(**values.get("details", {})),
             modified=modified,
         )
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise ModelLoadError(
             f"[store] {path} must be a manifest; got {type(error).__name__}: {error}. Pull or "
             "create the model again, or remove it with quire rm."

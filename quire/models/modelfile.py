@@ -168,7 +168,7 @@ def _add_parameter(sampling: dict[str, Any], text: str, where: str) -> list[str]
     if name not in SAMPLING:
         return [f"PARAMETER {theirs} does nothing here"]
     if name == "stop":
-        sampling[name] = [*sampling.get(name, ()), value]
+        sampling.setdefault(name, []).append(value)
         return []
     try:
         number = float(value)

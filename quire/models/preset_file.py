@@ -44,7 +44,7 @@ def read_preset_file(path: Path) -> PresetFile:
     """
     try:
         values: dict[str, Any] = tomllib.loads(read_regular_text(path))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise ConfigError(f"[create] {path} must be a readable TOML file; got {error}.") from error
     unknown = ", ".join(sorted(set(values) - set(KEYS)))
     if unknown:

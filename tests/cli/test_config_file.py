@@ -10,6 +10,7 @@ from click.testing import CliRunner
 
 from quire.cli.engine_flags import EngineCommand, engine_flags
 from quire.core.config import EngineConfig
+from quire.core.regular_files import SETTINGS_BYTES
 
 
 @click.command(cls=EngineCommand)
@@ -88,3 +89,30 @@ def test_wrong_files_are_misuse(tmp_path, text, words):
 def test_an_unknown_key_names_the_nearest(tmp_path):
     code, output = run(tmp_path, "maxx-model-len: 4k\n")
     assert code == 2 and "unknown flags: maxx_model_len. Did you mean max_model_len?" in output
+
+
+LAUGHS = "a0: &a0 [x, x]\n" + "".join(
+    f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 9)}]\n" for i in range(1, 9)
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("model: " + "[" * 5000, "recursion"),
+        (LAUGHS + "speculative-config: {method: *a8}", "aliases make more than 100,000 values"),
+        ("model: &a [*a]", "aliases make more than 100,000 values"),
+        ("# " + "x" * SETTINGS_BYTES, "more than 16 MiB"),
+    ],
+    ids=["deep", "laughs", "circle", "long"],
+)
+def test_a_file_that_grows_is_refused_in_a_sentence(tmp_path, text, words):
+    """Brackets were a traceback, and nine lines of aliases 43 million values."""
+    code, output = run(tmp_path, text)
+    assert code == 2 and "engine.yaml must be YAML; " in output and words in output
+    assert "Traceback" not in output
+
+
+def test_a_device_is_read_up_to_a_bound():
+    result = CliRunner().invoke(show, ["--config", "/dev/zero"])
+    assert result.exit_code == 2 and "more than 16 MiB" in result.output

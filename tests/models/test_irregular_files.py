@@ -145,3 +145,10 @@ def test_files_of_models_are_opened_in_one_place() -> None:
         and re.search(r"\.read_(text|bytes)\(|open\(\"rb\"", path.read_text())
     ]
     assert not found, "quire.core.regular_files has what reads them"
+
+
+def test_brackets_in_a_preset_were_a_traceback(tmp_path):
+    path = tmp_path / "preset.toml"
+    path.write_text("system = " + "[" * 5000)
+    with pytest.raises(ConfigError, match="must be a readable TOML file"):
+        read_preset_file(path)
