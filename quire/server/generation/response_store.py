@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
 
 import msgspec
 
@@ -39,7 +40,7 @@ class StoredResponse:
 
 
 class ResponseStore:
-    """The newest answers; each client sees its own only.
+    """The newest answers; each client sees its own only, and makes room among its own first.
 
     Args:
         max_responses: Answers kept; 0 keeps none.
@@ -49,11 +50,12 @@ class ResponseStore:
     def __init__(self, max_responses: int, max_bytes: int) -> None:
         self._max_responses = max_responses
         self._max_bytes = max_bytes
-        self._kept: OrderedDict[tuple[str, str], StoredResponse] = OrderedDict()
+        self._by_client: dict[str, _Kept] = {}
+        self._num_responses = 0
         self.num_bytes = 0
 
     def __len__(self) -> int:
-        return len(self._kept)
+        return self._num_responses
 
     @property
     def keeps(self) -> bool:
@@ -61,23 +63,53 @@ class ResponseStore:
         return self._max_responses > 0 and self._max_bytes > 0
 
     def put(self, client: str, response_id: str, response: StoredResponse) -> None:
-        """Keep an answer of ``client``; what was unused for longest makes room."""
-        self._kept[client, response_id] = response
+        """Keep an answer of ``client``.
+
+        Room is made by the client that has most, of what it has not used for longest: a client that
+        has its answers kept without end takes nobody else's.
+        """
+        kept = self._by_client.setdefault(client, _Kept())
+        kept.responses[response_id] = response
+        kept.num_bytes += response.num_bytes
         self.num_bytes += response.num_bytes
-        while len(self._kept) > self._max_responses or self.num_bytes > self._max_bytes:
-            _, dropped = self._kept.popitem(last=False)
-            self.num_bytes -= dropped.num_bytes
+        self._num_responses += 1
+        while self._num_responses > self._max_responses:
+            self._drop_oldest(lambda one: len(one.responses))
+        while self.num_bytes > self._max_bytes:
+            self._drop_oldest(lambda one: one.num_bytes)
 
     def get(self, client: str, response_id: str) -> StoredResponse | None:
         """Return an answer of ``client``, or None when it has no such one (any more)."""
-        found = self._kept.get((client, response_id))
+        kept = self._by_client.get(client, _Kept()).responses
+        found = kept.get(response_id)
         if found is not None:
-            self._kept.move_to_end((client, response_id))
+            kept.move_to_end(response_id)
         return found
 
     def delete(self, client: str, response_id: str) -> bool:
         """Forget an answer; return whether it was there."""
-        found = self._kept.pop((client, response_id), None)
-        if found is not None:
-            self.num_bytes -= found.num_bytes
-        return found is not None
+        if self.get(client, response_id) is None:
+            return False
+        self._drop(client, response_id)
+        return True
+
+    def _drop_oldest(self, share: Callable[[_Kept], int]) -> None:
+        client = max(self._by_client, key=lambda name: share(self._by_client[name]))
+        self._drop(client, next(iter(self._by_client[client].responses)))
+
+    def _drop(self, client: str, response_id: str) -> None:
+        kept = self._by_client[client]
+        size = kept.responses.pop(response_id).num_bytes
+        kept.num_bytes -= size
+        self.num_bytes -= size
+        self._num_responses -= 1
+        if not kept.responses:
+            del self._by_client[client]
+
+
+@dataclass(slots=True)
+class _Kept:
+    """Answers of one client, those first that were unused for longest, and their memory."""
+
+    responses: OrderedDict[str, StoredResponse] = field(default_factory=OrderedDict)
+    num_bytes: int = 0

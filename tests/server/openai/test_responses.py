@@ -374,6 +374,25 @@ def test_the_store_is_bounded():
     assert len(small) == small.num_bytes == 0
 
 
+def test_a_client_that_keeps_many_answers_takes_no_other_s():
+    """A thousand tiny answers, or one of 60 MB, had all clients' earlier turns answered by 404."""
+    made = StoredResponse.create(b"x" * 50, [])
+    large = StoredResponse.create(b"x" * 20 * 50, [])
+    store = ResponseStore(max_responses=6, max_bytes=25 * made.num_bytes)
+    store.put("b", "kept", made)
+    store.put("c", "kept", made)
+    for number in range(20):
+        store.put("a", str(number), made)
+    store.put("a", "large", large)
+    store.put("a", "larger", large)
+    assert store.get("b", "kept") is not None and store.get("c", "kept") is not None
+    assert store.get("a", "larger") is not None and store.get("a", "large") is None
+    assert len(store) == 3 and store.num_bytes == large.num_bytes + 2 * made.num_bytes
+    store.put("a", "too large", StoredResponse.create(b"x" * 9999, []))
+    assert len(store) == 2 and store.num_bytes == 2 * made.num_bytes
+    assert store.delete("b", "kept") and store.delete("c", "kept") and store.num_bytes == 0
+
+
 def test_input_items(client, engine):
     """All that was answered, whatever it was sent as; the newest first unless asked otherwise."""
     history = [
