@@ -20,9 +20,10 @@ REASONS = ("queued_requests", "queued_tokens", "shutdown")
 class QueueEntry:
     """A prompt that waits, from its admission to its first token."""
 
-    def __init__(self, admission: Admission, num_tokens: int) -> None:
+    def __init__(self, admission: Admission, num_tokens: int, client_id: str) -> None:
         self._admission = admission
         self._num_tokens = num_tokens
+        self._client_id = client_id
         self._waits = True
 
     def remove(self, *, served: bool) -> None:
@@ -33,11 +34,14 @@ class QueueEntry:
         """
         if self._waits:
             self._waits = False
-            self._admission.remove(self._num_tokens, served)
+            self._admission.remove(self._num_tokens, served, self._client_id)
 
 
 class Admission:
     """Counts prompts that wait for their first token and refuses those beyond the limits.
+
+    A client that fills the queue does not close it to the others: each may have its share of the
+    limits wait, which is one of as many as there are clients that wait.
 
     Args:
         max_reqs: Most prompts that wait.
@@ -62,6 +66,8 @@ class Admission:
         self._max_tokens = max_tokens
         self._clock = clock
         self._served: deque[tuple[float, int]] = deque()  # (time, prompt tokens)
+        self._reqs_of: Counter[str] = Counter()  # by client; those that wait, and no others
+        self._tokens_of: Counter[str] = Counter()
         self._first_time: float | None = None
         self.num_reqs = 0
         self.num_tokens = 0
@@ -69,8 +75,8 @@ class Admission:
         self.rejections = Counter() if rejections is None else rejections
         self.rejections.update(dict.fromkeys(REASONS, 0))
 
-    def admit(self, sizes: Sequence[int]) -> list[QueueEntry]:
-        """Take the prompts of a request, whose sizes are in tokens, all or none.
+    def admit(self, sizes: Sequence[int], client_id: str = "") -> list[QueueEntry]:
+        """Take the prompts of a client's request, whose sizes are in tokens, all or none.
 
         Raises:
             ApiError: 429 the queue is full, 503 the server drains; both with ``Retry-After``.
@@ -78,10 +84,17 @@ class Admission:
         if self.draining:
             self.rejections["shutdown"] += 1
             raise shutting_down()
-        reqs_over = self.num_reqs + len(sizes) - self._max_reqs
+        num_clients = len(self._reqs_of.keys() | {client_id})
+        reqs_over = min(
+            self.num_reqs + len(sizes) - self._max_reqs,
+            self._reqs_of[client_id] + len(sizes) - self._max_reqs // num_clients,
+        )
         tokens_over = 0
         if self._max_tokens is not None:
-            tokens_over = self.num_tokens + sum(sizes) - self._max_tokens
+            tokens_over = min(
+                self.num_tokens + sum(sizes) - self._max_tokens,
+                self._tokens_of[client_id] + sum(sizes) - self._max_tokens // num_clients,
+            )
         # An idle server takes everything: what is refused then would never be taken.
         if self.num_reqs and (reqs_over > 0 or tokens_over > 0):
             self.rejections["queued_requests" if reqs_over > 0 else "queued_tokens"] += 1
@@ -97,12 +110,18 @@ class Admission:
             self._first_time = self._clock()
         self.num_reqs += len(sizes)
         self.num_tokens += sum(sizes)
-        return [QueueEntry(self, size) for size in sizes]
+        self._reqs_of[client_id] += len(sizes)
+        self._tokens_of[client_id] += sum(sizes)
+        return [QueueEntry(self, size, client_id) for size in sizes]
 
-    def remove(self, num_tokens: int, served: bool) -> None:
+    def remove(self, num_tokens: int, served: bool, client_id: str) -> None:
         """Count a prompt out; see :meth:`QueueEntry.remove`."""
         self.num_reqs -= 1
         self.num_tokens -= num_tokens
+        self._reqs_of[client_id] -= 1
+        self._tokens_of[client_id] -= num_tokens
+        if not self._reqs_of[client_id]:
+            del self._reqs_of[client_id], self._tokens_of[client_id]
         if served:
             self._served.append((self._clock(), num_tokens))
             self._drop_old()

@@ -49,7 +49,7 @@ async def generate(
         request.api_key, sum(sizes), _num_reserved(submission, service.engine.max_model_len)
     )
     try:
-        queued = service.admission.admit(sizes)
+        queued = service.admission.admit(sizes, request.client.client_id)
     except ApiError:
         reserved.settle(sum(sizes))
         raise

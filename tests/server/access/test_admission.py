@@ -38,6 +38,26 @@ def test_requests_and_tokens_are_bounded_apart():
     assert (admission.num_reqs, admission.num_tokens) == (0, 0)
 
 
+def test_a_full_queue_is_open_to_clients_that_have_less_than_their_share():
+    """Four bodies of 1,024 prompts of one key had the requests of all others refused."""
+    admission = Admission(8, 800, Clock())
+    first = admission.admit([100] * 8, "a")
+    with pytest.raises(ApiError, match="8 requests of 800 tokens wait"):
+        admission.admit([1], "a")
+    second = admission.admit([100] * 4, "b")  # a half
+    for client, sizes in (("a", [1]), ("b", [1]), ("c", [1] * 3), ("c", [267])):
+        with pytest.raises(ApiError):
+            admission.admit(sizes, client)
+    third = admission.admit([100, 166], "c")  # a third
+    for place in (*first, *second):
+        place.remove(served=True)
+    assert (admission.num_reqs, admission.num_tokens) == (2, 266)
+    assert len(admission.admit([89] * 6, "a")) == 6, "there is room again"
+    for place in third:
+        place.remove(served=False)
+    assert admission.num_reqs == 6
+
+
 def test_an_idle_server_takes_even_what_is_too_large():
     admission = Admission(1, 10, Clock())
     (place, *_) = admission.admit([50, 50])
