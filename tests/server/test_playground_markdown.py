@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import threading
 
 import pytest
+from starlette.requests import Request
 
-from quire.server.playground import markdown
+from quire.server.access.authentication import ApiKey
+from quire.server.http.errors import ApiError
+from quire.server.playground import markdown, rendering
 from quire.server.playground.markdown import MAX_CHARACTERS, TooComplex, render
 from tests.server.browser import ENTER
 from tests.server.chat_page import Page
@@ -376,3 +381,37 @@ def test_the_other_name_of_reasoning_is_read(scripted):
         });
     """)
     assert shown == ["ab", "c"]
+
+
+def test_a_key_with_many_texts_does_not_keep_the_others_waiting(monkeypatch):
+    """Sixteen hard texts of one key had those of all others refused, for as many seconds."""
+    read, released = [], threading.Event()
+
+    def render_slowly(text):
+        read.append(text)
+        assert released.wait(60)
+        return b"{}"
+
+    async def ask(text):
+        async def receive():
+            return {"type": "http.request", "body": json.dumps({"text": text}).encode()}
+
+        headers = [(b"content-type", b"application/json")]
+        scope = {"type": "http", "headers": headers, "api_key": ApiKey.create(text, name=text)}
+        try:
+            return (await reads.answer(Request(scope, receive))).status_code
+        except ApiError as error:
+            return error.status
+
+    async def ask_all():
+        texts = ["a"] * (rendering.MAX_WAITING + 2) + ["b"]
+        asking = [asyncio.create_task(ask(text)) for text in texts]
+        await asyncio.wait(asking, return_when=asyncio.FIRST_COMPLETED)
+        released.set()
+        return await asyncio.gather(*asking)
+
+    monkeypatch.setattr(rendering, "_render", render_slowly)
+    reads = rendering.Rendering()
+    statuses = asyncio.run(ask_all())
+    assert statuses == [200] * (rendering.MAX_WAITING + 1) + [429, 200]
+    assert "b" in read[:3] and len(read) == rendering.MAX_WAITING + 2

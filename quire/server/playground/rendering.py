@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-import asyncio
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from quire.core.errors import RequestError
+from quire.core.errors import CapacityError, RequestError
+from quire.core.turns import Turns
+from quire.server.access.authentication import client_of
 from quire.server.http.body import json_response, read_fields, read_json
 from quire.server.http.errors import ApiError
 from quire.server.playground.markdown import MAX_CHARACTERS, TooComplex, render
 
-#: Texts that may wait to be read; one is read at a time.
+#: Texts of one client that may wait to be read; one is read at a time.
 MAX_WAITING = 16
 #: A character takes at most six bytes as ASCII, twelve outside of the basic plane.
 MAX_BODY_BYTES = 12 * MAX_CHARACTERS + 1024
@@ -32,11 +34,11 @@ class RenderRequest(msgspec.Struct, kw_only=True):
 
 
 class Rendering:
-    """Reads Markdown in one thread, which is started with the first text."""
+    """Reads Markdown in one thread, which clients have in turn."""
 
     def __init__(self) -> None:
         self._thread = ThreadPoolExecutor(1, "quire-markdown")
-        self._num_waiting = 0
+        self._turns = Turns(1, 1, MAX_WAITING, "Too many texts wait to be read.")
 
     async def answer(self, request: Request) -> Response:
         """Answer ``{"blocks": [[start, node], ...]}``; see :func:`render`.
@@ -53,20 +55,17 @@ class Rendering:
                 f"[text] must be at most {MAX_CHARACTERS} characters; got {len(body.text)}. "
                 "Send its blocks in pieces.",
             )
-        if self._num_waiting >= MAX_WAITING:
-            raise ApiError(429, "Too many texts wait to be read.", headers={"Retry-After": "1"})
-        self._num_waiting += 1
-        loop = asyncio.get_running_loop()
+        client_id = client_of(request.scope.get("api_key")).client_id
         try:
-            content = await loop.run_in_executor(self._thread, _render, body.text)
+            content = await self._turns.run(client_id, self._thread, partial(_render, body.text))
+        except CapacityError as error:
+            raise ApiError(429, str(error), headers={"Retry-After": "1"}) from error
         except TooComplex as error:
             raise RequestError(
                 "[text] must be readable in little time, without much nesting; got another. "
                 "Show it as it is.",
                 "text",
             ) from error
-        finally:
-            self._num_waiting -= 1
         return json_response(content, headers)
 
 
