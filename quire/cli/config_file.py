@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from quire.core.regular_files import SETTINGS_BYTES
+from quire.core.regular_files import read_given_text
 from quire.core.suggestions import did_you_mean
 
 #: Of a file of flags, aliases counted as what they stand for.
@@ -28,9 +28,9 @@ def read_config_file(ctx: click.Context, param: click.Parameter, path: str | Non
     import yaml
 
     try:
-        entries: Any = yaml.safe_load(_text(path)) or {}
+        entries: Any = yaml.safe_load(read_given_text(path)) or {}
         _check_size(entries)
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
+    except (yaml.YAMLError, OSError, ValueError, RecursionError) as error:
         reason = " ".join(str(error).split())
         raise click.BadParameter(f"{path} must be YAML; {reason}", ctx, param) from error
     if not isinstance(entries, dict):
@@ -56,15 +56,6 @@ def read_config_file(ctx: click.Context, param: click.Parameter, path: str | Non
             f"{path} names unknown flags: {', '.join(unknown)}.{meant}", ctx, param
         )
     ctx.default_map = {**(ctx.default_map or {}), **given}
-
-
-def _text(path: str) -> str:
-    """Return a file's text; it may be a pipe of a shell, and a device that never ends."""
-    with open(path, "rb") as file:
-        data = file.read(SETTINGS_BYTES + 1)
-    if len(data) > SETTINGS_BYTES:
-        raise ValueError(f"it has more than {SETTINGS_BYTES >> 20} MiB")
-    return data.decode("utf-8")
 
 
 def _check_size(value: Any) -> None:

@@ -8,6 +8,8 @@ from typing import Literal, TypeAlias
 from quire.core.errors import ConfigError
 from quire.core.option import option
 
+#: Of memory: what a smaller part is of is more than an integer holds.
+LEAST_FRACTION = 1e-6
 KVCanaryMode: TypeAlias = Literal["off", "log", "raise"]
 KVCacheDtype: TypeAlias = Literal[
     "auto", "float32", "float16", "bfloat16", "fp8", "fp8_e4m3", "int8", "int4"
@@ -68,9 +70,10 @@ class CacheOptions:
         """
         for name in ("gpu_memory_utilization", "free_gpu_memory_fraction"):
             fraction = getattr(self, name)
-            if fraction is not None and not 0.0 < fraction <= 1.0:
+            if fraction is not None and not LEAST_FRACTION <= fraction <= 1.0:
                 flag = f"--{name.replace('_', '-')}"
-                raise ConfigError(f"[config] {flag} must be in (0, 1]; got {fraction}.")
+                rule = f"must be in (0, 1], {LEAST_FRACTION:g} at least"
+                raise ConfigError(f"[config] {flag} {rule}; got {fraction}.")
         if self.free_gpu_memory_fraction is not None and self.kv_cache_memory_bytes is not None:
             raise ConfigError(
                 "[config] --free-gpu-memory-fraction and --kv-cache-memory-bytes must not both be "

@@ -9,6 +9,9 @@ from typing import Any, get_args, get_origin, get_type_hints
 
 from quire.core.errors import ConfigError
 
+#: Of a whole number: what is planned with it fits machines' integers.
+LARGEST = 2**63 - 1
+
 
 def check_types(part: Any) -> None:
     """Refuse values of another type.
@@ -17,12 +20,16 @@ def check_types(part: Any) -> None:
         part: Settings, a dataclass.
 
     Raises:
-        ConfigError: One has another type; the message names its flag.
+        ConfigError: One has another type, or is a number that none needs; the message names its
+            flag.
     """
     allowed_of = _allowed(part.__class__)
     for setting in fields(part):
         value = getattr(part, setting.name)
         allowed = allowed_of[setting.name]
+        if isinstance(value, int) and abs(value) > LARGEST:
+            flag = setting.name.replace("_", "-")
+            raise ConfigError(f"[config] --{flag} must be below 2^63; got a larger number.")
         if isinstance(value, bool):
             fits = bool in allowed
         elif isinstance(setting.default, tuple):

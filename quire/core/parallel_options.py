@@ -13,6 +13,8 @@ from quire.core.option import option
 from quire.core.parallel_layout import ParallelLayout
 
 Device = Literal["auto", "cpu", "reference"]
+#: Of each kind of division: more than a cluster of processors has.
+MAX_RANKS = 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -178,8 +180,9 @@ class ParallelOptions:
         for flag, value in at_least_one.items():
             if value is not None and value < 1:
                 raise ConfigError(f"[config] {flag} must be at least 1; got {value}.")
-        if self.threads is not None and self.threads > 1024:
-            raise ConfigError(f"[config] --threads must be at most 1024; got {self.threads}.")
+            # Plans have an entry for each thread, rank, stage and machine.
+            if flag != "--eplb-step-interval" and value is not None and value > MAX_RANKS:
+                raise ConfigError(f"[config] {flag} must be at most {MAX_RANKS}; got {value}.")
         if self.num_redundant_experts < 0:
             raise ConfigError(
                 "[config] --num-redundant-experts must be at least 0; got "

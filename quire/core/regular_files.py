@@ -46,6 +46,20 @@ def read_regular(path: str | Path, max_bytes: int = SETTINGS_BYTES) -> bytes:
     return data
 
 
+def read_given_text(path: str | Path, max_bytes: int = SETTINGS_BYTES) -> str:
+    """Return the text of a file that a user names: it may be a pipe of a shell, too.
+
+    Raises:
+        OSError: It cannot be read, or has more bytes; a device may have no end.
+        ValueError: It is not UTF-8, or the path is none.
+    """
+    with open(path, "rb") as file:
+        data = file.read(max_bytes + 1)
+    if len(data) > max_bytes:
+        raise OSError(errno.EFBIG, f"more than {max_bytes >> 20} MiB", str(path))
+    return data.decode("utf-8")
+
+
 def read_regular_text(path: str | Path, max_bytes: int = SETTINGS_BYTES) -> str:
     """Return a file's text.
 

@@ -16,7 +16,7 @@ from quire.core.machine import Machine
 from quire.core.memory_budget import MemoryDemand, format_bytes
 from quire.core.model_config import ModelConfig
 from quire.core.resolve import ResolvedConfig, resolve
-from quire.core.speculative_config import SpeculativeMethod
+from quire.core.speculative_config import SpeculativeMethod, refuse
 from quire.kernels.backend import Backend
 from quire.layers.workspace import workspace_bytes
 from quire.models.config_reader import read_generating_config
@@ -158,6 +158,8 @@ def find_drafts(
     drafts = []
     for method in resolved.config.speculative.methods():
         if method.method in METHODS:
+            if method.model is None and method.method != "self":
+                refuse("model", f"must be given for method {method.method} (--spec-model)", None)
             try:
                 drafts.append(_find(method, folder, target, resolved, machine))
             except QuireError as error:

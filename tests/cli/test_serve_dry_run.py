@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
 from click.testing import CliRunner
 
 from quire.cli.serve import serve
+from quire.core.errors import ConfigError
 
 
 def tell(*arguments: str) -> str:
@@ -77,3 +79,23 @@ def test_engines_without_experts_cannot_share_any():
     result = CliRunner().invoke(serve, ["quire-tiny", "-dp", "2", "-ep", "--dry-run"])
     assert result.exit_code != 0
     assert "must have a mixture of experts; got LlamaForCausalLM" in str(result.exception)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("--data-parallel-size", "2147483648"), "--data-parallel-size must be at most 1024"),
+        (("--tensor-parallel-size", "9" * 400), "must be below 2^63"),
+        (("--nnodes", "1025"), "--nnodes must be at most 1024"),
+        (("--max-num-seqs", "9" * 400), "--max-num-seqs must be below 2^63"),
+        (("--free-gpu-memory-fraction", "1e-320"), "must be in (0, 1], 1e-06 at least"),
+        (("--spec-method", "draft_model"), '"model" must be given for method draft_model'),
+        (("--api-key-file", "/dev/zero"), "got more than 16 MiB"),
+    ],
+)
+def test_numbers_and_files_without_end_are_refused_in_a_sentence(arguments, words):
+    """Two milliards of engines took all memory of the machine, the others were tracebacks."""
+    answer = CliRunner().invoke(serve, ["quire-tiny", "--dry-run", *arguments])
+    told = f"{answer.output}{answer.exception}"
+    assert answer.exit_code in (1, 2) and words in told and "Traceback" not in told
+    assert isinstance(answer.exception, SystemExit | ConfigError)

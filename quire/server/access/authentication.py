@@ -9,13 +9,13 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Set
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from quire.core.client import SHARED, Client
 from quire.core.errors import ConfigError
+from quire.core.regular_files import read_given_text
 from quire.server.http.errors import ApiError, path_of
 
 SCOPES = ("infer", "read", "admin")
@@ -99,8 +99,8 @@ def read_key_file(path: str) -> list[ApiKey]:
         ConfigError: The file cannot be read, or a line is wrong (named by number, not content).
     """
     try:
-        lines = Path(path).read_text("utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
+        lines = read_given_text(path).splitlines()
+    except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or "no UTF-8 text"
         raise ConfigError(
             f"[config] --api-key-file {path} must be a readable text file; got {reason}."
