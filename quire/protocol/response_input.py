@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeAlias
 
+from quire.core.errors import RequestError
+from quire.core.quoting import quoted
 from quire.protocol.chat_completion import Message
 from quire.protocol.compat import refuse
-from quire.protocol.histories import OMITTED
+from quire.protocol.histories import OMITTED, SEPARATOR
 from quire.protocol.tools import CalledFunction, ToolCall
 
+#: Finds an item that the server keeps by its id; None where it keeps none of that id.
+KeptItems: TypeAlias = Callable[[str], dict[str, Any] | None]
 _TEXT_PARTS = ("input_text", "output_text", "text", "reasoning_text", "summary_text")
 _CALL, _OUTPUT = "_call", "_call_output"
 #: Fields of a call that say nothing of what is called.
@@ -29,16 +34,19 @@ class ResponseInput:
 
     Args:
         takes_pictures: Whether the model reads pictures.
+        kept: Finds items that are named by their ids.
 
     Attributes:
         messages: What the items became.
         left_out: Paths of items and parts that the model is not shown.
     """
 
-    def __init__(self, takes_pictures: bool = False) -> None:
+    def __init__(self, takes_pictures: bool, kept: KeptItems) -> None:
         self.messages: list[Message] = []
         self.left_out: list[str] = []
         self._takes_pictures = takes_pictures
+        self._kept = kept
+        self._named: set[str] = set()
         self._reasoning = ""
 
     def read(self, items: list[dict[str, Any]]) -> None:
@@ -52,11 +60,12 @@ class ResponseInput:
         self._end_reasoning()
 
     def _add(self, item: dict[str, Any], where: str) -> None:
-        kind = item.get("type", "message" if "role" in item else None)
-        if kind == "reasoning":
-            self._end_reasoning()
+        kind = item.get("type") or _kind_without_type(item)
+        if kind == "item_reference":
+            self._add(self._referred(item, where), where)
+        elif kind == "reasoning":
             parts = item.get("content") or item.get("summary") or []
-            self._reasoning = _joined_text(parts, where)
+            self._reasoning = _joined(self._reasoning, _joined_text(parts, where))
             if item.get("encrypted_content"):
                 self.left_out.append(f"{where}.encrypted_content")
         elif kind == "message":
@@ -64,7 +73,7 @@ class ResponseInput:
         elif kind in _LEFT_OUT:
             self.left_out.append(where)
         elif isinstance(kind, str) and kind.endswith(_OUTPUT):
-            content = self._result(item.get("output"), f"{where}.output")
+            content = self._result(_output(item, kind), f"{where}.output")
             call_id = _text(item, "call_id" if "call_id" in item else "id", where)
             self._add_message(Message(role="tool", content=content, tool_call_id=call_id))
         elif isinstance(kind, str) and kind.endswith(_CALL):
@@ -86,7 +95,21 @@ class ResponseInput:
         last = self.messages[-1]
         last.tool_calls = last.tool_calls or []
         last.tool_calls.append(call)
-        last.reasoning, self._reasoning = self._reasoning or last.reasoning, ""
+        last.reasoning = _joined(last.reasoning, self._reasoning) or None
+        self._reasoning = ""
+
+    def _referred(self, item: dict[str, Any], where: str) -> dict[str, Any]:
+        """Return the item that another one only names; a short list cannot become a long one."""
+        item_id = _text(item, "id", where)
+        found = None if item_id in self._named else self._kept(item_id)
+        self._named.add(item_id)
+        if found is None:
+            raise RequestError(
+                f"[{where}.id] must name, once, an item of an answer that is kept here; got "
+                f"{quoted(item_id)}. Send the item itself.",
+                f"{where}.id",
+            )
+        return found
 
     def _end_reasoning(self) -> None:
         """Make reasoning that nothing followed an answer of its own."""
@@ -119,8 +142,11 @@ class ResponseInput:
 def _call(item: dict[str, Any], kind: str, where: str) -> ToolCall:
     """Return a call: of a function, of a tool whose input is text, or of one that OpenAI knows."""
     name = item.get("name")
+    arguments: str | dict[str, Any] | None
     if kind == "function_call":
-        arguments = _text(item, "arguments", where)
+        arguments = item.get("arguments", ())
+        if not isinstance(arguments, str | dict | None):
+            raise refuse(f"{where}.arguments", "must be JSON text or an object", arguments)
     else:
         name = kind.removesuffix(_CALL) if name is None else name
         given = {field: value for field, value in item.items() if field not in _OF_CALLS}
@@ -131,10 +157,30 @@ def _call(item: dict[str, Any], kind: str, where: str) -> ToolCall:
     return ToolCall(id=_text(item, "call_id", where), function=function)
 
 
+def _kind_without_type(item: dict[str, Any]) -> str | None:
+    if "role" in item:
+        return "message"
+    return "item_reference" if item.keys() <= {"id", "type"} else None
+
+
+def _output(item: dict[str, Any], kind: str) -> Any:
+    """Return what a tool gave; of a patch, where it says nothing, whether it was applied."""
+    output = item.get("output", ())
+    if kind == "apply_patch_call_output" and not output:
+        return item.get("status")
+    return "" if output is None else output
+
+
 def _message(item: dict[str, Any], where: str, takes_pictures: bool) -> Message:
     role = item.get("role")
     if role not in ("user", "assistant", "system", "developer"):
-        raise refuse(f"{where}.role", "must be user, assistant, system or developer", role)
+        rule = (
+            "must be user, assistant, system or developer, and a tool's result an item of its own"
+        )
+        raise refuse(f"{where}.role", rule, role)
+    if item.get("tool_calls"):
+        rule = "must be items of the type function_call"
+        raise refuse(f"{where}.tool_calls", rule, item["tool_calls"])
     value = item.get("content")
     if value is None and role == "assistant":
         return Message(role=role)
@@ -154,6 +200,10 @@ def _part(part: Any, where: str) -> dict[str, Any]:
             )
         return {"type": "image_url", "image_url": {"url": part["image_url"]}}
     return {"type": "text", "text": _joined_text([part], where)}
+
+
+def _joined(first: str | None, second: str) -> str:
+    return SEPARATOR.join(filter(None, (first, second)))
 
 
 def _content(value: Any, where: str) -> str:

@@ -11,7 +11,7 @@ from quire.protocol.chat_completion import ChatCompletionRequest, Message
 from quire.protocol.compat import refuse
 from quire.protocol.generation import GenerationRequest
 from quire.protocol.request_fields import REFUSED
-from quire.protocol.response_input import ResponseInput
+from quire.protocol.response_input import KeptItems, ResponseInput
 from quire.protocol.structured_outputs import JsonSchemaFormat, ResponseFormat, StructuredRequest
 from quire.protocol.thinking import ReasoningEffort
 from quire.protocol.tools import (
@@ -200,18 +200,21 @@ class ResponsesRequest(GenerationRequest, kw_only=True):
             enable_thinking=self.enable_thinking,
         )
 
-    def read_input(self, takes_pictures: bool = False) -> ResponseInput:
+    def read_input(
+        self, takes_pictures: bool = False, kept: KeptItems = lambda item_id: None
+    ) -> ResponseInput:
         """Return the input as messages.
 
         Args:
             takes_pictures: Whether the model reads pictures.
+            kept: Finds items that are named by their ids.
 
         Raises:
             RequestError: An item is of a kind that is not served, or malformed.
         """
         if self.input == "":
             raise refuse("input", "must not be empty", self.input)
-        found = ResponseInput(takes_pictures)
+        found = ResponseInput(takes_pictures, kept)
         if isinstance(self.input, str):
             found.messages.append(Message(role="user", content=self.input))
         else:

@@ -74,12 +74,14 @@ class GenerationEndpoint(ABC, Generic[T]):
         id_prefix: First part of an answer's id.
         form: Of its streams.
         read: Reads a request.
+        client_id: On whose behalf the request is answered.
     """
 
     kind: type[T]
     id_prefix: str
     form: StreamForm = OPENAI_EVENTS
     read: ClassVar[Reader] = JsonRequest.receive
+    client_id: str = ""
 
     def __init__(self, service: Service) -> None:
         self.service = service
@@ -88,8 +90,9 @@ class GenerationEndpoint(ABC, Generic[T]):
         """Answer a request whose body has been read; a client that goes away ends it."""
         http, options = received.http, self.service.options
         key: ApiKey | None = http.scope.get("api_key")
+        self.client_id = client_of(key).client_id
         body, headers = await read_fields_in_turn(
-            client_of(key).client_id,
+            self.client_id,
             received.fields,
             self.kind,
             options.strict_params,

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from threading import Lock
+from typing import Any
 
 import msgspec
 
@@ -19,28 +21,50 @@ class StoredResponse:
     Attributes:
         body: What ``GET`` returns.
         conversation: The messages up to and with this answer, without instructions, as JSON.
+        items: The answer's items as JSON, by id.
     """
 
     body: bytes
     conversation: bytes
+    items: Mapping[str, bytes]
 
     @classmethod
-    def create(cls, body: bytes, messages: list[Message]) -> StoredResponse:
+    def create(
+        cls, body: bytes, messages: list[Message], items: Sequence[Mapping[str, Any]] = ()
+    ) -> StoredResponse:
         """Keep an answer with its conversation."""
-        return cls(body, msgspec.json.encode(messages))
+        encoded = {item["id"]: msgspec.json.encode(item) for item in items}
+        return cls(body, msgspec.json.encode(messages), encoded)
 
     @property
     def num_bytes(self) -> int:
         """Memory it takes, about."""
-        return len(self.body) + len(self.conversation)
+        return len(self.body) + len(self.conversation) + sum(map(len, self.items.values()))
 
     def messages(self) -> list[Message]:
         """Return the conversation."""
         return msgspec.json.decode(self.conversation, type=built(list[Message]))
 
 
+@dataclass(slots=True)
+class _Kept:
+    """Answers of one client, those first that were unused for longest.
+
+    Attributes:
+        responses: The answers by id.
+        answers: The answer that an item is of, both by their ids.
+        num_bytes: Memory of the answers.
+    """
+
+    responses: OrderedDict[str, StoredResponse] = field(default_factory=OrderedDict)
+    answers: dict[str, str] = field(default_factory=dict)
+    num_bytes: int = 0
+
+
 class ResponseStore:
     """The newest answers; each client sees its own only, and makes room among its own first.
+
+    Several threads may look items up.
 
     Args:
         max_responses: Answers kept; 0 keeps none.
@@ -51,6 +75,7 @@ class ResponseStore:
         self._max_responses = max_responses
         self._max_bytes = max_bytes
         self._by_client: dict[str, _Kept] = {}
+        self._lock = Lock()
         self._num_responses = 0
         self.num_bytes = 0
 
@@ -68,30 +93,41 @@ class ResponseStore:
         Room is made by the client that has most, of what it has not used for longest: a client that
         has its answers kept without end takes nobody else's.
         """
-        kept = self._by_client.setdefault(client, _Kept())
-        kept.responses[response_id] = response
-        kept.num_bytes += response.num_bytes
-        self.num_bytes += response.num_bytes
-        self._num_responses += 1
-        while self._num_responses > self._max_responses:
-            self._drop_oldest(lambda one: len(one.responses))
-        while self.num_bytes > self._max_bytes:
-            self._drop_oldest(lambda one: one.num_bytes)
+        with self._lock:
+            kept = self._by_client.setdefault(client, _Kept())
+            kept.responses[response_id] = response
+            kept.answers |= dict.fromkeys(response.items, response_id)
+            kept.num_bytes += response.num_bytes
+            self.num_bytes += response.num_bytes
+            self._num_responses += 1
+            while self._num_responses > self._max_responses:
+                self._drop_oldest(lambda one: len(one.responses))
+            while self.num_bytes > self._max_bytes:
+                self._drop_oldest(lambda one: one.num_bytes)
 
     def get(self, client: str, response_id: str) -> StoredResponse | None:
         """Return an answer of ``client``, or None when it has no such one (any more)."""
-        kept = self._by_client.get(client, _Kept()).responses
-        found = kept.get(response_id)
-        if found is not None:
-            kept.move_to_end(response_id)
+        with self._lock:
+            kept = self._by_client.get(client, _Kept()).responses
+            found = kept.get(response_id)
+            if found is not None:
+                kept.move_to_end(response_id)
         return found
+
+    def item(self, client: str, item_id: str) -> dict[str, Any] | None:
+        """Return an item of an answer of ``client``, or None when that is not kept."""
+        with self._lock:
+            response_id = self._by_client.get(client, _Kept()).answers.get(item_id, "")
+        found = self.get(client, response_id)
+        return None if found is None else msgspec.json.decode(found.items[item_id])
 
     def delete(self, client: str, response_id: str) -> bool:
         """Forget an answer; return whether it was there."""
-        if self.get(client, response_id) is None:
-            return False
-        self._drop(client, response_id)
-        return True
+        with self._lock:
+            found = response_id in self._by_client.get(client, _Kept()).responses
+            if found:
+                self._drop(client, response_id)
+        return found
 
     def _drop_oldest(self, share: Callable[[_Kept], int]) -> None:
         client = max(self._by_client, key=lambda name: share(self._by_client[name]))
@@ -99,17 +135,11 @@ class ResponseStore:
 
     def _drop(self, client: str, response_id: str) -> None:
         kept = self._by_client[client]
-        size = kept.responses.pop(response_id).num_bytes
-        kept.num_bytes -= size
-        self.num_bytes -= size
+        response = kept.responses.pop(response_id)
+        for item_id in response.items:
+            kept.answers.pop(item_id, None)
+        kept.num_bytes -= response.num_bytes
+        self.num_bytes -= response.num_bytes
         self._num_responses -= 1
         if not kept.responses:
             del self._by_client[client]
-
-
-@dataclass(slots=True)
-class _Kept:
-    """Answers of one client, those first that were unused for longest, and their memory."""
-
-    responses: OrderedDict[str, StoredResponse] = field(default_factory=OrderedDict)
-    num_bytes: int = 0

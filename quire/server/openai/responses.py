@@ -6,6 +6,7 @@ import time
 import uuid
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -76,7 +77,8 @@ class Responses(GenerationEndpoint[ResponsesRequest]):
     def _read_input(self, body: ResponsesRequest) -> ResponseInput:
         """Return the input of the one request that this endpoint is for, read once."""
         if self._input is None:
-            self._input = body.read_input(self.service.pictures is not None)
+            kept = partial(self.service.shared.responses.item, self.client_id)
+            self._input = body.read_input(self.service.pictures is not None, kept)
         return self._input
 
     def _earlier(self, request: ApiRequest[ResponsesRequest]) -> list[Message]:
@@ -190,7 +192,7 @@ class ResponseAnswer:
         if self._stored:
             body = msgspec.json.encode(self._response)
             conversation = [*self._messages, self._items.message()]
-            stored = StoredResponse.create(body, conversation)
+            stored = StoredResponse.create(body, conversation, self._items.items)
             self._service.shared.responses.put(self._client, self._response["id"], stored)
         return events
 

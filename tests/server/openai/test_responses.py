@@ -9,6 +9,7 @@ import openai
 import pytest
 
 from quire.protocol.chat_completion import Message
+from quire.protocol.responses import ResponsesRequest
 from quire.server.access.authentication import ApiKey
 from quire.server.generation.response_store import ResponseStore, StoredResponse
 from quire.text.chat_template import ChatTemplate
@@ -221,13 +222,23 @@ def test_structure_and_forced_calls(engine, client):
     [
         ({"input": []}, "input"),
         ({"input": ""}, "input"),
-        ({"input": [{"type": "item_reference", "id": "x"}]}, "input[0].type"),
+        ({"input": [{"type": "item_reference", "id": "x"}]}, "input[0].id"),
+        ({"input": [{"id": "x", "text": "y"}]}, "input[0].type"),
         ({"input": [{"role": "tool", "content": "x"}]}, "input[0].role"),
         (
             {"input": [{"role": "user", "content": [{"type": "input_image"}]}]},
             "input[0].content[0]",
         ),
         ({"input": [{"type": "function_call", "name": "f"}]}, "input[0].arguments"),
+        (
+            {"input": [{"type": "function_call", "name": "f", "arguments": [1]}]},
+            "input[0].arguments",
+        ),
+        ({"input": [{"type": "function_call_output", "call_id": "c"}]}, "input[0].output"),
+        (
+            {"input": [{"role": "assistant", "content": "", "tool_calls": [{"id": "c"}]}]},
+            "input[0].tool_calls",
+        ),
         ({"tools": [NOW, NOW]}, "tools[1].name"),
         ({"tools": [{"type": "custom"}, {"type": "function"}]}, "tools[1].name"),
         ({"tools": [{"type": "function", "name": "a/b"}]}, "tools[0].name"),
@@ -318,6 +329,67 @@ def test_the_history_of_other_tools_is_shown_and_what_is_not_text_is_named(clien
         "assistant\nNo.",
     ):
         assert shown in prompt
+
+
+def test_items_that_are_named_by_their_ids_are_what_is_kept(engine, client):
+    """Clients that trust the server to keep answers were refused from their second turn on."""
+    engine.text = CALL
+    first = ask(client, tools=[WEATHER])
+    output = {"type": "function_call_output", "call_id": first.output[0].call_id, "output": "sun"}
+    user, named = {"role": "user", "content": "Weather?"}, first.output[0].id
+    prompts = []
+    for item in (
+        first.output[0].to_dict(), {"type": "item_reference", "id": named}, {"id": named},
+    ):  # fmt: skip
+        ask(client, input=[user, item, output], tools=[WEATHER])
+        prompts.append(client.prompts[-1])
+    assert prompts[0] == prompts[1] == prompts[2]
+    reference = {"type": "item_reference", "id": named}
+    with pytest.raises(openai.BadRequestError, match="once") as caught:
+        ask(client, input=[user, reference, reference])
+    assert caught.value.body["param"] == "input[2].id"
+    client.responses.delete(first.id)
+    with pytest.raises(openai.BadRequestError, match="Send the item itself"):
+        ask(client, input=[user, reference])
+
+
+def test_items_named_by_their_ids_are_the_keys_own(start):
+    client = start(api_key=("one", "two"))
+    one, two = (client.with_options(api_key=key) for key in ("one", "two"))
+    items = [{"type": "item_reference", "id": ask(one).output[0].id}]
+    ask(one, input=items)
+    with pytest.raises(openai.BadRequestError, match="kept here"):
+        ask(two, input=items)
+
+
+def test_values_of_a_history_that_are_null_or_objects_are_read(client):
+    """Chats took them, while here they ended the conversation."""
+    items = [
+        {"role": "user", "content": "A"},
+        {"type": "function_call", "call_id": "c1", "name": "now", "arguments": {"a": 1}},
+        {"type": "function_call", "call_id": "c2", "name": "now", "arguments": None},
+        {"type": "function_call_output", "call_id": "c1", "output": None},
+        {"type": "function_call_output", "call_id": "c2", "output": "noon"},
+        {"type": "apply_patch_call", "call_id": "c3", "operation": {"type": "delete_file"}},
+        {"type": "apply_patch_call_output", "call_id": "c3", "status": "failed"},
+    ]
+    ask(client, input=items)
+    for shown in ('{"name": "now", "arguments": {"a": 1}}', "noon(c2)", "failed(c3)"):
+        assert shown in client.prompts[-1]
+
+
+def test_reasoning_before_a_call_leaves_earlier_reasoning_of_the_answer(client):
+    """Reasoning between a message and a call took the place of what came before the message."""
+    first, second = (
+        {"type": "reasoning", "summary": [], "content": [{"type": "reasoning_text", "text": text}]}
+        for text in ("One.", "Two.")
+    )
+    said = {"role": "assistant", "content": "I look."}
+    call = {"type": "function_call", "call_id": "c", "name": "now", "arguments": "{}"}
+    for answer in ([first, said, second, call], [first, second, said, call]):
+        items = [{"role": "user", "content": "A"}, *answer]
+        messages = ResponsesRequest(input=items).read_input().messages
+        assert [message.reasoning for message in messages] == [None, "One.\nTwo."]
 
 
 def test_reasoning_that_nothing_follows_is_an_answer(client):
