@@ -31,7 +31,7 @@ FORMATS = frozenset(
 ANNOTATIONS = frozenset(
     {
         "title", "description", "default", "examples", "example", "deprecated", "readOnly",
-        "writeOnly", "$comment", "$schema", "discriminator",
+        "writeOnly", "$comment", "$schema", "id", "discriminator",
     }
 )  # fmt: skip
 _TEXTS = frozenset({"enum", "const", "properties", "required"})
@@ -195,8 +195,6 @@ def _multiple_of(value: Any, part: dict[str, Any], schema: dict[str, Any]) -> st
 
 
 def _pattern(value: Any, part: dict[str, Any], schema: dict[str, Any]) -> str | None:
-    if "format" in part:
-        return "it cannot be enforced with format"
     if isinstance(value, str) and ends_in_escape(value):
         return OPEN_ESCAPE
     return None if isinstance(value, str) else "it must be a regular expression"

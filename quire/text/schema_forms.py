@@ -13,6 +13,7 @@ from typing import Any, TypeGuard
 
 from quire.text.json_schema import (
     EXACT,
+    FORMATS,
     LARGEST,
     LISTS_OF_SCHEMAS,
     MAX_DEPTH,
@@ -39,12 +40,42 @@ _FREE_FORMATS = frozenset({
 _HEX = "[0-9a-f]"
 #: Formats as patterns: base64, and pydantic's versions of a UUID.
 _PATTERNS = {
-    "byte": "^([A-Za-z0-9+/]{4})*([A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?$",
+    **dict.fromkeys(
+        ("byte", "base64"), "^([A-Za-z0-9+/]{4})*([A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?$"
+    ),
+    "base64url": "^([A-Za-z0-9_-]{4})*([A-Za-z0-9_-]{2}==|[A-Za-z0-9_-]{3}=)?$",
     **{f"uuid{n}": f"^{_HEX}{{8}}-{_HEX}{{4}}-{n}{_HEX}{{3}}-[89ab]{_HEX}{{3}}-{_HEX}{{12}}$"
        for n in range(1, 9)},
 }  # fmt: skip
+#: Formats of JSON Schema that are not enforced. Any other one that has a pattern only names it.
+_OTHER_FORMATS = frozenset({
+    "idn-email", "idn-hostname", "iri", "iri-reference", "json-pointer", "regex",
+    "relative-json-pointer", "uri-reference", "uri-template",
+})  # fmt: skip
+_LABEL = "[a-zA-Z0-9](?:[{0}]{{0,61}}[{1}])?"
+#: Zod's patterns that look around, and keywords that allow the same, of durations some.
+_WITHOUT_LOOKING: dict[str, dict[str, Any]] = {
+    r"^(?!\.)(?!.*\.\.)([A-Za-z0-9_'+\-\.]*)[A-Za-z0-9_+-]"
+    r"@([A-Za-z0-9][A-Za-z0-9\-]*\.)+[A-Za-z]{2,}$": {
+        "pattern": r"^([A-Za-z0-9_'+\-]+\.)*[A-Za-z0-9_'+\-]*[A-Za-z0-9_+-]"
+        r"@([A-Za-z0-9][A-Za-z0-9\-]*\.)+[A-Za-z]{2,}$",
+    },
+    r"^(?=[\s\S]*[\p{Extended_Pictographic}\p{Regional_Indicator}\u20E3])"
+    r"[\p{Extended_Pictographic}\p{Emoji_Component}]+$": {
+        "pattern": r"^[\p{Extended_Pictographic}\p{Emoji_Component}]*"
+        r"[\p{Extended_Pictographic}\p{Regional_Indicator}\u20E3]"
+        r"[\p{Extended_Pictographic}\p{Emoji_Component}]*$",
+    },
+    r"^(?=.{1,253}\.?$)" + _LABEL.format("a-zA-Z0-9-", "a-zA-Z0-9")
+    + r"(?:\." + _LABEL.format("-0-9a-zA-Z", "0-9a-zA-Z") + r")*\.?$":
+        {"format": "hostname", "maxLength": 253},
+    r"^P(?:(\d+W)|(?!.*W)(?=\d|T\d)(\d+Y)?(\d+M)?(\d+D)?"
+    r"(T(?=\d)(\d+H)?(\d+M)?(\d+([.,]\d+)?S)?)?)$": {"format": "duration"},
+}  # fmt: skip
 #: A pattern of texts that are more than characters of one class: pydantic's Decimal.
 _MORE_THAN = re.compile(r"\^\(\?!\^\[([^\\\]^]+)\]\*\$\)(.*\$)", re.DOTALL)
+#: Keywords whose schemas evaluate properties and items of the value that they stand at.
+_APPLIED = frozenset({"allOf", "anyOf", "oneOf", "not", "if", "then", "else", "$ref", "contains"})
 #: What a regular expression is made of, as far as classes go.
 _TOKEN = re.compile(r"\\.|\[\^?|\]|&&|~~|.|\\", re.DOTALL)
 
@@ -61,11 +92,14 @@ def enforceable_form(schema: dict[str, Any]) -> dict[str, Any]:
 
 
 def _inner(part: Any, root: dict[str, Any], depth: int) -> Any:
+    if part == {"not": {}}:
+        return False
     return _form(part, root, depth) if isinstance(part, dict) and depth else part
 
 
 def _form(part: dict[str, Any], root: dict[str, Any], depth: int) -> dict[str, Any]:
-    made = dict(part)
+    # Items of versions before 2020 are written as those of 2020, which they say they are not.
+    made = {key: value for key, value in part.items() if key != "$schema"}
     for step in _STEPS:
         step(made, root)
     for keyword, value in made.items():
@@ -101,12 +135,19 @@ def _free_format(part: dict[str, Any], root: dict[str, Any]) -> None:
         return
     if name in _PATTERNS and part.get("type") == "string" and "pattern" not in part:
         part["pattern"] = _PATTERNS[name]
-    elif name not in _FREE_FORMATS:
+    elif name not in _FREE_FORMATS and (
+        "pattern" not in part or name in FORMATS or name in _OTHER_FORMATS
+    ):
         return
     del part["format"]
 
 
 def _bounds(part: dict[str, Any], root: dict[str, Any]) -> None:
+    for inclusive, exclusive in (_LOWER, _UPPER):  # OpenAPI's of before 3.1
+        if part.get(exclusive) is True and inclusive in part:
+            part[exclusive] = part.pop(inclusive)
+        elif part.get(exclusive) is False:
+            del part[exclusive]
     for keywords, others, sign in ((_LOWER, _UPPER, 1), (_UPPER, _LOWER, -1)):
         _include(part, *keywords, sign)
         for keyword in keywords:
@@ -117,6 +158,17 @@ def _bounds(part: dict[str, Any], root: dict[str, Any]) -> None:
     for keyword in _MOST:
         if _is_number(part.get(keyword)) and part[keyword] >= _NO_BOUND:
             del part[keyword]
+
+
+def _multiples(part: dict[str, Any], root: dict[str, Any]) -> None:
+    divisor = part.get("multipleOf")
+    if (
+        part.get("type") == "number"
+        and _is_number(divisor)
+        and math.isfinite(divisor)
+        and divisor % 1 == 0
+    ):
+        part |= {"type": "integer", "multipleOf": int(divisor)}
 
 
 def _constants(part: dict[str, Any], root: dict[str, Any]) -> None:
@@ -197,6 +249,14 @@ def _names(part: dict[str, Any], root: dict[str, Any]) -> None:
         del part["propertyNames"]
 
 
+def _unevaluated(part: dict[str, Any], root: dict[str, Any]) -> None:
+    """Name what is left over as usual where no other schema evaluates anything."""
+    for keyword, usual in (("Properties", "additionalProperties"), ("Items", "items")):
+        left = f"unevaluated{keyword}"
+        if left in part and usual not in part and not _APPLIED & part.keys():
+            part[usual] = part.pop(left)
+
+
 def _tuple(part: dict[str, Any], root: dict[str, Any]) -> None:
     """Write a list of items as JSON Schema has done since 2020."""
     if isinstance(part.get("items"), list) and "prefixItems" not in part:
@@ -210,6 +270,24 @@ def _not_empty(part: dict[str, Any], root: dict[str, Any]) -> None:
     if part.get("type") == "string" and part.get("not") == {"const": ""} and _is_number(least):
         part["minLength"] = max(least, 1)
         del part["not"]
+
+
+def _encoding(part: dict[str, Any], root: dict[str, Any]) -> None:
+    """Have the pattern say how bytes are encoded."""
+    name = part.get("contentEncoding")
+    if name in ("base64", "base64url") and part.get("type") == "string":
+        part.setdefault("pattern", _PATTERNS[name])
+        del part["contentEncoding"]
+
+
+def _look_around(part: dict[str, Any], root: dict[str, Any]) -> None:
+    pattern = part.get("pattern")
+    same = _WITHOUT_LOOKING.get(pattern) if isinstance(pattern, str) else None
+    if same and all(
+        part.get(keyword, value) in (value, pattern) for keyword, value in same.items()
+    ):
+        del part["pattern"]
+        part.update(same)
 
 
 def _pattern(part: dict[str, Any], root: dict[str, Any]) -> None:
@@ -241,5 +319,6 @@ def _literal_classes(pattern: str) -> str:
 
 
 _STEPS: tuple[Callable[[dict[str, Any], dict[str, Any]], None], ...] = (
-    _numeric_format, _free_format, _bounds, _constants, _names, _tuple, _not_empty, _pattern
+    _numeric_format, _encoding, _look_around, _free_format, _bounds, _multiples, _constants,
+    _names, _unevaluated, _tuple, _not_empty, _pattern
 )  # fmt: skip

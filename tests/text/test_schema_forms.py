@@ -137,6 +137,42 @@ def test_objects(schema: Any, good: list[str], bad: list[str]) -> None:
         ({"type": "string", "not": {"const": ""}}, ['"a"'], ['""']),
         ({"type": "string", "format": "uuid4"}, ['"7d444840-9dc0-41d1-b245-5ffdce74fad2"'],
          ['"7d444840-9dc0-11d1-b245-5ffdce74fad2"']),
+        # Zod's formats and patterns.
+        ({"type": "string", "format": "date", "pattern": r"^\d{4}-02-\d\d$"},
+         ['"2024-02-29"'], ['"2024-03-01"', '"2024-02-45"']),
+        ({"type": "string", "format": "nanoid", "pattern": "^[a-z]{3}$"}, ['"abc"'], ['"ab1"']),
+        ({"type": "string", "format": "email", "pattern":
+          r"^(?!\.)(?!.*\.\.)([A-Za-z0-9_'+\-\.]*)[A-Za-z0-9_+-]"
+          r"@([A-Za-z0-9][A-Za-z0-9\-]*\.)+[A-Za-z]{2,}$"},
+         ['"a.b@c.de"', '"a_b@c-d.ef"'], ['".a@c.de"', '"a..b@c.de"', '"a.@c.de"', '"a@c"']),
+        ({"type": "string", "format": "hostname", "pattern":
+          r"^(?=.{1,253}\.?$)[a-zA-Z0-9](?:[a-zA-Z0-9-]{0,61}[a-zA-Z0-9])?"
+          r"(?:\.[a-zA-Z0-9](?:[-0-9a-zA-Z]{0,61}[0-9a-zA-Z])?)*\.?$"},
+         ['"a-b.c"', f'"{"a." * 126}a"'], ['"-a"', f'"{"a." * 127}a"']),
+        ({"type": "string", "format": "duration", "pattern":
+          r"^P(?:(\d+W)|(?!.*W)(?=\d|T\d)(\d+Y)?(\d+M)?(\d+D)?"
+          r"(T(?=\d)(\d+H)?(\d+M)?(\d+([.,]\d+)?S)?)?)$"},
+         ['"P1D"', '"PT1H"', '"P2W"'], ['"P"', '"PT"']),
+        ({"type": "string", "format": "emoji", "pattern":
+          r"^(?=[\s\S]*[\p{Extended_Pictographic}\p{Regional_Indicator}\u20E3])"
+          r"[\p{Extended_Pictographic}\p{Emoji_Component}]+$"}, ['"\U0001f600"'], ['"1"', '"a"']),
+        ({"type": "string", "format": "base64url"}, ['"Y-=="'], ['"Y+=="']),
+        ({"type": "string", "contentEncoding": "base64"}, ['"Y+=="'], ['"Y"']),
+        ({"type": "string", "format": "base64", "contentEncoding": "base64", "pattern": "^$|^Y+=$"},
+         ['"Y="', '""'], ['"Y"']),
+        ({"type": "number", "multipleOf": 5.0}, ["5", "0"], ["7", "2.5"]),
+        ({"type": "number", "minimum": 0, "exclusiveMinimum": True}, ["0.5"], ["0", "-1"]),
+        ({"type": "number", "maximum": 2, "exclusiveMaximum": False}, ["2"], ["3"]),
+        ({"type": "object", "properties": {"a": {"not": {}}}}, ["{}"], ['{"a":1}']),
+        ({"type": "object", "properties": {"a": {}}, "unevaluatedProperties": False},
+         ['{"a":1}'], ['{"b":1}']),
+        # Items before 2020, with the version that says so.
+        ({"$schema": "http://json-schema.org/draft-07/schema#", "type": "array", "minItems": 2,
+          "maxItems": 2, "items": [{"type": "string"}, {"type": "number"}],
+          "additionalItems": False}, ['["a",1]'], ["[1,2]", '["a"]']),
+        ({"$schema": "http://json-schema.org/draft-07/schema#", "type": "array", "minItems": 1,
+          "items": [{"type": "string"}], "additionalItems": {"type": "number"}},
+         ['["a",1]', '["a"]'], ["[1]", '["a","b"]']),
         # A class of ECMAScript has no classes in it, and no intersections.
         ({"type": "string", "pattern": "^[[:alpha:]]$"}, ['":]"'], ['"a"']),
         ({"type": "string", "pattern": "^[[^a]$"}, ['"["', '"^"'], ['"b"']),
