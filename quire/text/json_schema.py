@@ -7,9 +7,10 @@ that a validator then rejects is worse than none.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterator
 from decimal import Decimal
-from typing import Any, NoReturn
+from typing import Any, NamedTuple
 
 from quire.core.errors import RequestError
 
@@ -41,10 +42,29 @@ SCHEMAS = frozenset({"items", "additionalProperties"})
 _BOUNDS = frozenset({"minLength", "maxLength", "minItems", "maxItems", "maxProperties"})
 _LIMITS = frozenset({"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"})
 
+#: What an automaton has no state for, and escapes of Python's and ECMAScript's that it does not
+#: know; what else may be escaped is passed over.
+_BEYOND = re.compile(r"(\(\?<?[=!]|\\[1-9kcZ])|\\.|.", re.DOTALL)
 #: Why a regular expression is refused that :func:`ends_in_escape`.
 OPEN_ESCAPE = "a regular expression must not end in a backslash that escapes nothing"
 
 Check = Callable[[Any, dict[str, Any], dict[str, Any]], str | None]
+
+
+class Problem(NamedTuple):
+    """What of a schema cannot be enforced.
+
+    Attributes:
+        pointer: JSON Pointer to a keyword, or to a schema.
+        rule: Why it cannot.
+        value: What stands there.
+        is_schema: It is a schema.
+    """
+
+    pointer: str
+    rule: str
+    value: Any
+    is_schema: bool = False
 
 
 def check_schema(schema: Any) -> None:
@@ -53,8 +73,18 @@ def check_schema(schema: Any) -> None:
     Raises:
         RequestError: The message holds a JSON Pointer to the keyword, and why.
     """
+    for pointer, rule, value, _ in problems(schema):
+        raise RequestError(
+            f"[structured_outputs.json] at #{pointer}: {rule}; got {value!r:.80}.",
+            "structured_outputs",
+        )
+
+
+def problems(schema: Any) -> Iterator[Problem]:
+    """Yield what of a schema cannot be enforced; nothing inside of that."""
     if not isinstance(schema, dict):
-        _refuse("", "a schema must be an object", schema)
+        yield Problem("", "a schema must be an object", schema, True)
+        return
     pending: list[tuple[str, Any, int]] = [("", schema, 0)]
     seen: set[str] = set()
     while pending:
@@ -63,18 +93,23 @@ def check_schema(schema: Any) -> None:
             continue
         seen.add(pointer)
         if not isinstance(part, dict):
-            _refuse(pointer, "a schema must be an object, true or false", part)
+            yield Problem(pointer, "a schema must be an object, true or false", part, True)
+            continue
         if depth > MAX_DEPTH:
-            _refuse(pointer, f"schemas must nest at most {MAX_DEPTH} deep", depth)
+            yield Problem(pointer, f"schemas must nest at most {MAX_DEPTH} deep", depth, True)
+            continue
         for keyword, value in part.items():
             where = f"{pointer}/{_escape(keyword)}"
             reason = _reason(keyword, value, part, schema)
             if reason is not None:
-                _refuse(where, reason, value)
+                yield Problem(where, reason, value)
+                continue
             pending += ((at, inner, depth + 1) for at, inner in _inside(where, keyword, value))
             if keyword == "$ref":  # wherever it points, also where no schema would be looked for
                 pending.append((value.removeprefix("#"), find(schema, value), depth + 1))
-        _check_cycle(pointer, part, schema)
+        if _leads_back(pointer, part, schema):
+            rule = "references must not lead back to themselves"
+            yield Problem(f"{pointer}/$ref", rule, part["$ref"])
 
 
 def _reason(keyword: str, value: Any, part: dict[str, Any], schema: dict[str, Any]) -> str | None:
@@ -149,8 +184,8 @@ def _by_name(value: Any, part: dict[str, Any], schema: dict[str, Any]) -> str | 
 def _pattern_properties(value: Any, part: dict[str, Any], schema: dict[str, Any]) -> str | None:
     if part.get("properties"):
         return "with properties, names that both describe cannot be enforced"
-    if isinstance(value, dict) and any(map(ends_in_escape, value)):
-        return OPEN_ESCAPE
+    for reason in filter(None, map(_expression, value if isinstance(value, dict) else ())):
+        return reason
     return _by_name(value, part, schema)
 
 
@@ -195,9 +230,14 @@ def _multiple_of(value: Any, part: dict[str, Any], schema: dict[str, Any]) -> st
 
 
 def _pattern(value: Any, part: dict[str, Any], schema: dict[str, Any]) -> str | None:
-    if isinstance(value, str) and ends_in_escape(value):
+    return _expression(value) if isinstance(value, str) else "it must be a regular expression"
+
+
+def _expression(pattern: str) -> str | None:
+    if ends_in_escape(pattern):
         return OPEN_ESCAPE
-    return None if isinstance(value, str) else "it must be a regular expression"
+    found = next(filter(None, _BEYOND.findall(pattern)), "")
+    return f"{found} of a regular expression cannot be enforced" if found else None
 
 
 def ends_in_escape(pattern: str) -> bool:
@@ -255,22 +295,16 @@ def find(schema: Any, reference: str) -> Any:
     return found
 
 
-def _check_cycle(pointer: str, part: dict[str, Any], schema: dict[str, Any]) -> None:
+def _leads_back(pointer: str, part: dict[str, Any], schema: dict[str, Any]) -> bool:
     seen, reference = {pointer}, part.get("$ref")
     while isinstance(reference, str):
         if reference.removeprefix("#") in seen:
-            _refuse(f"{pointer}/$ref", "references must not lead back to themselves", reference)
+            return True
         seen.add(reference.removeprefix("#"))
         target = find(schema, reference)
         reference = target.get("$ref") if isinstance(target, dict) else None
+    return False
 
 
 def _escape(name: str) -> str:
     return str(name).replace("~", "~0").replace("/", "~1")
-
-
-def _refuse(pointer: str, rule: str, value: Any) -> NoReturn:
-    raise RequestError(
-        f"[structured_outputs.json] at #{pointer}: {rule}; got {value!r:.80}.",
-        "structured_outputs",
-    )

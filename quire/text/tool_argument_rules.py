@@ -17,7 +17,7 @@ ARGUMENT_STYLE = {**COMPACT_JSON_STYLE, "item_separator": ", ", "key_separator":
 #: What a schema of parameters may have besides them where each is a rule of its own.
 _KNOWN = frozenset({
     "type", "properties", "required", "additionalProperties", "$defs", "definitions", "$schema",
-    "title", "description",
+    "title", "description", "x-guidance",
 })  # fmt: skip
 #: What may stand in the schema of a text that is written without quotes.
 _TEXT_KNOWN = frozenset({
@@ -204,13 +204,17 @@ def _resolved(schema: Any, root: dict[str, Any]) -> Any:
 
 
 def _with_definitions(schema: Any, root: dict[str, Any]) -> Any:
-    """Return a property's schema with what its references name."""
+    """Return a property's schema with what its references name, and how it is enforced."""
     if not isinstance(schema, dict):
         return schema
-    return {**schema, **{key: root[key] for key in ("$defs", "definitions") if key in root}}
+    return {
+        **schema,
+        **{key: root[key] for key in ("$defs", "definitions", "x-guidance") if key in root},
+    }
 
 
 def _json(schema: Any) -> str:
     if not isinstance(schema, dict):  # true or false
         schema = {} if schema else {"not": {}}
-    return f"%json {json.dumps({**schema, 'x-guidance': ARGUMENT_STYLE})}"
+    style = {**ARGUMENT_STYLE, **schema.get("x-guidance", {})}
+    return f"%json {json.dumps({**schema, 'x-guidance': style})}"

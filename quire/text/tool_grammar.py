@@ -7,13 +7,21 @@ from dataclasses import dataclass
 from typing import Any
 
 from quire.core.errors import RequestError
-from quire.text.json_schema import check_schema
+from quire.text.json_schema import check_schema, find
 from quire.text.schema_forms import enforceable_form
+from quire.text.schema_loosening import loosened
 from quire.text.tokenizer import Tokenizer
 from quire.text.tool_argument_rules import Arguments
 from quire.text.tool_layouts import LAYOUTS, Layout
 
 ANY_ARGUMENTS: dict[str, Any] = {"type": "object"}
+#: Keywords of a schema that is one of its definitions.
+_REFERENCE = frozenset({"$ref", "$defs", "definitions", "$schema", "type", "title", "description"})
+#: Keywords that say which properties there may be, besides ``properties``.
+_NAMING = frozenset({
+    "$ref", "allOf", "anyOf", "oneOf", "not", "if", "patternProperties", "propertyNames",
+    "dependentSchemas", "additionalProperties", "unevaluatedProperties",
+})  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,23 +86,36 @@ def _enforceable(
     """Return the schema that the arguments follow."""
     if not (enforce or function.strict):
         return ANY_ARGUMENTS
-    # Null, where a schema allows it as well as an object, would be no call.
-    schema = {"additionalProperties": False, **function.parameters, "type": "object"}
-    if not schema.get("properties") and "$ref" not in schema and len(schema) == 2:
-        schema["properties"] = {}
-    schema = enforceable_form(schema)
+    schema = enforceable_form(_as_written(function.parameters))
     where = f"tools[{index}].function.parameters"
+    if not function.strict:
+        return {**(loosened(schema) or ANY_ARGUMENTS), "x-guidance": {"coerce_one_of": True}}
     try:
         check_schema(schema)
     except RequestError as error:
-        if not function.strict:
-            return ANY_ARGUMENTS
         rule = str(error).replace("[structured_outputs.json]", f"[{where}]")
         raise RequestError(rule, where) from error
-    if function.strict and (problem := arguments.unenforceable(schema)):
+    if problem := arguments.unenforceable(schema):
         raise RequestError(
             f"[{where}] a strict function's schema must be one that this model's format of calls "
             f"can hold; got {problem}, which cannot be enforced there. Leave strict out.",
             where,
         )
     return schema
+
+
+def _as_written(parameters: dict[str, Any]) -> dict[str, Any]:
+    """Return an object's schema; where it does not say so, it has only properties that it names."""
+    reference = parameters.get("$ref") if parameters.keys() <= _REFERENCE else None
+    target = find(parameters, reference) if isinstance(reference, str) else None
+    if isinstance(target, dict):
+        parameters = {**target, **{k: v for k, v in parameters.items() if k != "$ref"}}
+    # Null, where a schema allows it as well as an object, would be no call.
+    schema = {**parameters, "type": "object"}
+    properties, required = schema.get("properties", {}), schema.get("required", [])
+    if _NAMING & schema.keys():
+        return schema
+    if isinstance(properties, dict) and isinstance(required, list):
+        more = {name: {} for name in required if isinstance(name, str) and name not in properties}
+        schema["properties"] = {**properties, **more}
+    return {"additionalProperties": False, **schema}

@@ -164,6 +164,59 @@ def test_schemas_that_cannot_be_enforced(compiler, tokenizer):
     assert caught.value.param == "tools[1].function.parameters"
 
 
+TEXT, ONE = {"type": "string"}, {"const": 1}
+
+
+@pytest.mark.parametrize(
+    ("parameters", "good", "bad"),
+    [
+        ({"properties": {"a": {"type": "array", "uniqueItems": True, "items": ONE}, "b": ONE}},
+         {"a": [1, 1], "b": 1}, {"a": [2]}),
+        ({"properties": {"a": TEXT | {"pattern": "^(?=x)"}, "b": ONE}}, {"a": "y"}, {"a": 1}),
+        ({"properties": {"a": TEXT | {"pattern": r"^(y)\1"}, "b": ONE}}, {"a": "y"}, {"b": 2}),
+        ({"properties": {"a": {"$ref": "https://example.com/a"}, "b": ONE}}, {"a": 5}, {"b": 2}),
+        ({"properties": {"a": TEXT | {"nullable": True, "enum": ["x"]}}}, {"a": None}, {"a": 1}),
+        ({"properties": {"a": ONE | {"nullable": True}}}, {"a": None}, {"b": 1}),
+        ({"properties": {"a": {"items": 5, "prefixItems": [ONE]}}}, {"a": [2]}, {"b": 1}),
+        ({"properties": {"a": ONE}, "patternProperties": {"^x": TEXT},
+          "additionalProperties": False}, {"a": 1, "x": ""}, {"a": 2}),
+        ({"properties": {"a": {"anyOf": [3, ONE]}}}, {"a": 2}, {"b": 1}),
+        ({"properties": {"a": {"oneOf": [TEXT, TEXT | {"minLength": 2}]}}}, {"a": "xx"}, {"a": 1}),
+        ({"properties": {"a": ONE}, "if": {"required": ["a"]}, "then": {"required": ["b"]}},
+         {"a": 1}, {"a": 2}),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_enforced_leaves_the_rest(compiler, tokenizer, parameters, good, bad):
+    """One keyword that cannot be enforced made the arguments any object, or a 400."""
+    grammar = forced_calls("hermes", [Function("f", parameters)], False, tokenizer)
+    for arguments, fits in ((good, True), (bad, False)):
+        text = written("hermes", [("f", arguments)], False, None)
+        asked = StructuredOutputs(grammar=grammar)
+        assert allows(compiler, tokenizer, text, asked) is fits
+
+
+@pytest.mark.parametrize(
+    ("parameters", "good", "bad"),
+    [
+        ({"$ref": "#/definitions/A", "definitions": {"A": {"properties": {"a": ONE}}}},
+         {"a": 1}, {"b": 1}),
+        ({"allOf": [{"properties": {"a": ONE}, "required": ["a"]}, {"properties": {"b": TEXT}}]},
+         {"a": 1, "b": ""}, {"b": ""}),
+        ({"anyOf": [{"properties": {"a": ONE}, "required": ["a"]},
+                    {"properties": {"b": ONE}, "required": ["b"]}]}, {"b": 1}, {}),
+        ({"properties": {"a": ONE}, "required": ["a", "b"]}, {"a": 1, "b": [2]}, {"a": 1}),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("strict", [True, False])
+def test_properties_that_inner_schemas_name(compiler, tokenizer, parameters, good, bad, strict):
+    """The schema around them closed them out: a call had no arguments, or was a 400."""
+    grammar = forced_calls("hermes", [Function("f", parameters, strict)], False, tokenizer)
+    for arguments, fits in ((good, True), (bad, False)):
+        text = written("hermes", [("f", arguments)], False, None)
+        asked = StructuredOutputs(grammar=grammar)
+        assert allows(compiler, tokenizer, text, asked) is fits
+
+
 @pytest.mark.parametrize(
     "parameters", [{"type": ["object", "null"]}, {"anyOf": [{"type": "object"}, {"type": "null"}]}]
 )
