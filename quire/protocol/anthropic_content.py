@@ -93,6 +93,57 @@ class SystemBlock(_Block, tag="mid_conv_system"):
     content: list[TextBlock]
 
 
+class ServerToolBlock(_Block, tag=False):
+    """What a tool that only another server runs left in an answer; not shown to the model."""
+
+    id: Any = None
+    name: Any = None
+    input: Any = None
+    tool_use_id: Any = None
+    content: Any = None
+    is_error: Any = None
+    server_name: Any = None
+    caller: Any = None
+
+
+class _ServerToolUse(ServerToolBlock, tag="server_tool_use"):
+    pass
+
+
+class _WebSearchToolResult(ServerToolBlock, tag="web_search_tool_result"):
+    pass
+
+
+class _WebFetchToolResult(ServerToolBlock, tag="web_fetch_tool_result"):
+    pass
+
+
+class _CodeExecutionToolResult(ServerToolBlock, tag="code_execution_tool_result"):
+    pass
+
+
+class _BashCodeExecutionToolResult(ServerToolBlock, tag="bash_code_execution_tool_result"):
+    pass
+
+
+class _TextEditorCodeExecutionToolResult(
+    ServerToolBlock, tag="text_editor_code_execution_tool_result"
+):
+    pass
+
+
+class _ToolSearchToolResult(ServerToolBlock, tag="tool_search_tool_result"):
+    pass
+
+
+class _McpToolUse(ServerToolBlock, tag="mcp_tool_use"):
+    pass
+
+
+class _McpToolResult(ServerToolBlock, tag="mcp_tool_result"):
+    pass
+
+
 Block = (
     TextBlock
     | ImageBlock
@@ -103,6 +154,15 @@ Block = (
     | ToolUseBlock
     | ToolResultBlock
     | SystemBlock
+    | _ServerToolUse
+    | _WebSearchToolResult
+    | _WebFetchToolResult
+    | _CodeExecutionToolResult
+    | _BashCodeExecutionToolResult
+    | _TextEditorCodeExecutionToolResult
+    | _ToolSearchToolResult
+    | _McpToolUse
+    | _McpToolResult
 )
 
 
@@ -190,7 +250,7 @@ def _assistant_message(placed: Iterable[_Placed]) -> Message:
                 texts.append(text)
             case ThinkingBlock(thinking=text):
                 thoughts.append(text)
-            case RedactedThinkingBlock():
+            case RedactedThinkingBlock() | ServerToolBlock():
                 pass
             case ToolUseBlock(id=call_id, name=name, input=given):
                 arguments = msgspec.json.encode(given).decode()
@@ -336,11 +396,13 @@ def result_text(content: str | list[dict[str, Any]] | None, where: str) -> tuple
 
 
 def omitted_parts(turns: list[Turn]) -> list[str]:
-    """Return the paths of the parts of tools' results that only a note stands for."""
+    """Return the paths of what is left out, and of parts that only a note stands for."""
     found = []
     for number, turn in enumerate(turns):
         for index, block in enumerate(turn.blocks):
-            if isinstance(block, ToolResultBlock) and isinstance(block.content, list):
+            if isinstance(block, ServerToolBlock):
+                found.append(f"messages[{number}].content[{index}]")
+            elif isinstance(block, ToolResultBlock) and isinstance(block.content, list):
                 where = f"messages[{number}].content[{index}].content"
                 _, omitted = result_text(block.content, where)
                 found += [f"{where}[{place}]" for place in omitted]

@@ -136,6 +136,26 @@ def test_a_last_turn_of_the_assistant_is_gone_on_with():
     assert not chat(HELLO).continue_final_message
 
 
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "web_search", "web_fetch", "code_execution", "bash_code_execution",
+        "text_editor_code_execution", "tool_search", "mcp",
+    ],
+)  # fmt: skip
+def test_what_the_tools_of_another_server_left_is_left_out_and_told(kind):
+    """A conversation that had searched the web could not be gone on with here."""
+    called = {"type": "mcp_tool_use", "id": "s", "name": "n", "server_name": "m", "input": {}}
+    if kind != "mcp":
+        called = {"type": "server_tool_use", "id": "s", "name": kind, "input": {"query": "q"}}
+    given = {"type": f"{kind}_tool_result", "tool_use_id": "s", "content": [{"type": "x"}]}
+    said = assistant(text("I look."), called, given, text(" Found.", citations=[{"type": "y"}]))
+    body, unknown = decode(HELLO, said, HELLO)
+    assert body.chat_request().messages[1].content == "I look. Found."
+    assert unknown == []
+    assert body.without_effect() == ["messages[1].content[1]", "messages[1].content[2]"]
+
+
 def test_an_image_in_a_result_is_a_note_and_told():
     """Refused it would end the conversation: a client sends it again in every later turn."""
     image = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "A"}}
