@@ -339,7 +339,7 @@ class _OpenCalls:
     """Calls that no tool's message has answered so far."""
 
     def __init__(self) -> None:
-        self._ids: dict[int, str] = {}
+        self._ids: dict[int, str | None] = {}
         self._numbers = itertools.count()
         #: By name, and all of them under None; those that are not open are dropped when met.
         self._queues: defaultdict[str | None, deque[int]] = defaultdict(deque)

@@ -86,11 +86,17 @@ class CalledFunction(msgspec.Struct, kw_only=True):
 
 
 class ToolCall(msgspec.Struct, kw_only=True):
-    """A call: of the history, or in an answer."""
+    """A call: of the history, or in an answer.
+
+    Of a history that was joined from a stream, ``id`` and ``type`` may be null or empty.
+    """
 
     function: CalledFunction
-    id: str = ""
-    type: Literal["function"] = "function"
+    id: str | None = ""
+    type: Literal["function", ""] | None = "function"
+
+    def __post_init__(self) -> None:
+        self.id, self.type = self.id or "", self.type or "function"
 
     def for_template(self) -> dict[str, Any]:
         """Return the call as chat templates expect it, in the order that clients write."""
