@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, TypeAlias, TypeVar, get_args, get_type_hints
+from typing import Any, Literal, TypeAlias, TypeVar, get_args, get_origin, get_type_hints
 
 import msgspec
 
@@ -27,6 +27,7 @@ T = TypeVar("T", bound=msgspec.Struct)
 Kinds: TypeAlias = tuple[type[msgspec.Struct], ...]
 
 _PATH = re.compile(r" - at (?:`key` in )?`\$\.?([^`]*)`$")
+_INDEX = re.compile(r"\[[^\]]*\]")
 _MISSING = re.compile(r"missing required field `([^`]+)`")
 #: Of a body, known or not; each is an object to create and a name to look up.
 MAX_FIELDS = 4096
@@ -83,7 +84,7 @@ def to_struct(fields: Mapping[str, msgspec.Raw], kind: type[T]) -> tuple[T, list
         for name, raw in fields.items()
     }
     ignored = find_ignored(values, known.supported, known.refused)
-    with _errors_named():
+    with _errors_named(kind=kind):
         try:
             request = msgspec.convert(values, kind, str_keys=True)
         except msgspec.ValidationError as error:
@@ -134,8 +135,13 @@ def _decode_value(name: str, raw: msgspec.Raw, kind: type[msgspec.Struct]) -> An
 
 
 @contextmanager
-def _errors_named(field: str | None = None) -> Iterator[None]:
-    """Turn msgspec's errors into errors of a request that name the place, or else ``field``."""
+def _errors_named(
+    field: str | None = None, kind: type[msgspec.Struct] | None = None
+) -> Iterator[None]:
+    """Turn msgspec's errors into errors of a request that name the place, or else ``field``.
+
+    Where ``kind`` has names for a value, they name these, too.
+    """
     try:
         yield
     except msgspec.ValidationError as error:
@@ -146,6 +152,9 @@ def _errors_named(field: str | None = None) -> Iterator[None]:
         said = _PATH.sub("", text)
         if len(said) > MAX_SAID:  # it holds what the client sent
             said = f"{said[:MAX_SAID]}..."
+        names = _names_at(kind, param or "") if said.startswith("Invalid") and kind else []
+        if names:
+            said = f"{said}. Send {'one of ' if len(names) > 1 else ''}{', '.join(names)}"
         raise RequestError(f"[{param or 'body'}] {said}.", param) from error
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise RequestError(f"[body] must be valid UTF-8 JSON; {error}.") from error
@@ -222,6 +231,30 @@ def _structs_in(kind: type[msgspec.Struct]) -> dict[str, Kinds]:
     if kind is Message:
         found["content"] = (TextPart,)
     return {name: kinds for name, kinds in found.items() if kinds}
+
+
+def _names_at(kind: type[msgspec.Struct], path: str) -> list[str]:
+    """Return the names that the value at a path may be."""
+    kinds: Kinds = (kind,)
+    *outer, last = _INDEX.sub("", path).split(".")
+    for name in outer:
+        kinds = tuple(inner for one in kinds for inner in _structs_in(one).get(name, ()))
+    found: list[str] = []
+    for one in kinds:
+        config = one.__struct_config__
+        if last == config.tag_field:
+            found.append(str(config.tag))
+        elif last in (hints := get_type_hints(one)):
+            found += map(str, _literals(hints[last]))
+    return list(filter(None, dict.fromkeys(found)))
+
+
+def _literals(hint: Any) -> Iterator[Any]:
+    if get_origin(hint) is Literal:
+        yield from get_args(hint)
+    else:
+        for part in get_args(hint):
+            yield from _literals(part)
 
 
 def _structs_of(hint: Any) -> Kinds:

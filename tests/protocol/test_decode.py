@@ -8,6 +8,7 @@ import msgspec
 import pytest
 
 from quire.core.errors import RequestError
+from quire.protocol.anthropic import AnthropicRequest
 from quire.protocol.chat_completion import ChatCompletionRequest
 from quire.protocol.completion import CompletionRequest
 from quire.protocol.decode import decode_body
@@ -285,3 +286,28 @@ def test_llama_server_s_stop_may_be_one_text():
     body = {"prompt": "x", "stop": "a"}
     made, _ = decode_body(json.dumps(body).encode(), LlamaRequest)
     assert made.completion_request(lambda text: []).stop == "a"
+
+
+@pytest.mark.parametrize(
+    ("kind", "body", "text"),
+    [
+        (ChatCompletionRequest, {"messages": HELLO, "tool_choice": "any"},
+         "'any'. Send one of none, auto, required."),
+        (ChatCompletionRequest, {"messages": HELLO, "tool_choice": {"type": "any"}},
+         "'any'. Send function."),
+        (ChatCompletionRequest, {"messages": [{"role": "human", "content": "Hi"}]},
+         "Send one of system, developer, user, assistant, tool, function."),
+        (ChatCompletionRequest, {"messages": HELLO, "reasoning_effort": "hard"},
+         "Send one of none, minimal, low, medium, high, xhigh, max."),
+        (ChatCompletionRequest, {"messages": HELLO, "response_format": {"type": "xml"}},
+         "Send one of text, json_object, json_schema, json, regex."),
+        (OllamaChatRequest, {"messages": HELLO, "format": "xml"}, "'xml'. Send json."),
+        (AnthropicRequest, {"max_tokens": 1, "messages": [
+            {"role": "user", "content": [{"type": "audio"}]}]}, "Send one of text, image, "),
+    ],
+)  # fmt: skip
+def test_a_wrong_name_is_told_with_the_right_ones(kind, body, text):
+    """A client learnt that a value is wrong, and not which one would be right."""
+    with pytest.raises(RequestError) as refused:
+        decode_body(json.dumps(body).encode(), kind)
+    assert text in str(refused.value)
