@@ -106,7 +106,7 @@ class AnthropicPrompt(StreamableBody, kw_only=True):
     ``cache_control`` and ``inference_geo`` change nothing: prefixes are always shared, here.
     """
 
-    refused = {"container": (), "mcp_servers": ([],)}
+    refused = {"container": (), "mcp_servers": ([],), "thread": ()}
     sent_names = {
         "max_completion_tokens": "max_tokens",
         "stop": "stop_sequences",

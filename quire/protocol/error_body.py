@@ -35,11 +35,12 @@ class FlatErrorBody(msgspec.Struct, kw_only=True, omit_defaults=True):
     code: int
 
 
-class AnthropicErrorDetail(msgspec.Struct):
-    """What went wrong."""
+class AnthropicErrorDetail(msgspec.Struct, omit_defaults=True):
+    """What went wrong; ``details`` tell the client what it may do instead."""
 
     type: str
     message: str
+    details: dict[str, str] | None = None
 
 
 class AnthropicErrorBody(msgspec.Struct, kw_only=True, omit_defaults=True):

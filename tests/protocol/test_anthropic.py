@@ -250,6 +250,7 @@ def test_tools_and_choices():
         ({"tools": [TOOL], "tool_choice": {"type": "tool"}}, "tool_choice.name"),
         ({"tools": [TOOL], "tool_choice": {"type": "some"}}, "tool_choice.type"),
         ({"container": "c1"}, "container"),
+        ({"thread": {"type": "continue", "previous_message_id": "m"}}, "thread"),
         ({"mcp_servers": [{"type": "url"}]}, "mcp_servers"),
         ({"thinking": {"type": "maybe"}}, "thinking.type"),
         ({"output_config": {"effort": "huge"}}, "output_config.effort"),

@@ -71,6 +71,8 @@ _ANTHROPIC_TYPES = {
     503: "overloaded_error",
     504: "timeout_error",
 }
+#: What clients read of an error, by its field: that they must send the whole conversation.
+_ANTHROPIC_DETAILS = {"thread": {"error_code": "thread_unsupported_request"}}
 #: Routes of servers whose errors are a text.
 _FLAT_PATHS = frozenset({"/", "/info", "/generate", "/generate_stream", "/v2"})
 _FLAT_BELOW = ("/api/", "/v2/")
@@ -153,7 +155,8 @@ class ApiError(Exception):
         if form is ErrorForm.ANTHROPIC:
             default = "invalid_request_error" if self.status < 500 else "api_error"
             kind = _ANTHROPIC_TYPES.get(self.status, default)
-            detail = AnthropicErrorDetail(kind, self.message)
+            details = _ANTHROPIC_DETAILS.get(self.param or "") if self.status == 400 else None
+            detail = AnthropicErrorDetail(kind, self.message, details)
             return msgspec.json.encode(
                 AnthropicErrorBody(type="error", error=detail, request_id=request_id)
             )

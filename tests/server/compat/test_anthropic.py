@@ -325,6 +325,22 @@ def test_agents_send_hundreds_of_tools(calling, engine, choice):
     assert "at most 1024" in error_of(refused, 400, "invalid_request_error")
 
 
+@pytest.mark.parametrize(
+    "thread", [{"type": "create"}, {"type": "continue", "previous_message_id": "msg_1"}]
+)
+def test_a_thread_was_answered_without_what_it_holds(client, thread):
+    """The clients' tool loops send their later turns without the earlier ones, unless told this."""
+    answer = client.post(MESSAGES, json=BODY | {"thread": thread})
+    assert answer.status_code == 400
+    error = answer.json()["error"]
+    assert (
+        error["type"] == "invalid_request_error" and "[thread] is not supported" in error["message"]
+    )
+    assert error["details"] == {"error_code": "thread_unsupported_request"}
+    other = client.post(MESSAGES, json=BODY | {"container": "c"}).json()["error"]
+    assert other.keys() == {"type", "message"}
+
+
 def test_wrong_tools_are_named_by_their_path(calling):
     schema = {"name": "f", "input_schema": {"type": "string"}}
     for fields, where in (
