@@ -58,8 +58,34 @@ COMMANDS_INSTEAD: dict[str, str] = {
     "signout": "Unset HF_TOKEN.",
     "complete": "Take quire generate MODEL --prompt TEXT.",
     "start": "Take quire serve.",
+    "up": "Take quire serve.",
     "collect-env": "Take quire doctor.",
     "perplexity": "Take quire eval.",
+    "models": "quire list shows those on this machine; with --catalogue those to be pulled.",
+    "tags": "quire list shows those on this machine; with --catalogue those to be pulled.",
+    "info": "Take quire show MODEL; quire doctor shows the machine.",
+    "inspect": "Take quire show MODEL.",
+    "download": "Take quire pull.",
+    "remove": "Take quire rm.",
+    "uninstall": "Take quire rm MODEL; pip uninstall removes the program.",
+    "unload": "Take quire stop MODEL.",
+    "ask": "Take quire run MODEL PROMPT.",
+    "plan": "Take quire calc; quire serve MODEL --dry-run says what a start takes.",
+    "env": "Take quire doctor.",
+    "status": "quire ps shows the models of a server; quire top shows what it does.",
+    "logs": "A server logs to its terminal; where quire run starts one, it names the file.",
+    "embed": "Ask a server: POST /v1/embeddings; in Python LLM.embed.",
+    "tokenize": "Ask a server: POST /tokenize; in Python LLM.get_tokenizer().",
+    "update": "pip install --upgrade quire; docs/upgrading.md says what stays.",
+    "upgrade": "pip install --upgrade quire; docs/upgrading.md says what stays.",
+}
+#: Flags of llama-cli for an answer.
+_OF_ANSWERS = {
+    "--temp": "Take --temperature.",
+    "--predict": "Take --max-tokens.",
+    "--n-predict": "Take --max-tokens.",
+    "--repeat-penalty": "Take --repetition-penalty.",
+    "--system-prompt": "Take --system.",
 }
 #: Flags of commands other than ``serve``, and what to do instead.
 COMMAND_FLAGS_INSTEAD: dict[str, dict[str, str]] = {
@@ -67,6 +93,19 @@ COMMAND_FLAGS_INSTEAD: dict[str, dict[str, str]] = {
         "--hidethinking": "Leave it out: reasoning is not shown.",
         "--nowordwrap": "Leave it out: words wrap in a terminal only.",
         "--insecure": "Leave it out: HF_ENDPOINT names another hub.",
+        **_OF_ANSWERS,
+        "-p": "Write it after the model: quire run MODEL PROMPT.",
+        "--prompt": "Write it after the model: quire run MODEL PROMPT.",
+    },
+    "chat": _OF_ANSWERS,
+    "generate": {
+        **_OF_ANSWERS,
+        "--system": "Take quire run MODEL PROMPT --system TEXT.",
+        "--system-prompt": "Take quire run MODEL PROMPT --system TEXT.",
+    },
+    "list": {
+        "-a": "Leave it out: all models of this machine are shown.",
+        "--all": "Leave it out: all models of this machine are shown.",
     },
     "pull": {"--insecure": "Leave it out: HF_ENDPOINT names another hub."},
     "show": {

@@ -50,7 +50,9 @@ TOKENIZER = (
 )
 #: Not ``consolidated*.safetensors``, the same weights once more in their maker's layout.
 WEIGHTS = ("model*.safetensors", AUTO_GPTQ)
-_REFERENCE = re.compile(r"(\w[\w.-]*(?:/[\w.-]+)?)(?::([\w./-]+))?")
+_REFERENCE = re.compile(r"(\w[\w.-]*(?:/[\w.-]+)?)(?::(\w[\w./-]*))?")
+#: Ends the address of a repository's page in a browser.
+_PAGE = re.compile(r"/(?:tree/main/?)?$")
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +76,9 @@ class HubReference:
     @classmethod
     def parse(cls, model: str, revision: str | None) -> HubReference | None:
         """Read ``org/name``, ``org/name:Q4_K_M`` or either after ``hf.co/``; None if it is none."""
-        match = _REFERENCE.fullmatch(SITE.sub("", model))
+        site = SITE.match(model)
+        name = model if site is None else _PAGE.sub("", model[site.end() :])
+        match = _REFERENCE.fullmatch(name)
         if match is None or (match[2] is None and model.endswith(".gguf")):
             return None
         return cls(match[1], revision, None if match[2] == "latest" else match[2])

@@ -39,7 +39,7 @@ SAMPLING = (
 #: Of the messages of a preset.
 ROLES = ("user", "assistant")
 #: What an id may have before it: programs and pages of the hub show ids so.
-SITE = re.compile(r"^(?:https://)?(?:hf\.co|huggingface\.co)/", re.IGNORECASE)
+SITE = re.compile(r"^(?:(?:https?://)?(?:hf\.co|huggingface\.co)/|hf://)", re.IGNORECASE)
 #: Characters of a name as a file's name, where a slash takes three.
 MAX_NAME = 200
 #: Seconds after which a temporary file is one that a killed process left.

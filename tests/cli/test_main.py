@@ -59,6 +59,12 @@ def test_unknown_command_is_misuse(quire):
     [
         (("push", "me/m"), "There is no registry to push to: copy the file that quire show names"),
         (("cp", "a", "b"), "Take quire copy."),
+        (("models",), "quire list shows those on this machine"),
+        (("upgrade",), "pip install --upgrade quire"),
+        (("list", "--all"), "all models of this machine are shown"),
+        (("run", "m", "Hi", "--temp", "0"), "Take --temperature."),
+        (("run", "m", "-p", "Hi"), "Write it after the model"),
+        (("generate", "m", "--system", "x"), "Take quire run MODEL PROMPT --system TEXT."),
         (("run", "m", "--hidethinking"), "Leave it out: reasoning is not shown."),
         (("show", "m", "--parameters"), "show prints them as sampling."),
         (("create", "m", "-q", "q4_0"), "Take quire quantize"),

@@ -16,6 +16,7 @@ from quire.core.errors import ModelLoadError
 from quire.core.machine import read_machine
 from quire.models import hub
 from quire.models.gguf_choice import choose_fitting, choose_gguf, kind_of
+from quire.models.hub_files import HubReference
 from quire.models.named_models import named_model
 from tests.commands import bare_environment, fork, run_quire
 from tests.models.hub_stand_in import COMMIT, HubStandIn, serving
@@ -290,6 +291,20 @@ def test_folder_of_one_gguf_file_is_that_file(tmp_path):
         hub.resolve_model(str(tmp_path))
     (tmp_path / "model.safetensors").write_bytes(b"")
     assert hub.resolve_model(str(tmp_path)) == tmp_path
+
+
+@pytest.mark.parametrize(
+    ("given", "repository"),
+    [
+        ("https://huggingface.co/o/n/tree/main", "o/n"), ("http://hf.co/o/n/", "o/n"),
+        ("hf://o/n", "o/n"), ("http://example.com/x.gguf", None), ("ollama://llama3", None),
+        ("s3://bucket/x", None), ("file:///x", None), ("o/n/tree/main", None),
+    ],
+)  # fmt: skip
+def test_an_address_of_elsewhere_was_asked_of_the_hub(given, repository):
+    """It was no hub id, and the error said that the hub cannot be reached."""
+    reference = HubReference.parse(given, None)
+    assert (reference and reference.repository) == repository
 
 
 def test_served_names(tmp_path, monkeypatch):

@@ -77,6 +77,7 @@ def test_a_name_without_a_tag_is_the_stated_default():
     [
         ("Name", "Name"), (" a:latest ", "a"), ("a:LATEST", "a"), ("org/n:Q4_K_M", "org/n:Q4_K_M"),
         ("hf.co/org/n:Q4_0", "org/n:Q4_0"), ("https://huggingface.co/o/n", "o/n"), ("", None),
+        ("hf://o/n:Q4_0", "o/n:Q4_0"), ("http://hf.co/o/n", "o/n"), ("s3://o/n", None),
         ("registry.ollama.ai/library/a:latest", "a"), ("library/a:1b", "a:1b"),
         ("o/library/a", "o/library/a"),
         ("a b", None), ("/a", None), ("a//b", None), ("./a", None), ("a:", None), (":b", None),
