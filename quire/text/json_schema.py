@@ -11,6 +11,7 @@ import re
 from collections.abc import Callable, Iterator
 from decimal import Decimal
 from typing import Any, NamedTuple
+from urllib.parse import unquote
 
 from quire.core.errors import RequestError
 
@@ -44,7 +45,7 @@ _LIMITS = frozenset({"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum
 
 #: What an automaton has no state for, and escapes of Python's and ECMAScript's that it does not
 #: know; what else may be escaped is passed over.
-_BEYOND = re.compile(r"(\(\?<?[=!]|\\[1-9kcZ])|\\.|.", re.DOTALL)
+_BEYOND = re.compile(r"(\(\?(?:<?[=!]|>)|\\[1-9kcZbB])|\\.|.", re.DOTALL)
 #: Why a regular expression is refused that :func:`ends_in_escape`.
 OPEN_ESCAPE = "a regular expression must not end in a backslash that escapes nothing"
 
@@ -285,7 +286,7 @@ def find(schema: Any, reference: str) -> Any:
     """Return what ``#/...`` points at in ``schema``; None when there is nothing."""
     found = schema
     for name in reference.removeprefix("#").split("/")[1:]:
-        name = name.replace("~1", "/").replace("~0", "~")
+        name = unescaped(name)
         if isinstance(found, list) and name.isdecimal() and int(name) < len(found):
             found = found[int(name)]
         elif isinstance(found, dict) and name in found:
@@ -306,5 +307,10 @@ def _leads_back(pointer: str, part: dict[str, Any], schema: dict[str, Any]) -> b
     return False
 
 
+def unescaped(name: str) -> str:
+    """Return a name as it is, of a part of a pointer in a reference."""
+    return unquote(name).replace("~1", "/").replace("~0", "~")
+
+
 def _escape(name: str) -> str:
-    return str(name).replace("~", "~0").replace("/", "~1")
+    return str(name).replace("~", "~0").replace("/", "~1").replace("%", "%25")

@@ -10,6 +10,7 @@ import re
 from collections.abc import Callable
 from decimal import Decimal
 from typing import Any, TypeGuard
+from urllib.parse import quote, unquote
 
 from quire.text.json_schema import (
     EXACT,
@@ -21,6 +22,7 @@ from quire.text.json_schema import (
     SCHEMAS_BY_NAME,
     find,
 )
+from quire.text.schema_options import are_exclusive
 
 #: Numbers nearer to zero count as zero or as this: the automaton has a state for each digit.
 SMALLEST = 1e-40
@@ -74,10 +76,19 @@ _WITHOUT_LOOKING: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 #: A pattern of texts that are more than characters of one class: pydantic's Decimal.
 _MORE_THAN = re.compile(r"\^\(\?!\^\[([^\\\]^]+)\]\*\$\)(.*\$)", re.DOTALL)
+#: Keywords of which null is a value; of others it says nothing, as where lists are empty in Go.
+_NULLS = frozenset({"const", "default", "example"})
+#: What a reference holds as it is, besides letters and digits.
+_IN_REFERENCES = "/~$!&'()*+,;=:@-._?"
+#: Numbers that are whole.
+_COUNTS = (
+    "minLength", "maxLength", "minItems", "maxItems", "minProperties", "maxProperties",
+    "multipleOf",
+)  # fmt: skip
 #: Keywords whose schemas evaluate properties and items of the value that they stand at.
 _APPLIED = frozenset({"allOf", "anyOf", "oneOf", "not", "if", "then", "else", "$ref", "contains"})
 #: What a regular expression is made of, as far as classes go.
-_TOKEN = re.compile(r"\\.|\[\^?|\]|&&|~~|.|\\", re.DOTALL)
+_TOKEN = re.compile(r"\\.|\[\^\]|\[\^?|\]|&&|~~|.|\\", re.DOTALL)
 
 
 def enforceable_form(schema: dict[str, Any]) -> dict[str, Any]:
@@ -99,7 +110,11 @@ def _inner(part: Any, root: dict[str, Any], depth: int) -> Any:
 
 def _form(part: dict[str, Any], root: dict[str, Any], depth: int) -> dict[str, Any]:
     # Items of versions before 2020 are written as those of 2020, which they say they are not.
-    made = {key: value for key, value in part.items() if key != "$schema"}
+    made = {
+        key: value
+        for key, value in part.items()
+        if key != "$schema" and (value is not None or key in _NULLS)
+    }
     for step in _STEPS:
         step(made, root)
     for keyword, value in made.items():
@@ -158,6 +173,10 @@ def _bounds(part: dict[str, Any], root: dict[str, Any]) -> None:
     for keyword in _MOST:
         if _is_number(part.get(keyword)) and part[keyword] >= _NO_BOUND:
             del part[keyword]
+
+
+def _counts(part: dict[str, Any], root: dict[str, Any]) -> None:
+    part |= {keyword: _whole(part[keyword], 0) for keyword in _COUNTS if keyword in part}
 
 
 def _multiples(part: dict[str, Any], root: dict[str, Any]) -> None:
@@ -257,6 +276,24 @@ def _unevaluated(part: dict[str, Any], root: dict[str, Any]) -> None:
             part[usual] = part.pop(left)
 
 
+def _reference(part: dict[str, Any], root: dict[str, Any]) -> None:
+    """Have references by the name of the whole point into it; write them as addresses are."""
+    reference, name = part.get("$ref"), root.get("$id")
+    if not isinstance(reference, str):
+        return
+    if isinstance(name, str) and name and reference.partition("#")[0] == name.rstrip("#"):
+        reference = f"#{reference.partition('#')[2]}"
+    if reference.startswith("#"):
+        reference = f"#{quote(unquote(reference[1:]), safe=_IN_REFERENCES)}"
+    part["$ref"] = reference
+
+
+def _options(part: dict[str, Any], root: dict[str, Any]) -> None:
+    """Leave out that only one may fit where no two can."""
+    if "oneOf" in part and "anyOf" not in part and are_exclusive(part["oneOf"], root):
+        part["anyOf"] = part.pop("oneOf")
+
+
 def _tuple(part: dict[str, Any], root: dict[str, Any]) -> None:
     """Write a list of items as JSON Schema has done since 2020."""
     if isinstance(part.get("items"), list) and "prefixItems" not in part:
@@ -308,7 +345,10 @@ def _literal_classes(pattern: str) -> str:
     """Escape what is only a character in a class of ECMAScript, and opens one in one of Rust."""
     made, inside = [], False
     for token in _TOKEN.findall(pattern):
-        if inside and token in ("[", "[^", "&&", "~~"):
+        if token == "[^]":  # of ECMAScript: any character
+            token = r"\[\^]" if inside else r"[\s\S]"
+            inside = False
+        elif inside and token in ("[", "[^", "&&", "~~"):
             token = "".join(f"\\{character}" for character in token)
         elif token in ("[", "[^"):
             inside = True
@@ -319,6 +359,6 @@ def _literal_classes(pattern: str) -> str:
 
 
 _STEPS: tuple[Callable[[dict[str, Any], dict[str, Any]], None], ...] = (
-    _numeric_format, _encoding, _look_around, _free_format, _bounds, _multiples, _constants,
-    _names, _unevaluated, _tuple, _not_empty, _pattern
+    _reference, _options, _counts, _numeric_format, _encoding, _look_around, _free_format,
+    _bounds, _multiples, _constants, _names, _unevaluated, _tuple, _not_empty, _pattern
 )  # fmt: skip

@@ -5,7 +5,7 @@ from __future__ import annotations
 from copy import deepcopy
 from typing import Any
 
-from quire.text.json_schema import Problem, find, problems
+from quire.text.json_schema import Problem, find, problems, unescaped
 
 #: Keywords of an object, or of an array, that mean something else without each other.
 _TOGETHER = (
@@ -33,7 +33,7 @@ def loosened(schema: dict[str, Any]) -> dict[str, Any] | None:
 
 def _remove(root: dict[str, Any], problem: Problem) -> None:
     before, _, last = problem.pointer.rpartition("/")
-    parent, name = find(root, f"#{before}"), last.replace("~1", "/").replace("~0", "~")
+    parent, name = find(root, f"#{before}"), unescaped(last)
     if problem.is_schema:
         if isinstance(parent, list):
             parent[int(name)] = True

@@ -116,6 +116,6 @@ def _as_written(parameters: dict[str, Any]) -> dict[str, Any]:
     if _NAMING & schema.keys():
         return schema
     if isinstance(properties, dict) and isinstance(required, list):
-        more = {name: {} for name in required if isinstance(name, str) and name not in properties}
-        schema["properties"] = {**properties, **more}
+        names = [name for name in required if isinstance(name, str) and name not in properties]
+        schema["properties"] = {**properties, **dict.fromkeys(names, True)}
     return {"additionalProperties": False, **schema}

@@ -195,3 +195,75 @@ def test_a_pattern_that_ends_in_an_open_escape(pattern: str) -> None:
     ):
         with pytest.raises(RequestError, match="backslash"):
             grammar_of(constraint)
+
+
+TAGGED = [
+    {"type": "object", "properties": {"k": {"const": name}}, "required": ["k"]} for name in "ab"
+]
+NAMED = [
+    {"properties": {name: {}}, "required": [name], "additionalProperties": False, "type": "object"}
+    for name in "ab"
+]
+
+
+@pytest.mark.parametrize(
+    ("options", "good", "bad"),
+    [
+        (TAGGED, ['{"k":"a"}', '{"k":"b"}'], ['{"k":"c"}', "{}"]),
+        ([TAGGED[0], {"type": "null"}], ["null", '{"k":"a"}'], ["1"]),
+        (NAMED, ['{"a":1}', '{"b":1}'], ["{}", '{"a":1,"b":1}']),
+        ([{"enum": ["x"]}, NAMED[0], {"type": "integer"}], ['"x"', '{"a":1}', "5"], ['"y"']),
+        ([{"const": 1}, {"const": "1"}, {"enum": [True, None]}], ["1", '"1"', "true"], ["2"]),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("referred", [True, False])
+def test_options_that_exclude_each_other(options, good, bad, referred) -> None:
+    """Where they are references, or told by a value without a type, none was known to exclude."""
+    schema: dict[str, Any] = {"oneOf": options}
+    if referred:
+        names = range(len(options))
+        schema = {
+            "oneOf": [{"$ref": f"#/$defs/{name}"} for name in names],
+            "$defs": {str(name): option for name, option in zip(names, options, strict=True)},
+        }
+    assert [text for text in good if not takes(schema, text)] == []
+    assert [text for text in bad if takes(schema, text)] == []
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        [{"type": "integer"}, {"type": "number"}],
+        [{"type": "object"}, TAGGED[0]],
+        [TAGGED[0], TAGGED[0]],
+        [{"enum": [1]}, {"const": 1.0}],
+        [{**option, "additionalProperties": {}} for option in NAMED],
+        [{"$ref": "#/oneOf/0"}, {"type": "null"}],
+        [{}, {"type": "null"}],
+    ],
+)
+def test_options_of_which_two_may_fit(options) -> None:
+    with pytest.raises(RequestError):
+        takes({"oneOf": options}, "1")
+
+
+@pytest.mark.parametrize(
+    ("schema", "good", "bad"),
+    [
+        ({"$id": "Node", "type": "object", "properties": {"k": {"$ref": "Node"}}},
+         '{"k":{"k":{}}}', '{"k":1}'),
+        ({"$id": "https://e.com/a", "properties": {"k": {"$ref": "https://e.com/a#/$defs/N"}},
+          "type": "object", "$defs": {"N": {"type": "null"}}}, '{"k":null}', '{"k":1}'),
+        ({"properties": {"k": {"$ref": "#/$defs/List%3Cint%3E"}}, "type": "object",
+          "$defs": {"List<int>": {"type": "null"}}}, '{"k":null}', '{"k":1}'),
+        ({"properties": {"k": {"$ref": "#/$defs/List[int]"}}, "type": "object",
+          "$defs": {"List[int]": {"type": "null"}}}, '{"k":null}', '{"k":1}'),
+        ({"type": "object", "required": None, "properties": {"k": {"const": None}}, "enum": None},
+         '{"k":null}', '{"k":1}'),
+        ({"type": "string", "minLength": 1.0, "maxLength": 2.0}, '"a"', '""'),
+        ({"type": "integer", "multipleOf": 2.0}, "4", "3"),
+        ({"type": "string", "pattern": "^a[^]b$"}, '"a]b"', '"ab"'),
+    ],
+)  # fmt: skip
+def test_references_nulls_and_numbers_as_programs_write_them(schema, good, bad) -> None:
+    assert takes(schema, good) and not takes(schema, bad)
