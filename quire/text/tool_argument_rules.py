@@ -86,6 +86,8 @@ class TaggedArguments:
             return [f"{rule}: ({item})*", f"{key.upper()}: /{self.any_key}/", *free]
         made, items = [], []
         for number, (name, inner) in enumerate(schema["properties"].items()):
+            if inner is False:
+                continue
             one = f"{rule}_{number}"
             before, after = self._marks(self.keys[0]), self._marks(self.keys[1])
             head = f"{before} {json.dumps(name)} {after}"
@@ -156,7 +158,7 @@ class PythonArguments:
         required: list[str] = []
         optional: list[str] = []
         for number, (name, inner) in enumerate(schema["properties"].items()):
-            if not _IDENTIFIER.fullmatch(name):
+            if inner is False or not _IDENTIFIER.fullmatch(name):
                 continue
             one = f"{rule}_{number}"
             types = property_types(schema, name)

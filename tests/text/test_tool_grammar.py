@@ -137,6 +137,15 @@ def test_functions_of_any_arguments(compiler, tokenizer, name):
         assert allows(compiler, tokenizer, text, StructuredOutputs(grammar=grammar))
 
 
+@pytest.mark.parametrize("name", NAMED)
+def test_a_property_that_may_not_be_was_a_rule_that_no_automaton_has(compiler, tokenizer, name):
+    parameters = {"type": "object", "properties": {"a": {"not": {}}, "b": {"type": "integer"}}}
+    grammar = forced_calls(name, [Function("f", parameters)], False, tokenizer)
+    for arguments, fits in (({"b": 1}, True), ({"a": 1}, False)):
+        text = written(name, [("f", arguments)])
+        assert allows(compiler, tokenizer, text, StructuredOutputs(grammar=grammar)) is fits
+
+
 @pytest.mark.parametrize("name", TAGGED)
 @pytest.mark.parametrize(
     ("more", "problem"),
