@@ -7,6 +7,7 @@ from quire.core.machine import Machine
 from quire.llm.draft_vocabulary import pair_draft_vocabularies
 from quire.llm.inferred_methods import infer_methods
 from quire.llm.request_reader import RequestReader
+from quire.models.checkpoint import refuse_pickles
 from quire.runner.engine_plan import EnginePlan, plan_engine
 
 
@@ -21,6 +22,8 @@ def plan_model(config: EngineConfig, machine: Machine) -> EnginePlan:
     config = infer_methods(config)
     methods = config.speculative.methods()
     reader = RequestReader(config.model, methods, config.adapters)
+    if reader.folder.is_dir():
+        refuse_pickles(reader.folder)
     plan = plan_engine(reader.folder, config, machine)
     reader.tokenizer  # noqa: B018 - read for its errors
     pair_draft_vocabularies(methods, reader.tokenizer_folder)

@@ -158,10 +158,22 @@ def _open_shards(folder: Path) -> dict[str, SafetensorsFile]:
     return files
 
 
+def refuse_pickles(folder: Path) -> None:
+    """Refuse a folder whose weights are pickles alone; one without weights may get some yet.
+
+    Raises:
+        ModelLoadError: They are.
+    """
+    if _pickles(folder) and _single_file(folder) is None and not (folder / INDEX).exists():
+        raise _no_weights(folder)
+
+
+def _pickles(folder: Path) -> list[str]:
+    return [path.name for end in ("*.bin", "*.pt*") for path in sorted(folder.glob(end))]
+
+
 def _no_weights(folder: Path) -> ModelLoadError:
-    pickles = sorted(p.name for p in folder.glob("*.bin")) + sorted(
-        p.name for p in folder.glob("*.pt*")
-    )
+    pickles = _pickles(folder)
     if pickles:
         return ModelLoadError(
             f"[load] weights must be safetensors; got {pickles[0]} in {folder}. It is a pickle, "

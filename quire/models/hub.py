@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 import os
 import re
@@ -36,6 +37,8 @@ EMBEDDED_VISION = "quire-tiny-vision"
 LISTED = (EMBEDDED, EMBEDDED_VISION)
 #: Also in the package, for the other one to speculate with; it is listed nowhere.
 EMBEDDED_DRAFT = "quire-tiny-draft"
+#: Of a folder that are looked through for a model.
+_MAX_ENTRIES = 1000
 ASSETS = Path(__file__).parent.parent / "assets"
 
 
@@ -287,8 +290,15 @@ def _local_model(model: str) -> Path | None:
     if is_folder:
         return _model_of_folder(path)
     if not is_gguf(path):
-        raise ModelLoadError(f"[load] the model must be a folder or a GGUF file; got {path}.")
+        remedy = f" Name its folder, {path.parent}." if _holds_model(path.parent) else ""
+        raise ModelLoadError(
+            f"[load] the model must be a folder or a GGUF file; got {path}.{remedy}"
+        )
     return path
+
+
+def _holds_model(folder: Path) -> bool:
+    return (folder / "config.json").is_file()
 
 
 def _model_of_folder(folder: Path) -> Path:
@@ -300,5 +310,21 @@ def _model_of_folder(folder: Path) -> Path:
             f"--lora-modules NAME={folder}, or add it to its base with quire merge."
         )
     if not gguf_files(names) or any(name.endswith(".safetensors") for name in names):
+        inner = [] if "config.json" in names else _inner_models(folder)
+        if inner:
+            raise ModelLoadError(
+                f"[load] {folder} must hold config.json; got none, but in {inner[0]}. Name that "
+                "folder."
+            )
         return folder
     return folder / choose_gguf(names, None, str(folder))
+
+
+def _inner_models(folder: Path) -> list[Path]:
+    """Return folders below one that hold a model: of an archive, or of the cache of the hub."""
+    near = itertools.islice(folder.iterdir(), _MAX_ENTRIES)
+    inner = [path for path in near if path.is_dir()]
+    snapshots = folder / "snapshots"
+    if snapshots.is_dir():
+        inner += itertools.islice(snapshots.iterdir(), _MAX_ENTRIES)
+    return sorted(filter(_holds_model, inner))

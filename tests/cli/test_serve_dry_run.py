@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import shutil
+
 import pytest
 from click.testing import CliRunner
 
 from quire.cli.serve import serve
 from quire.core.errors import ConfigError
+from quire.models.hub import ASSETS
 
 
 def tell(*arguments: str) -> str:
@@ -56,6 +59,15 @@ def test_every_model_is_told():
 def test_a_model_that_is_not_there_is_said():
     result = CliRunner().invoke(serve, ["no/such-folder/model", "--dry-run"])
     assert result.exit_code != 0
+
+
+def test_pickles_are_refused_as_a_start_refuses_them(tmp_path):
+    for name in ("config.json", "tokenizer.json", "tokenizer_config.json"):
+        shutil.copy(ASSETS / "quire-tiny" / name, tmp_path)
+    assert "KV cache: " in tell(str(tmp_path))  # weights may come yet
+    (tmp_path / "pytorch_model.bin").write_bytes(b"PK")
+    result = CliRunner().invoke(serve, [str(tmp_path), "--dry-run"])
+    assert "weights must be safetensors; got pytorch_model.bin" in str(result.exception)
 
 
 def test_where_layers_are_placed_is_told():

@@ -73,6 +73,26 @@ def test_another_file_is_not_a_model(tmp_path):
         hub.resolve_model(str(file))
 
 
+def test_a_file_of_a_model_names_its_folder(tmp_path):
+    (tmp_path / "config.json").write_text("{}")
+    (tmp_path / "model.safetensors").write_bytes(b"x" * 8)
+    for file in tmp_path.iterdir():
+        with pytest.raises(ModelLoadError, match=f"Name its folder, {tmp_path}."):
+            hub.resolve_model(str(file))
+
+
+@pytest.mark.parametrize("inner", ["a-model", "snapshots/1234"])
+def test_a_folder_around_a_model_names_it(inner, tmp_path):
+    """The question was whether it is a model's folder."""
+    folder = tmp_path / inner
+    folder.mkdir(parents=True)
+    (folder / "config.json").write_text("{}")
+    (tmp_path / "readme").write_text("")
+    with pytest.raises(ModelLoadError, match=f"but in {folder}. Name that folder."):
+        hub.resolve_model(str(tmp_path))
+    assert hub.resolve_model(str(folder)) == folder
+
+
 @pytest.mark.parametrize("name", ["model.gguf", "blob"])
 def test_a_gguf_file_is_a_model(name, tmp_path):
     file = tmp_path / name
