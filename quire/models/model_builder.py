@@ -40,7 +40,7 @@ from quire.models.shards.engine_model import EngineShard
 from quire.models.shards.rank_model import RankModel, Shard, WholeModel
 from quire.models.weight_map import LinearWeights, NormWeights
 from quire.quantization.formats.stored_matrix import UnpackedMatrix
-from quire.quantization.plan import QuantizationPlan
+from quire.quantization.plan import QuantizationPlan, refuse_quantized
 from quire.quantization.round_to_nearest import Scheme, quantize
 
 Progress = Callable[[int, int], None]
@@ -242,11 +242,8 @@ class ModelBuilder:
     def _quantize(
         self, matrix: HostTensor | BlockMatrix | UnpackedMatrix, scheme: Scheme | None
     ) -> Weight:
-        if not isinstance(matrix, HostTensor) and scheme is not None:
-            raise ConfigError(
-                f"[load] --quantization needs a checkpoint of floats; {matrix.name} has "
-                f"{matrix.form.bits} bits already. Leave the flag out."
-            )
+        if not isinstance(matrix, HostTensor):
+            refuse_quantized(matrix.name, matrix.form, scheme)
         made: Weight = matrix
         if isinstance(matrix, HostTensor) and scheme is not None:
             made = quantize(matrix, scheme, self.backend.threads)

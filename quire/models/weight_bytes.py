@@ -22,7 +22,7 @@ from quire.models.shards.rank_weights import RankPart
 from quire.models.tensor_source import map_weights, open_tensors
 from quire.models.weight_map import LinearWeights, WeightMap
 from quire.quantization.gguf_types import FORMS
-from quire.quantization.plan import QuantizationPlan
+from quire.quantization.plan import QuantizationPlan, refuse_quantized
 from quire.quantization.round_to_nearest import Scheme
 
 #: Names of matrices that are one linear.
@@ -197,16 +197,18 @@ class _Sizes:
     ) -> QuantizedForm | str:
         """Return how a matrix is quantized, or the type that its floats are stored in."""
         dtype, name = self.dtype or "float32", f"{module}.weight"
+        scheme = self.plan.scheme_of(module, scheme)
         if isinstance(self.stored, QuantizedCheckpoint | RankFolder) and name in self.stored.names:
             entry = self.stored.entry(name)
             if isinstance(entry, MatrixEntry | RankEntry) and entry.form is not None:
+                refuse_quantized(name, entry.form, scheme)
                 return _form_of_rows(entry.form, entry.shape, rows)
         if isinstance(self.stored, GgufCheckpoint) and name in self.stored.names:
             layout = self.stored.entry(name).layout.name
             if layout in FORMS:
+                refuse_quantized(name, FORMS[layout], scheme)
                 return FORMS[layout]
             dtype = FLOATS[layout]
-        scheme = self.plan.scheme_of(module, scheme)
         return dtype if scheme is None else scheme.form(columns)
 
 

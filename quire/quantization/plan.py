@@ -82,6 +82,19 @@ class QuantizationPlan:
         return f"{self.layers} {self.tables} {self.overrides} {inputs}"
 
 
+def refuse_quantized(name: str, form: QuantizedForm, scheme: Scheme | None) -> None:
+    """Refuse to round a matrix that is quantized.
+
+    Raises:
+        ConfigError: There is a scheme for it.
+    """
+    if scheme is not None:
+        raise ConfigError(
+            f"[load] --quantization needs a checkpoint of floats; {name} has {form.bits} bits "
+            "already. Leave the flag out."
+        )
+
+
 def create_plan(options: ModelOptions, model: ModelConfig | None = None) -> QuantizationPlan:
     """Return the plan of an engine's settings, for a model of that shape."""
     exact, size = options.activations == "fp32", options.quantization_group_size

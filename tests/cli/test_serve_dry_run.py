@@ -7,6 +7,7 @@ import shutil
 import pytest
 from click.testing import CliRunner
 
+from quire.cli.main import run
 from quire.cli.serve import serve
 from quire.core.errors import ConfigError
 from quire.models.hub import ASSETS
@@ -68,6 +69,14 @@ def test_pickles_are_refused_as_a_start_refuses_them(tmp_path):
     (tmp_path / "pytorch_model.bin").write_bytes(b"PK")
     result = CliRunner().invoke(serve, [str(tmp_path), "--dry-run"])
     assert "weights must be safetensors; got pytorch_model.bin" in str(result.exception)
+
+
+def test_rounding_what_is_rounded_is_refused_as_a_start_refuses_it(tmp_path):
+    path = tmp_path / "tiny.gguf"
+    assert run(["convert", "quire-tiny", str(path), "--type", "q8_0"]) == 0
+    assert "KV cache: " in tell(str(path))
+    result = CliRunner().invoke(serve, [str(path), "--quantization", "int4", "--dry-run"])
+    assert "--quantization needs a checkpoint of floats" in str(result.exception)
 
 
 def test_where_layers_are_placed_is_told():
