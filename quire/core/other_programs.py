@@ -18,8 +18,138 @@ SAME: dict[str, tuple[str, ...]] = {
     "tensor_parallel_size": ("--num-shard", "--tp-size", "--tp"),
     "data_parallel_size": ("--dp-size", "--dp"),
 }
+#: What to write instead of flags that we do not take, which follow it.
+_ELSEWHERE = (
+    (
+        "Leave it out: requests always share the steps.",
+        "-cb --cont-batching",
+    ),
+    (
+        "Take --threads, which are for prompts, too.",
+        "-tb --threads-batch",
+    ),
+    (
+        "Take --max-num-batched-tokens.",
+        "-ub --ubatch-size --max-prefill-tokens",
+    ),
+    (
+        "Take --max-num-seqs.",
+        "--max-batch-size",
+    ),
+    (
+        "Take --block-size.",
+        "--page-size",
+    ),
+    (
+        "Take --seed.",
+        "--random-seed",
+    ),
+    (
+        "Take --host.",
+        "--hostname",
+    ),
+    (
+        "Take --ssl-keyfile.",
+        "--ssl-key-file",
+    ),
+    (
+        "Take --ssl-certfile.",
+        "--ssl-cert-file",
+    ),
+    (
+        "Take --chat-template, a file.",
+        "--chat-template-file",
+    ),
+    (
+        "Leave it out: weights are read once and stay in memory.",
+        "--mlock --no-mmap",
+    ),
+    (
+        "Leave it out: the route is always there.",
+        "--metrics --slots --props --enable-metrics",
+    ),
+    (
+        "Leave it out: the routes of embeddings and of reranking are always there.",
+        "--embedding --embeddings --is-embedding --rerank --reranking",
+    ),
+    (
+        "Take --no-playground.",
+        "--no-webui",
+    ),
+    (
+        "Set QUIRE_LOG_LEVEL=debug.",
+        "-v --verbose",
+    ),
+    (
+        "Leave it out: each request has a line in the log.",
+        "--log-requests",
+    ),
+    (
+        "Leave it out: there is no GPU backend yet.",
+        "-sm --split-mode -ts --tensor-split -mg --main-gpu -ot --override-tensor --cpu-moe "
+        "--n-cpu-moe",
+    ),
+    (
+        "Fetch the file, and name it as MODEL.",
+        "-mu --model-url",
+    ),
+    (
+        "Take org/name:Q4_K_M as MODEL.",
+        "-hff --hf-file",
+    ),
+    (
+        "Set HF_TOKEN.",
+        "-hft --hf-token",
+    ),
+    (
+        "Set HF_HUB_OFFLINE=1.",
+        "--offline",
+    ),
+    (
+        "A request says it; --override-generation-config sets the default.",
+        "--predict --top-k --top-p --min-p --repeat-penalty",
+    ),
+    (
+        "Leave it out: prefixes are always shared; --kv-offload-bytes keeps more of them.",
+        "--cache-reuse --cache-ram",
+    ),
+    (
+        "A request says enable_thinking or reasoning_effort.",
+        "--reasoning-budget",
+    ),
+    (
+        "Leave it out: --reasoning-parser is enough.",
+        "--enable-reasoning",
+    ),
+    (
+        "Leave it out: what is longer than the context is refused.",
+        "--context-shift --no-context-shift",
+    ),
+    (
+        "Leave it out: there is nothing like it here.",
+        "--no-warmup --numa --prio --swa-full --disable-cuda-graph --cuda-graphs "
+        "--enable-torch-compile --disable-custom-kernels",
+    ),
+    (
+        "Take --scheduling-policy.",
+        "--schedule-policy",
+    ),
+    (
+        "Take method and model of --speculative-config.",
+        "--speculative-algorithm --speculative-draft-model-path",
+    ),
+    (
+        "Take --master-addr and --master-port.",
+        "--dist-init-addr",
+    ),
+    (
+        "Take --enable-lora --lora-modules NAME=FOLDER.",
+        "--lora-adapters",
+    ),
+)
 #: Flags that we do not take, and what to write instead.
 INSTEAD: dict[str, str] = {
+    **{flag: remedy for remedy, flags in _ELSEWHERE for flag in flags.split()},
     "-ctk": "Take --kv-cache-dtype int8 or int4, for keys and values.",
     "-ctv": "Take --kv-cache-dtype int8 or int4, for keys and values.",
     "--cache-type-k": "Take --kv-cache-dtype int8 or int4, for keys and values.",
