@@ -76,8 +76,9 @@ _WITHOUT_LOOKING: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 #: A pattern of texts that are more than characters of one class: pydantic's Decimal.
 _MORE_THAN = re.compile(r"\^\(\?!\^\[([^\\\]^]+)\]\*\$\)(.*\$)", re.DOTALL)
-#: Keywords of which null is a value; of others it says nothing, as where lists are empty in Go.
-_NULLS = frozenset({"const", "default", "example"})
+#: Keywords of which null is a value, or a type's name without its quotes; of others it says
+#: nothing, as where lists are empty in Go.
+_NULLS = frozenset({"const", "default", "example", "type"})
 #: What a reference holds as it is, besides letters and digits.
 _IN_REFERENCES = "/~$!&'()*+,;=:@-._?"
 #: Numbers that are whole.

@@ -94,6 +94,7 @@ def test_bounds_of_numbers(schema: Any, good: list[str], bad: list[str]) -> None
         {"const": -(2**63)},
         {"enum": [1e300]},
         {"minProperties": 2},
+        {"type": None},
     ],
 )
 def test_what_cannot_be_written_to_the_digit_is_refused(schema: Any) -> None:
