@@ -22,6 +22,7 @@ from quire.server.compat.invocations import Invocations
 from quire.server.generation.endpoint import GenerationEndpoint
 from quire.server.generation.model_routes import ByModel
 from quire.server.generation.models import ManagedModels
+from quire.server.http.missing_routes import MissingRoute
 from quire.server.openai import adapters, openapi, responses, scoring, tokenization
 from quire.server.openai import models as openai_models
 from quire.server.openai.chat_completions import ChatCompletions
@@ -75,6 +76,7 @@ def create_app(models: ManagedModels) -> ASGIApp:
         *prefix_cache.routes(models),
     ]
     document = openapi.routes(api, bool(shared.keys))
-    app: ASGIApp = Router([*api, *document, *page, *texts], redirect_slashes=False)
+    default = MissingRoute(api)
+    app: ASGIApp = Router([*api, *document, *page, *texts], redirect_slashes=False, default=default)
     shown = {(method, route.path) for route in page for method in route.methods or ()}
     return with_outer_layers(app, shared.options, shared.keys, shown, shared.sinks)

@@ -173,6 +173,31 @@ def test_no_name_is_no_model(client):
     assert error["message"] == "There is no route /v1/models/."
 
 
+@pytest.mark.parametrize(
+    ("path", "meant"),
+    [
+        ("/chat/completions", CHAT), ("/v1/v1/chat/completions", CHAT), (f"{CHAT}/", CHAT),
+        ("/v1/chat/completion", CHAT), ("/openai/v1/embeddings", "/v1/embeddings"),
+        ("/anthropic/v1/messages", "/v1/messages"), ("/v1/api/chat", "/api/chat"),
+        ("/v1/audio/speech", None), ("/nothing", None), (f"/{'v1/' * 2000}", None),
+    ],
+)  # fmt: skip
+def test_a_route_that_is_not_names_the_one_that_was_meant(client, path, meant):
+    """A base URL without /v1, or with it twice, was told as a route that is not there."""
+    answer = client.post(path, json={"messages": HELLO})
+    assert answer.status_code == 404
+    error = answer.json()["error"]
+    message = error if isinstance(error, str) else error["message"]
+    hint = f" Did you mean {meant}?" if meant else ""
+    assert message == f"There is no route {path}.{hint}"
+
+
+def test_a_method_that_is_not_names_those_that_are(client):
+    answer = client.get(CHAT)
+    assert error_of(answer, 405)["message"] == f"Method Not Allowed: {CHAT} takes POST."
+    assert answer.headers["allow"] == "POST"
+
+
 @pytest.mark.parametrize("coding", ["gzip", "deflate", "br", "zstd", "nonsense"])
 def test_compressed_bodies_are_refused_in_words(client, coding):
     headers = {**JSON, "content-encoding": coding}

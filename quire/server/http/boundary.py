@@ -76,6 +76,10 @@ class Boundary:
                 raise
             if isinstance(error, HTTPException) and error.status_code == 404:
                 error = ApiError(404, f"There is no route {path}.")
+            if isinstance(error, HTTPException) and error.status_code == 405:
+                allowed = (error.headers or {}).get("Allow", "")
+                text = f"Method Not Allowed: {path} takes {allowed}." if allowed else error.detail
+                error = ApiError(405, text, headers=error.headers)
             answer = to_api_error(error).response(scope)
             await answer(scope, receive, named_send)
         finally:
