@@ -89,7 +89,7 @@ async def test_structured_outputs_are_followed_and_refused(engine: EngineClient)
     params = SamplingParams(n=3, max_tokens=20, seed=1, structured_outputs=regex)
     output = await last(engine, "abc", "1", params)
     assert all(re.fullmatch("[0-9]{3}-[a-z]{2}", o.text) for o in output.outputs)
-    refused = StructuredOutputs(json={"items": {"not": {}}})
+    refused = StructuredOutputs(json={"items": {"not": {"type": "null"}}})
     with pytest.raises(RequestError, match="#/items/not"):
         await last(engine, "abc", "2", SamplingParams(structured_outputs=refused))
     assert (await last(engine, "abc", "2", params)).outputs == output.outputs

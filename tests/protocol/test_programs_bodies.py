@@ -88,7 +88,7 @@ def test_responses_take_enable_thinking():
 def test_calls_of_a_history_are_added_to_one_list():
     """Each call copied those before it: 65,000 of one answer took 3.5 seconds of a processor."""
     item = {"type": "function_call", "name": "f", "arguments": "{}", "call_id": "a"}
-    found = ResponseInput()
+    found = ResponseInput(False, lambda item_id: None)
     found.read([item])
     calls = found.messages[-1].tool_calls
     found.read([item, item])

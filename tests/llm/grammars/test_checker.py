@@ -189,7 +189,7 @@ def test_answers_are_those_of_the_compiler(
         {"regex": "("},
         {"regex": r"[^\s\S]"},
         {"json": {"type": "integer", "minimum": 5, "maximum": 3}},
-        {"json": {"items": {"not": {}}}},
+        {"json": {"items": {"not": {"type": "null"}}}},
         {"json": "{"},
         {"grammar": "foo"},
     ):
