@@ -160,8 +160,24 @@ def _with_remedy(error: click.ClickException) -> click.ClickException:
     return error
 
 
+def _fill_standard_streams() -> None:
+    """Open the null device in the place of standard streams that are closed.
+
+    Their numbers would be given to sockets and pipes, which get what is written to stderr, and
+    which a child process does not inherit.
+    """
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        try:
+            os.fstat(number)
+        except OSError:  # the lowest number that is free is this one
+            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)
+        if getattr(sys, name) is None:
+            setattr(sys, name, os.fdopen(number, "r" if number == 0 else "w", closefd=False))
+
+
 def main() -> None:
     """Entry point of the ``quire`` script."""
+    _fill_standard_streams()
     # Whatever the locale: bytes that are no text are refused where the text is read, with words,
     # and characters the terminal lacks are escaped.
     for stream, errors in ((sys.stdin, "surrogateescape"), (sys.stdout, "backslashreplace")):

@@ -180,3 +180,21 @@ def test_doctor_measures_and_remembers(tmp_path, quire, monkeypatch):
     ridge = native["ridge, operations a byte"][0]
     assert ridge == f"float32 {speed.float32 / speed.read:.0f}"
     assert len(native["memory binds steps below, rows"]) == 3
+
+
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
+def test_a_closed_standard_stream_is_not_given_to_a_socket(closed, tmp_path):
+    """A server with a closed stderr never became ready; with all closed, SIGTERM aborted it."""
+    code = (
+        "import os, socket, subprocess, sys; from quire.cli import main\n"
+        "def run():\n"
+        "    child = [sys.executable, '-c', 'import os; [os.fstat(n) for n in range(3)]']\n"
+        "    low = socket.socket().fileno() < 3\n"
+        "    print('told', file=sys.stderr)\n"
+        "    return 4 * low + 2 * bool(subprocess.run(child).returncode)\n"
+        "main.run = run; main.main()"
+    )
+    path = tmp_path / "closed.py"
+    path.write_text(code)
+    command = ["sh", "-c", f'exec "$0" "$1" {closed}', sys.executable, str(path)]
+    assert subprocess.run(command, timeout=60).returncode == 0
