@@ -10,6 +10,7 @@ import threading
 import time
 from collections import OrderedDict
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from functools import partial
 from hashlib import sha256
 
@@ -34,6 +35,15 @@ MAX_WAITING_PER_CLIENT = 64
 MAX_KEPT = 1024
 
 
+@dataclass(slots=True)
+class _Checking:
+    """A client's grammar that is being checked, and how many of its requests wait for that."""
+
+    key: tuple[str, bytes]
+    task: asyncio.Future[None]
+    num_waiting: int = 0
+
+
 class GrammarChecker:
     """Compiles what requests ask for, in processes that are started when needed.
 
@@ -53,6 +63,7 @@ class GrammarChecker:
         self._sandboxes = Sandboxes(self._start)
         self._answers: OrderedDict[bytes, str] = OrderedDict()
         self._lock = threading.Lock()  # of the answers; held for moments only
+        self._under_way: dict[tuple[str, bytes], _Checking] = {}
         self._turns = Turns(
             MAX_PROCESSES,
             MAX_PER_CLIENT,
@@ -147,17 +158,44 @@ class GrammarChecker:
             CapacityError: See there; or too many of this client wait already.
             EngineDeadError: It was closed.
         """
-        if self.knows(constraint, possible):
-            self.compile(constraint, possible)
-            return True
-        patience = None if deadline is None else max(0.0, deadline - time.monotonic())
-        try:
-            async with asyncio.timeout(patience):
-                compiling = partial(self.compile, constraint, possible)
-                await self._turns.run(client_id, self.threads, compiling)
-        except TimeoutError:
-            return False
+        if not self.knows(constraint, possible):
+            patience = None if deadline is None else max(0.0, deadline - time.monotonic())
+            checking = self._begin(constraint, client_id, possible)
+            try:
+                await asyncio.wait({checking.task}, timeout=patience)
+            finally:
+                checking.num_waiting -= 1
+                if not checking.num_waiting and not checking.task.done():
+                    checking.task.cancel()
+                    del self._under_way[checking.key]  # one that comes now begins anew
+            if not checking.task.done():
+                return False
+            if not self.knows(constraint, possible):
+                checking.task.result()
+                return True
+        self.compile(constraint, possible)
         return True
+
+    def _begin(self, constraint: StructuredOutputs, client_id: str, possible: bytes) -> _Checking:
+        """Return the check of a client's grammar: the one under way, where there is one.
+
+        A body may ask for the same of a thousand prompts.
+        """
+        key = client_id, _key(constraint, possible)
+        checking = self._under_way.get(key)
+        if checking is None:
+            compiling = partial(self.compile, constraint, possible)
+            task = asyncio.ensure_future(self._turns.run(client_id, self.threads, compiling))
+            checking = self._under_way[key] = _Checking(key, task)
+            task.add_done_callback(partial(self._ended, checking))
+        checking.num_waiting += 1
+        return checking
+
+    def _ended(self, checking: _Checking, task: asyncio.Future[None]) -> None:
+        if self._under_way.get(checking.key) is checking:
+            del self._under_way[checking.key]
+        if not task.cancelled():
+            task.exception()  # those that wait ask for it, if they are still there
 
     def stats(self) -> Samples:
         """Return what was compiled, by metric stem."""

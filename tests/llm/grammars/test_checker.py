@@ -216,6 +216,45 @@ def test_each_is_compiled_once(checker: GrammarChecker) -> None:
     assert sum(counts) == 2
 
 
+@pytest.mark.asyncio
+async def test_many_prompts_of_a_body_wait_for_one_check(checker: GrammarChecker) -> None:
+    """A body with a new schema and more than 64 prompts was sent away: too many new grammars."""
+    good, bad = StructuredOutputs(regex="a+b"), StructuredOutputs(regex="(")
+    left = asyncio.create_task(checker.check(good, client_id="a"))
+    await asyncio.sleep(0)
+    found = [asyncio.create_task(checker.check(good, client_id="a")) for _ in range(200)]
+    late = checker.check(good, 0.0, client_id="a")
+    refused = [asyncio.create_task(checker.check(bad, client_id="b")) for _ in range(200)]
+    assert await late is False
+    left.cancel()
+    assert await asyncio.gather(*found) == [True] * 200
+    errors = await asyncio.gather(*refused, return_exceptions=True)
+    assert all(isinstance(error, RequestError) for error in errors) and len(set(errors)) > 1
+    _, *counts = checker.stats()["grammar_compilation_time_seconds"]
+    assert sum(counts) == 2 and not checker._under_way
+
+
+@pytest.mark.asyncio
+async def test_a_check_that_all_have_left_is_begun_anew(
+    checker: GrammarChecker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun: list[str] = []
+
+    async def run(client_id: str, *_: Any) -> None:
+        begun.append(client_id)
+        if len(begun) == 1:
+            await asyncio.Event().wait()
+
+    monkeypatch.setattr(checker._turns, "run", run)
+    alone = asyncio.create_task(checker.check(StructuredOutputs(regex="c"), client_id="c"))
+    while not begun:
+        await asyncio.sleep(0)
+    alone.cancel()
+    await asyncio.sleep(0)
+    assert await checker.check(StructuredOutputs(regex="c"), client_id="c")
+    assert begun == ["c", "c"] and not checker._under_way
+
+
 @pytest.mark.usefixtures("time_for_short_ones")
 def test_closing_ends_what_is_being_compiled(compiler: GrammarCompiler) -> None:
     before = {process.pid for process in running_children()}
