@@ -26,6 +26,8 @@ B = TypeVar("B", bound=RequestBody)
 #: Output tokens that a request is reckoned to take which states no limit; more are counted as they
 #: come.
 UNSTATED_OUTPUT = 1024
+#: Of all prompts of a request: each is a request of its own to the engine at every token.
+MAX_BEAMS = 512
 #: Log-probabilities, and tokens of prompts, that one answer may hold: each takes some hundred bytes
 #: until it is written.
 MAX_ENTRIES = 2**22
@@ -160,6 +162,9 @@ class Submission:
             param: Its field that holds the prompts.
             prompts: At least one.
             pictures: Of each of them.
+
+        Raises:
+            RequestError: A beam search cannot be had, or too many beams are asked for.
         """
         body, number = request.body, next(_numbers)
         engine_requests = [
@@ -182,6 +187,13 @@ class Submission:
         beam_searches: tuple[BeamSearchParams, ...] = ()
         if isinstance(body, GenerationRequest) and body.use_beam_search:
             beam_searches = tuple(body.beam_search(one.params) for one in engine_requests)
+            num_beams = sum(search.beam_width for search in beam_searches)
+            if len(beam_searches) > 1 and num_beams > MAX_BEAMS:
+                raise RequestError(
+                    f"[n] all prompts together may have {MAX_BEAMS} beams; got {num_beams}. Send "
+                    "fewer prompts at a time.",
+                    "n",
+                )
         return cls(request, engine_requests, param, beam_searches)
 
     def with_second_texts(self, starts: Sequence[int | None]) -> Submission:

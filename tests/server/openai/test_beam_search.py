@@ -129,3 +129,13 @@ def test_a_client_that_leaves_frees_all_blocks(live):
         )  # fmt: skip
     live.wait_until_idle()
     live._wait(lambda: live.metric("quire:kv_cache_usage_perc") == 0)
+
+
+def test_many_prompts_may_not_have_beams_without_end(client, engine):
+    """A thousand prompts of ten beams kept a neighbour's stream waiting for two seconds."""
+    body = {"use_beam_search": True, "n": 10, "max_tokens": 2, "prompt": ["a"] * 52}
+    answer = client.post("/v1/completions", json=body)
+    assert answer.status_code == 400, answer.text
+    error = answer.json()["error"]
+    assert error["param"] == "n" and "may have 512 beams; got 520" in error["message"]
+    assert engine.params == []
