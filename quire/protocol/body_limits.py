@@ -6,7 +6,7 @@ which holds up everybody for half a minute; no prompt needs them.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import msgspec
 
@@ -14,6 +14,8 @@ from quire.core.errors import RequestError
 
 #: Fields that hold what a model reads: they may fill a body with text or token ids.
 PROMPT_FIELDS = frozenset(("messages", "prompt", "input", "inputs", "tokens", "text_input"))
+#: Fields of pictures and of texts that are judged: a photo has megabytes, but they are not many.
+LARGE_FIELDS = frozenset(("images", "documents", "queries", "text_1", "text_2", "data_1", "data_2"))
 
 #: Counted at a time.
 PIECE_BYTES = 1 << 18
@@ -38,6 +40,7 @@ class FieldLimit:
 PROMPT_LIMIT = FieldLimit(None, 1 << 16, 1 << 21)
 #: Enough for 1,024 tools with schemas of 16 objects, or all token ids of a large vocabulary.
 SETTING_LIMIT = FieldLimit(4 << 20, 1 << 14, 1 << 18)
+LARGE_LIMIT = replace(SETTING_LIMIT, num_bytes=None)
 
 
 def check_field(name: str, raw: msgspec.Raw) -> None:
@@ -46,7 +49,8 @@ def check_field(name: str, raw: msgspec.Raw) -> None:
     Raises:
         RequestError: It has too many bytes, objects, lists or items.
     """
-    limit = PROMPT_LIMIT if name in PROMPT_FIELDS else SETTING_LIMIT
+    limit = LARGE_LIMIT if name in LARGE_FIELDS else SETTING_LIMIT
+    limit = PROMPT_LIMIT if name in PROMPT_FIELDS else limit
     data = bytes(raw)
     if limit.num_bytes is not None and len(data) > limit.num_bytes:
         _refuse(name, limit.num_bytes, "bytes", len(data))

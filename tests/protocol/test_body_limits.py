@@ -46,6 +46,14 @@ def test_too_many_items(name):
     assert str(error) == f"[{name}] may hold at most 262144 items; got more."
 
 
+@pytest.mark.parametrize("name", ["images", "documents"])
+def test_a_few_large_values_are_taken(name):
+    """A photo was refused as a setting of more than 4 MiB."""
+    check_field(name, msgspec.Raw(json.dumps(["a" * 6_000_000]).encode()))
+    with pytest.raises(RequestError, match="262144 items"):
+        check_field(name, msgspec.Raw(json.dumps([""] * 300_000).encode()))
+
+
 @pytest.mark.parametrize("name", ["x%d", "x"])
 def test_too_many_fields(name):
     """Each was created, looked up and named: 32 MB of them held up everybody for seconds."""
