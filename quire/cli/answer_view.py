@@ -63,7 +63,7 @@ class AnswerView:
 
     Args:
         console: A terminal.
-        style: Of all the text, as rich names it.
+        style: A style of rich for all the text.
         clock: Seconds that only grow.
     """
 

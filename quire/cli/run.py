@@ -235,7 +235,7 @@ def _ask_to_load(base_url: str, model: str) -> None:
     with closing(connection):
         _wait(connection, prefix, model)  # for the model that the server has begun with
         read_answer(request(connection, "POST", f"{prefix}/models/load", {"model": model}))
-        _wait(connection, prefix, model)  # whoever asked first
+        _wait(connection, prefix, model)  # another client may have asked first
 
 
 def _wait(connection: HTTPConnection, prefix: str, model: str) -> None:

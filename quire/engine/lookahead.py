@@ -91,8 +91,8 @@ class _Asked:
     """What the policy was asked of a plan.
 
     Attributes:
-        is_alone: It was asked, and all that the plan computes decodes.
-        is_ready: It was ready to propose.
+        is_alone: The policy chose lengths, and all that the plan computes decodes.
+        is_ready: The policy was ready to propose.
         num_given: Slots that were given.
     """
 

@@ -59,7 +59,7 @@ class Problem(NamedTuple):
         pointer: JSON Pointer to a keyword, or to a schema.
         rule: Why it cannot.
         value: What stands there.
-        is_schema: It is a schema.
+        is_schema: Whether a schema stands there.
     """
 
     pointer: str

@@ -101,7 +101,7 @@ def test_a_server_is_started_used_again_and_emptied(url):
 
 
 def test_it_waits_for_a_server_that_is_loading():
-    """It ended with a 503 where somebody had just typed ``quire serve``."""
+    """The command ended with a 503 right after ``quire serve`` was started."""
     with ServeProcess(["quire-tiny"]) as serve:
         base = ["--base-url", serve.wait_listening()]
         while not (loading := psutil.Process(serve.popen.pid).children()):

@@ -28,7 +28,7 @@ async def write_by_size(
         texts: Log-probabilities of the tokens of each text.
         client_id: Clients take turns.
         write: Any thread may call it.
-        num_characters: Of all texts together, as far as they are read or written one by one.
+        num_characters: Characters of all texts that are read or written one by one.
     """
     size = CHARACTERS_PER_ENTRY * sum(map(_num_entries, texts)) + num_characters
     return await run_by_size(size, client_id, write)

@@ -90,8 +90,8 @@ class ResponseStore:
     def put(self, client: str, response_id: str, response: StoredResponse) -> None:
         """Keep an answer of ``client``.
 
-        Room is made by the client that has most, of what it has not used for longest: a client that
-        has its answers kept without end takes nobody else's.
+        The client with most answers makes room, by those that were unused for longest: one that
+        keeps answers without end takes none of other clients.
         """
         with self._lock:
             kept = self._by_client.setdefault(client, _Kept())

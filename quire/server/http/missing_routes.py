@@ -20,7 +20,7 @@ class MissingRoute:
     """The ASGI app of all other paths.
 
     Args:
-        routes: Those that there are.
+        routes: Routes of the server.
     """
 
     def __init__(self, routes: Iterable[BaseRoute]) -> None:
