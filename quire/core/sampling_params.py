@@ -6,8 +6,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field
 from enum import Enum
+from itertools import repeat
 from math import inf
 from numbers import Integral, Real
+from operator import lt
 from typing import Any, NoReturn, Self
 
 from quire.core.errors import InvalidSamplingParamsError
@@ -325,7 +327,7 @@ def _biases(value: Any) -> dict[int, float]:
     if (
         not all(issubclass(kind, Integral) for kind in set(map(type, items)))
         or not all(issubclass(kind, Real) for kind in set(map(type, items.values())))
-        or not all(bias < inf for bias in items.values())
+        or not all(map(lt, items.values(), repeat(inf)))
     ):
         _refuse("logit_bias", "must map token ids to numbers below infinity", value)
     return items

@@ -166,8 +166,10 @@ class Engine:
         time = self._clock() if request.arrival_time is None else request.arrival_time
         number = self._num_added
         seed = derive_seed(self._seed, number) if params.seed is None else params.seed
-        first_params = replace(params, n=1) if params.n > 1 else params
-        child_params = replace(params, n=1, prompt_logprobs=None)
+        first_params = child_params = params
+        if params.n > 1:
+            first_params = replace(params, n=1)
+            child_params = replace(params, n=1, prompt_logprobs=None)
         stop_token_ids = frozenset(params.stop_token_ids or ())
         call, place = self._num_calls, request.client.place
         leading_key = arrival_order(self._policy, request.priority, time, call, place)
