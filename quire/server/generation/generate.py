@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Coroutine
+from collections.abc import AsyncGenerator, Coroutine, Iterator
 from contextlib import aclosing
 from typing import Any
 
@@ -16,13 +16,17 @@ from quire.server.http.errors import ApiError
 from quire.server.observability.request_observer import RequestObserver
 from quire.server.observability.request_record import Generation
 
-#: Prompts of a request that are handed to the engine, or whose outputs are read, before others get
-#: their turn on the loop.
-DONE_AT_ONCE = 16
-#: Sequences of a request that are handed to the engine, and seconds until further ones are. The
-#: engine takes requests in the order in which they arrive, some microseconds a sequence, and those
-#: of others wait until it has taken what came before.
+#: Prompts of a request whose outputs are read before others get their turn on the loop.
+READ_AT_ONCE = 16
+#: Prompts that are handed to the engine in one turn of the loop, of all requests with many: each
+#: may take half a millisecond.
+HANDED_IN_A_TURN = 4
+#: Sequences that are handed to the engine, and seconds until further ones are. The engine takes
+#: requests in the order in which they arrive, some microseconds a sequence, and those of others
+#: wait until it has taken what came before.
 HANDED_AT_ONCE, HANDING_SECONDS = 256, 0.005
+#: Bytes of a request's settings that the engine reads while it takes a sequence.
+BYTES_PER_SEQUENCE = 4096
 
 
 async def generate(
@@ -66,8 +70,11 @@ async def generate(
             streams = [search_beams(service.engine, *pair) for pair in pairs]
         else:
             streams = [service.engine.generate(one) for one in engine_requests]
-        sequences = [one.params.n for one in engine_requests]
-        merged = streams[0] if len(streams) == 1 else _merged(streams, sequences)
+        weights = [
+            one.params.n + one.params.num_bytes // BYTES_PER_SEQUENCE for one in engine_requests
+        ]
+        handing = service.shared.handing
+        merged = streams[0] if len(streams) == 1 else _merged(streams, weights, handing)
         async with aclosing(merged) as outputs:
             async for output in outputs:
                 index = indices[output.request_id]
@@ -120,13 +127,14 @@ def _check(output: RequestOutput, generations: list[Generation]) -> None:
 
 
 async def _merged(
-    streams: list[AsyncGenerator[RequestOutput, None]], sequences: list[int]
+    streams: list[AsyncGenerator[RequestOutput, None]], weights: list[int], handing: asyncio.Lock
 ) -> AsyncGenerator[RequestOutput, None]:
     """Yield from all streams as they grow; a slow reader gets what each has grown by, at once.
 
     Args:
         streams: Each hands its request to the engine when it is first asked.
-        sequences: How many each request has.
+        weights: Sequences of each request, or as many as cost the engine the same.
+        handing: Held while some are handed over.
     """
     unread: dict[int, RequestOutput] = {}
     changed = asyncio.Event()
@@ -141,15 +149,11 @@ async def _merged(
                 changed.set()
 
     async def follow_all() -> None:
-        handed = 0
-        for i, stream in enumerate(streams):
-            start(follow(i, stream))
-            handed += sequences[i]
-            if handed >= HANDED_AT_ONCE:
-                handed = 0
-                await asyncio.sleep(HANDING_SECONDS)
-            elif (i + 1) % DONE_AT_ONCE == 0:
-                await asyncio.sleep(0)
+        for turn, pause in _turns(weights):
+            async with handing:
+                for i in turn:
+                    start(follow(i, streams[i]))
+                await asyncio.sleep(pause)
 
     def start(work: Coroutine[Any, Any, None]) -> None:
         tasks.append(asyncio.create_task(work))
@@ -164,7 +168,7 @@ async def _merged(
             ended = [task.done() for task in tasks]
             for count, index in enumerate(sorted(unread), start=1):
                 yield unread.pop(index)
-                if count % DONE_AT_ONCE == 0:
+                if count % READ_AT_ONCE == 0:
                     await asyncio.sleep(0)
             for task in tasks:
                 if task.done():
@@ -175,3 +179,15 @@ async def _merged(
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def _turns(weights: list[int]) -> Iterator[tuple[range, float]]:
+    """Yield which streams begin in one turn of the loop, and the seconds until the next."""
+    first, handed = 0, 0
+    for i, weight in enumerate(weights):
+        handed += weight
+        if handed >= HANDED_AT_ONCE or i + 1 - first == HANDED_IN_A_TURN:
+            yield range(first, i + 1), HANDING_SECONDS if handed >= HANDED_AT_ONCE else 0.0
+            first, handed = i + 1, 0 if handed >= HANDED_AT_ONCE else handed
+    if first < len(weights):
+        yield range(first, len(weights)), 0.0

@@ -33,6 +33,7 @@ class Shared:
         rate_limits: Bound each key.
         responses: Answers kept for later turns.
         pulls: Models that are being fetched.
+        handing: Held by a request that hands many prompts to an engine, a few at a time.
         metrics: What ``/metrics`` shows.
         tracing: Sends traces, where a collector is named.
         sinks: Get the record of each request that has ended.
@@ -46,6 +47,7 @@ class Shared:
         self.responses = ResponseStore(options.max_stored_responses, options.max_stored_bytes)
         self.metrics = ServerMetrics(options.metrics_prefix, self.rejections)
         self.pulls = Pulls()
+        self.handing = asyncio.Lock()
         self.tracing: Tracing | None = None
         self.sinks: tuple[Sink, ...] = (self.metrics.http.add, RequestLog(options))
         if options.otlp_traces_endpoint is not None:

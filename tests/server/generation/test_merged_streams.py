@@ -28,6 +28,12 @@ async def passes_between(events):
     return sizes
 
 
+def merged(streams, weight=1, handing=None):
+    """Return the outputs of streams that weigh the same each."""
+    streams = list(streams)
+    return _merged(streams, [weight] * len(streams), handing or asyncio.Lock())
+
+
 def most_at_once(run):
     """Run with a list for what happens; return how much of it happened in one go."""
 
@@ -49,12 +55,31 @@ def test_all_prompts_of_a_body_are_submitted_at_once():
             started.append(index)
             yield output(index)
 
-        found = [
-            one async for one in _merged([stream(i) for i in range(NUM_PROMPTS)], [1] * NUM_PROMPTS)
-        ]
+        found = [one async for one in merged(map(stream, range(NUM_PROMPTS)))]
         assert {one.request_id for one in found} == {f"r{i}" for i in range(NUM_PROMPTS)}
 
-    assert most_at_once(run) <= 16
+    assert most_at_once(run) <= 4
+
+
+def test_requests_with_many_prompts_hand_them_over_in_turn():
+    """Four of 1,024 prompts with 1,000 biases kept the loop for 30 ms a turn, each for its own."""
+
+    async def run(started):
+        handing = asyncio.Lock()
+
+        async def stream(index):
+            started.append(index)
+            yield output(index)
+
+        async def follow(first):
+            async for _ in merged(map(stream, range(first, NUM_PROMPTS, 4)), 1, handing):
+                pass
+
+        await asyncio.gather(*map(follow, range(4)))
+        # Each is as far as the others.
+        assert max(abs(index - place) for place, index in enumerate(started)) <= 16
+
+    assert most_at_once(run) <= 4
 
 
 def test_outputs_that_have_gathered_are_read_at_once():
@@ -66,7 +91,7 @@ def test_outputs_that_have_gathered_are_read_at_once():
             yield output(index)
 
         asyncio.get_running_loop().call_later(0.01, gate.set)
-        async for one in _merged([stream(i) for i in range(NUM_PROMPTS)], [1] * NUM_PROMPTS):
+        async for one in merged(map(stream, range(NUM_PROMPTS))):
             read.append(one)
 
     assert most_at_once(run) <= 16
@@ -85,7 +110,7 @@ def test_an_error_ends_those_that_have_begun():
 
     async def main():
         try:
-            async for _ in _merged([stream(i) for i in range(NUM_PROMPTS)], [1] * NUM_PROMPTS):
+            async for _ in merged(map(stream, range(NUM_PROMPTS))):
                 pass
         except ValueError as error:
             return str(error)
@@ -109,8 +134,7 @@ def test_prompts_of_many_sequences_are_handed_over_with_pauses(monkeypatch):
         yield output(index)
 
     async def main():
-        streams = [stream(i) for i in range(NUM_PROMPTS)]
-        return [one async for one in _merged(streams, [128] * NUM_PROMPTS)]
+        return [one async for one in merged(map(stream, range(NUM_PROMPTS)), 128)]
 
     monkeypatch.setattr(generate.asyncio, "sleep", pause)
     assert len(asyncio.run(main())) == len(started) == NUM_PROMPTS
