@@ -7,7 +7,7 @@ import gc
 #: Objects made and not freed between two looks at the youngest. At Python's 700 the collector looks
 #: at the objects of a thousand streams again and again, in pauses that all of them see. Cycles are
 #: few here, so what waits for it is small.
-YOUNG_OBJECTS = 10_000
+YOUNG_OBJECTS = 5_000
 #: Looks at the youngest between two at all that they have left: ten times as many objects, as with
 #: Python's 10, are a pause of 55 ms.
 YOUNG_LOOKS = 2
@@ -17,4 +17,4 @@ def collect_seldom() -> None:
     """Look for cycles as often as a server needs, and no more in what is there now."""
     gc.collect()
     gc.freeze()
-    gc.set_threshold(YOUNG_OBJECTS, YOUNG_LOOKS, 10 * 10 // YOUNG_LOOKS)
+    gc.set_threshold(YOUNG_OBJECTS, YOUNG_LOOKS, 20 * 10 // YOUNG_LOOKS)

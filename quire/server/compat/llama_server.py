@@ -24,6 +24,7 @@ from quire.server.compat.base import CompatAnswer, CompatEndpoint
 from quire.server.compat.infill import InfillPrompt
 from quire.server.compat.line_limits import LineLimits
 from quire.server.generation.completion_prompt import prepare_completion
+from quire.server.generation.large_answers import written
 from quire.server.generation.model_routes import ByModel
 from quire.server.generation.models import Models
 from quire.server.generation.outputs import Outputs
@@ -32,7 +33,7 @@ from quire.server.generation.submission import ApiRequest, Submission
 from quire.server.http.body import read_any_type
 from quire.server.http.errors import ApiError
 from quire.server.http.sse import LLAMA_EVENTS
-from quire.server.openai.logprobs import TokenNames, chat_logprobs
+from quire.server.openai.logprobs import TokenNames, entries
 from quire.text.fim_tokens import FimTokens
 from quire.text.off_loop import INLINE_CHARACTERS, run_by_size
 
@@ -204,22 +205,21 @@ class LlamaTexts(CompatAnswer):
     def _probabilities(self, completion: CompletionOutput) -> list[LlamaProbability]:
         num_top, token_ids = self._body.n_probs or 0, completion.token_ids
         positions = completion.logprobs or []
-        entries = chat_logprobs(self._names, token_ids, positions, num_top).content
+        written_as = entries(self._names, token_ids, positions, num_top)
         found = []
-        for token_id, position, entry in zip(token_ids, positions, entries, strict=True):
+        for token_id, position, entry in zip(token_ids, positions, written_as, strict=True):
             ranked = sorted(position, key=lambda other: position[other].rank)
-            found.append(
-                LlamaProbability(
-                    id=token_id,
-                    token=entry.token,
-                    bytes=entry.bytes,
-                    logprob=entry.logprob,
-                    top_logprobs=[
-                        LlamaProbability(id=i, token=x.token, bytes=x.bytes, logprob=x.logprob)
-                        for i, x in zip(ranked, entry.top_logprobs, strict=False)
-                    ],
-                )
+            probability = LlamaProbability(
+                id=token_id,
+                token=entry.token,
+                bytes=entry.bytes,
+                logprob=entry.logprob,
+                top_logprobs=[
+                    LlamaProbability(id=i, token=x.token, bytes=x.bytes, logprob=x.logprob)
+                    for i, x in zip(ranked, entry.top_logprobs, strict=False)
+                ],
             )
+            found.append(written(probability))
         return found
 
     def _ended(

@@ -18,6 +18,7 @@ from quire.server.generation.generate import generate
 from quire.server.generation.large_answers import (
     characters_of,
     encode_in_parts,
+    free,
     positions_of,
     write_by_size,
 )
@@ -119,7 +120,7 @@ class GenerationEndpoint(ABC, Generic[T]):
                     whole = await write_by_size(
                         positions_of(found),
                         request.client.client_id,
-                        lambda: encode_in_parts(answer.whole(found)),
+                        lambda: _write(answer, found),
                         characters_of(found),
                     )
                     await received.answer(json_response(whole, headers))
@@ -147,6 +148,13 @@ class GenerationEndpoint(ABC, Generic[T]):
         Raises:
             RequestError, ApiError: It is wrong.
         """
+
+
+def _write(answer: Answer, outputs: list[RequestOutput]) -> Any:
+    """Return a whole answer, ready to be sent; nothing is left of the outputs."""
+    whole = encode_in_parts(answer.whole(outputs))
+    free(outputs)
+    return whole
 
 
 async def _in_sent_names(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar, cast
 
 import msgspec
 
@@ -15,6 +15,8 @@ Positions: TypeAlias = Sequence[Mapping[int, Logprob] | None]
 
 #: Characters that are tokenized in the time in which an entry is written.
 CHARACTERS_PER_ENTRY = 4
+#: Items of a list that are freed before other threads get their turn.
+FREED_AT_ONCE = 64
 #: Of a number of a vector, as the engine sends it.
 FLOAT_BYTES = 4
 
@@ -48,6 +50,34 @@ def positions_of(outputs: Iterable[RequestOutput]) -> Iterator[Positions]:
         yield output.prompt_logprobs or ()
         for completion in output.outputs:
             yield completion.logprobs or ()
+
+
+def written(value: T) -> T:
+    """Return JSON of a value that is a part of an answer, in its place.
+
+    An answer has a part per token. What they are made of would be looked at by the collector of
+    cycles, encoded and freed all together, and each of it would hold the interpreter.
+    """
+    return cast(T, msgspec.Raw(msgspec.json.encode(value)))
+
+
+def free(outputs: list[RequestOutput]) -> None:
+    """Empty outputs of which an answer has been made, one part after the other.
+
+    Freed by one statement, log-probabilities by the million would hold the interpreter.
+    """
+    for output in outputs:
+        empty(output.prompt_logprobs or [])
+        for completion in output.outputs:
+            empty(completion.logprobs or [])
+        empty(output.outputs)
+    empty(outputs)
+
+
+def empty(items: list[Any]) -> None:
+    """Free the items of a list, and let other threads have their turn in between."""
+    while items:
+        del items[-FREED_AT_ONCE:]
 
 
 def encode_in_parts(answer: Any) -> Any:

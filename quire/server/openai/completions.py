@@ -20,7 +20,7 @@ from quire.protocol.completion import (
 )
 from quire.server.generation.completion_prompt import prepare_completion
 from quire.server.generation.endpoint import GenerationEndpoint
-from quire.server.generation.large_answers import write_by_size
+from quire.server.generation.large_answers import empty, write_by_size
 from quire.server.generation.outputs import Outputs, Tally
 from quire.server.generation.service import Service
 from quire.server.generation.submission import ApiRequest, Submission
@@ -89,16 +89,13 @@ class CompletionAnswer:
         self._tally = Tally()
 
     def whole(self, outputs: list[RequestOutput]) -> Completion:
-        """Return the whole answer; what it is made of is freed on the way, prompt by prompt.
-
-        There may be millions of log-probabilities: freed together they would hold the interpreter.
-        """
+        """Return the whole answer; what it is made of is freed on the way, prompt by prompt."""
         choices: list[CompletionChoice] = []
         for index, whole in enumerate(outputs):
             output = self._add(index, whole)
             choices += [self._choice(index, output, one) for one in output.outputs]
-            self._prompt_logprobs[index] = []
-            outputs[index] = replace(whole, outputs=[])
+            empty(self._prompt_logprobs[index])
+            self._states.clear()
         return Completion(**self._identity, choices=choices, usage=self._tally.usage())
 
     def _choice(

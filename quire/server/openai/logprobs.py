@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import codecs
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from quire.core.outputs import Logprob
 from quire.protocol.chat_completion import ChatLogprobs, ChosenTokenLogprob, TokenLogprob
 from quire.protocol.completion import CompletionLogprobs
+from quire.server.generation.large_answers import written
 from quire.text.tokenizer import Tokenizer
 
 #: JSON has no infinity; vLLM sends this for tokens that cannot occur.
@@ -40,16 +41,19 @@ def chat_logprobs(
     names: TokenNames, token_ids: Sequence[int], positions: Sequence[Position], num_top: int
 ) -> ChatLogprobs:
     """Return one entry per token with its ``num_top`` most likely alternatives; -1 is all."""
+    return ChatLogprobs([written(one) for one in entries(names, token_ids, positions, num_top)])
+
+
+def entries(
+    names: TokenNames, token_ids: Sequence[int], positions: Sequence[Position], num_top: int
+) -> Iterator[ChosenTokenLogprob]:
+    """Yield the entries of :func:`chat_logprobs`."""
     end = None if num_top < 0 else num_top
-    return ChatLogprobs(
-        [
-            ChosenTokenLogprob(
-                *_entry(names, token_id, position[token_id]),
-                [TokenLogprob(*_entry(names, i, x)) for i, x in _ranked(position)[:end]],
-            )
-            for token_id, position in zip(token_ids, positions, strict=True)
-        ]
-    )
+    for token_id, position in zip(token_ids, positions, strict=True):
+        yield ChosenTokenLogprob(
+            *_entry(names, token_id, position[token_id]),
+            [TokenLogprob(*_entry(names, i, x)) for i, x in _ranked(position)[:end]],
+        )
 
 
 def prompt_logprobs(
@@ -59,14 +63,16 @@ def prompt_logprobs(
     return [
         None
         if position is None
-        else {
-            token_id: {
-                "logprob": max(entry.logprob, LOWEST),
-                "rank": entry.rank,
-                "decoded_token": names.name(token_id),
+        else written(
+            {
+                token_id: {
+                    "logprob": max(entry.logprob, LOWEST),
+                    "rank": entry.rank,
+                    "decoded_token": names.name(token_id),
+                }
+                for token_id, entry in position.items()
             }
-            for token_id, entry in position.items()
-        }
+        )
         for position in positions
     ]
 
@@ -98,12 +104,11 @@ class CompletionLogprobWriter:
                 lists.top_logprobs.append(None)
             else:
                 lists.token_logprobs.append(max(position[token_id].logprob, LOWEST))
-                lists.top_logprobs.append(
-                    {
-                        self._names.name(other): max(entry.logprob, LOWEST)
-                        for other, entry in _ranked(position)
-                    }
-                )
+                top = {
+                    self._names.name(other): max(entry.logprob, LOWEST)
+                    for other, entry in _ranked(position)
+                }
+                lists.top_logprobs.append(written(top))
             tokenizer = self._names.tokenizer
             if not (self._skip_special_tokens and tokenizer.is_special(token_id)):
                 self._offset += len(self._decoder.decode(tokenizer.token_bytes(token_id)))
