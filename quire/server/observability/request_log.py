@@ -45,19 +45,19 @@ def fields(record: RequestRecord) -> dict[str, Any]:
     }
     if not record.generations:
         return found
-    outputs = [g.output for g in record.generations if g.output is not None]
+    times = [g.times for g in record.generations if g.times is not None]
     found |= {
         "api_key": record.api_key,
         "model": record.model,
         "stream": record.streamed,
         "prompts": len(record.generations),
-        "prompt_tokens": sum(len(output.prompt_token_ids) for output in outputs),
-        "cached_tokens": sum(output.num_cached_tokens for output in outputs),
+        "prompt_tokens": sum(g.num_prompt_tokens for g in record.generations),
+        "cached_tokens": sum(g.num_cached_tokens for g in record.generations),
         "completion_tokens": sum(g.num_output_tokens for g in record.generations),
         "finish_reasons": [reason for g in record.generations for reason in g.finish_reasons],
-        "preemptions": sum(output.metrics.num_preemptions for output in outputs),
+        "preemptions": sum(part.num_preemptions for part in times),
     }
-    times = [output.metrics for output in outputs if output.metrics.first_token_time]
+    times = [part for part in times if part.first_token_time]
     if times:
         arrival = min(part.arrival_time for part in times)
         first = min(part.first_token_time for part in times)

@@ -12,7 +12,7 @@ from typing import TypeAlias
 
 from starlette.types import Scope
 
-from quire.core.outputs import RequestOutput
+from quire.core.outputs import RequestMetrics, RequestOutput
 from quire.core.sampling_params import SamplingParams
 
 
@@ -23,7 +23,9 @@ class Generation:
     Attributes:
         engine_id: The engine's id of it.
         params: Its sampling settings.
-        output: The newest delta; None before the first.
+        times: Of the newest delta; None before the first.
+        num_prompt_tokens, num_cached_tokens: Of the prompt; 0 before the first.
+        failed: Whether the engine gave up on it.
         num_tokens: Output tokens of each sequence.
         finish_reasons: One per sequence; ``abort`` until it ends, and so when its client leaves or
             an error ends the request.
@@ -31,7 +33,10 @@ class Generation:
 
     engine_id: str
     params: SamplingParams
-    output: RequestOutput | None = None
+    times: RequestMetrics | None = None
+    num_prompt_tokens: int = 0
+    num_cached_tokens: int = 0
+    failed: bool = False
     num_tokens: list[int] = field(init=False)
     finish_reasons: list[str] = field(init=False)
 
@@ -41,7 +46,10 @@ class Generation:
 
     def add(self, output: RequestOutput) -> None:
         """Count a delta."""
-        self.output = output
+        self.times = output.metrics
+        self.num_prompt_tokens = len(output.prompt_token_ids)
+        self.num_cached_tokens = output.num_cached_tokens
+        self.failed = output.error is not None
         for completion in output.outputs:
             self.num_tokens[completion.index] += len(completion.token_ids)
             if completion.finish_reason is not None:

@@ -103,7 +103,7 @@ class Tracing:
     def _add_generation(self, parent: Span, record: RequestRecord, item: Generation) -> None:
         from opentelemetry.trace import set_span_in_context
 
-        params, output = item.params, item.output
+        params, times = item.params, item.times
         attributes: dict[str, Any] = {
             "gen_ai.request.id": item.engine_id,
             "gen_ai.response.model": record.model,
@@ -116,12 +116,11 @@ class Tracing:
         }
         context = set_span_in_context(parent)
         whole = (record.started, record.ended)
-        if output is None:
+        if times is None:
             self._span("llm_request", context, whole, attributes)
             return
-        attributes["gen_ai.usage.prompt_tokens"] = len(output.prompt_token_ids)
-        attributes["gen_ai.usage.cached_tokens"] = output.num_cached_tokens
-        times = output.metrics
+        attributes["gen_ai.usage.prompt_tokens"] = item.num_prompt_tokens
+        attributes["gen_ai.usage.cached_tokens"] = item.num_cached_tokens
         stages = []
         if times.first_token_time:
             arrival, scheduled = times.arrival_time, times.first_scheduled_time
@@ -137,8 +136,7 @@ class Tracing:
             attributes["gen_ai.latency.time_in_model_inference"] = last - scheduled
         for _, name, start, end in stages:
             attributes[f"gen_ai.latency.{name}"] = end - start
-        failed = output.error is not None
-        span = self._span("llm_request", context, whole, attributes, failed=failed)
+        span = self._span("llm_request", context, whole, attributes, failed=item.failed)
         inside = set_span_in_context(span)
         for stage, _, start, end in stages:
             self._span(stage, inside, (start, end), {})

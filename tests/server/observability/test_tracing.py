@@ -16,7 +16,7 @@ from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
 
 from quire.core.config import EngineConfig
 from quire.core.errors import ConfigError
-from quire.core.outputs import RequestMetrics, RequestOutput
+from quire.core.outputs import RequestMetrics
 from quire.core.sampling_params import SamplingParams
 from quire.llm.async_llm import AsyncLLM
 from quire.server.generation.service import Service
@@ -134,10 +134,8 @@ def test_a_turn_lost_between_two_clocks_moves_a_whole_trace(collector, monkeypat
     monkeypatch.setattr(time, "monotonic_ns", lambda: monotonic() + 10**9 * next(late))
     tracing = Tracing(collector.url)
     record = RequestRecord("1", "POST", "/v1/completions", None)
-    params = SamplingParams(max_tokens=2)
-    metrics = RequestMetrics(1.0, 2.0, 3.0, 4.0)
-    output = RequestOutput("1", None, [1], None, [], True, metrics=metrics)
-    record.generations.append(Generation("1", params, output))
+    times = RequestMetrics(1.0, 2.0, 3.0, 4.0)
+    record.generations.append(Generation("1", SamplingParams(max_tokens=2), times))
     tracing(record)
     tracing.shutdown()
     by_name = {span.name: span for span in collector.spans}
