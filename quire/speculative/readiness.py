@@ -184,9 +184,11 @@ class Readiness:
         if not self._is_wanted:
             return True
         if not LESS <= num_running / max(self._center, 0.5) <= MORE:
+            # A load that was never seen is thought to be as the one before; it may not last. Where
+            # proposals surely do not pay, they do so less for more sequences: rows cost more.
+            is_sure = not (self._load.leads or self._load.is_open) and num_running > self._center
             self._center = max(num_running, 1)
-            # A load that was never seen is thought to be as the one before; it may not last.
-            new = _Load(self._load.leads)
+            new = _Load(self._load.leads, is_open=not is_sure)
             self._load = self._loads.setdefault(num_running.bit_length(), new)
             self._load.come_back()
         self._load.begin_due(has_new, is_known)
