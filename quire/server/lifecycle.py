@@ -220,6 +220,7 @@ def _settings(options: ServerOptions, app: Any, rules: ConnectionRules) -> Proto
         proxy_headers=False,  # a layer of our own reads them
         ws=WebSocketProtocol,
         ws_max_size=MAX_BODY_BYTES,
+        ws_per_message_deflate=False,  # a small frame would become hundreds of megabytes
         root_path=options.root_path,
         log_level=level,
         log_config=library_config(options.log_format, "uvicorn", level.upper()),

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT
+from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT, FlowControl
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from quire.server.http.body import is_json
@@ -29,6 +29,9 @@ HEAD_SECONDS = 30.0
 BODY_SECONDS, BODY_BYTES = 30.0, 15_000
 #: Time for a refused client to read why.
 LINGER_SECONDS = 2.0
+#: Bytes that are parsed at a time, and the requests, headers and pieces of bodies after which the
+#: rest waits for the next turn of the loop: a read may have 40,000 chunks of a byte.
+PARSED_BYTES, PARSED_AT_ONCE = 4096, 512
 CONTENT_TYPE = b"content-type"
 
 
@@ -38,16 +41,36 @@ def _head_too_large() -> ApiError:
     )
 
 
+class _Flow(FlowControl):
+    """Reads no further while too much of what has come is not parsed.
+
+    Args:
+        transport: Of the connection.
+        ahead: What is not parsed.
+    """
+
+    def __init__(self, transport: asyncio.Transport, ahead: bytearray) -> None:
+        super().__init__(transport)
+        self._ahead = ahead
+
+    def resume_reading(self) -> None:
+        if len(self._ahead) <= HIGH_WATER_LIMIT:
+            super().resume_reading()
+
+
 class HttpProtocol(HttpToolsProtocol):
     """uvicorn's protocol; see the module."""
 
     config: ProtocolConfig
     _head_bytes = 0
+    _unended_bytes = 0  # of the header that comes
     _num_heads = 0
     _in_head = False
     _refused = False
     _is_extra = False
     _body_bytes = 0
+    _num_parsed = 0
+    _parses_on = False  # in the next turn of the loop
     _timer: asyncio.TimerHandle | None = None
     #: What is answered now; those in the pipeline wait for it.
     _running: RequestResponseCycle | None = None
@@ -66,6 +89,7 @@ class HttpProtocol(HttpToolsProtocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Begin to wait for a head."""
         super().connection_made(transport)
+        self.flow = _Flow(transport, self._ahead)
         rules = self.config.rules
         num_extra = len(self.connections) - rules.max_connections
         self._is_extra = num_extra > 0
@@ -79,6 +103,7 @@ class HttpProtocol(HttpToolsProtocol):
         """Stop waiting, and tell what is being answered; uvicorn tells the last request only."""
         self._stop_waiting()
         self.pipeline.clear()
+        self._ahead.clear()
         running = self._running
         if running is not None and not running.response_complete:
             running.disconnected = True
@@ -90,41 +115,54 @@ class HttpProtocol(HttpToolsProtocol):
         super()._start_asgi_task(cycle, app)
 
     def data_received(self, data: bytes) -> None:
-        """Parse what has come; refuse a head that does not end."""
+        """Take what has come; it is parsed in parts."""
         if self._refused:
             return
-        if self.pipeline and not self.cycle.more_body:
-            self._keep(data)
-            return
-        if self._timer is None and (self.cycle is None or self.cycle.response_complete):
-            self._await(HEAD_SECONDS, self._head_is_late)  # even for line ends alone
-        if self._in_head and self._head_bytes > MAX_HEAD_BYTES:
-            self._refuse(_head_too_large())
-            return
-        before, number, was_in_head = self._head_bytes, self._num_heads, self._in_head
-        super().data_received(data)
-        if self._in_head and was_in_head and number == self._num_heads:
-            self._head_bytes = max(self._head_bytes, before + len(data))
-        if self.pipeline and len(self.cycle.body) <= HIGH_WATER_LIMIT:
-            self.flow.resume_reading()  # one who reads on learns when the client leaves
-
-    def _keep(self, data: bytes) -> None:
-        """Keep what comes while requests wait to be answered; it is parsed after them."""
         self._ahead += data
+        if not self._parses_on:
+            self._parse_on()
         if len(self._ahead) > HIGH_WATER_LIMIT:
             self.flow.pause_reading()
+
+    def _parse_on(self) -> None:
+        """Parse some of what has come; the rest waits for the answers to requests, or its turn."""
+        self._parses_on, self._num_parsed = False, 0
+        while self._ahead and not (self.pipeline and not self.cycle.more_body):
+            if self._refused or self.transport.get_protocol() is not self:
+                self._ahead.clear()
+            elif self._num_parsed >= PARSED_AT_ONCE:
+                self._parses_on = True
+                self.loop.call_soon(self._parse_on)
+                return
+            else:
+                data = bytes(self._ahead[:PARSED_BYTES])
+                del self._ahead[:PARSED_BYTES]
+                self._parse(data)
+        if self.cycle is None or len(self.cycle.body) <= HIGH_WATER_LIMIT:
+            self.flow.resume_reading()  # one who reads on learns when the client leaves
+
+    def _parse(self, data: bytes) -> None:
+        """Parse a piece; refuse a head that does not end."""
+        if self._timer is None and (self.cycle is None or self.cycle.response_complete):
+            self._await(HEAD_SECONDS, self._head_is_late)  # even for line ends alone
+        if self._in_head and self._head_bytes + self._unended_bytes > MAX_HEAD_BYTES:
+            self._refuse(_head_too_large())
+            return
+        before = self._num_heads, self._head_bytes
+        super().data_received(data)
+        same = before == (self._num_heads, self._head_bytes)
+        self._unended_bytes = self._unended_bytes + len(data) if same else 0
 
     def on_response_complete(self) -> None:
         """Go on with the next request."""
         super().on_response_complete()
-        if self._ahead and not self.pipeline and not self.transport.is_closing():
-            data = bytes(self._ahead)
-            self._ahead.clear()
-            self.data_received(data)
+        if not self.pipeline and not self._parses_on and not self.transport.is_closing():
+            self._parse_on()
 
     def on_message_begin(self) -> None:
         """Begin to count."""
         self._head_bytes, self._in_head = 0, True
+        self._num_parsed += 1
         self._num_heads += 1
         super().on_message_begin()
 
@@ -138,6 +176,7 @@ class HttpProtocol(HttpToolsProtocol):
     def on_header(self, name: bytes, value: bytes) -> None:
         """Take a header."""
         super().on_header(name, value)
+        self._num_parsed += 1
         self._head_bytes += len(name) + len(value)
         if len(self.headers) > MAX_HEADERS or self._head_bytes > MAX_HEAD_BYTES:
             raise _head_too_large()
@@ -194,6 +233,7 @@ class HttpProtocol(HttpToolsProtocol):
     def on_body(self, body: bytes) -> None:
         """Take a piece of the body."""
         self._body_bytes += len(body)
+        self._num_parsed += 1
         super().on_body(body)
 
     def on_message_complete(self) -> None:

@@ -6,13 +6,14 @@ without a body, and logs the query.
 
 from __future__ import annotations
 
+from collections.abc import Generator
 from contextlib import ExitStack, suppress
 from dataclasses import replace
 from typing import Any, cast
 
 from uvicorn._types import WebSocketEvent
 from uvicorn.protocols.websockets.wsproto_impl import WSProtocol
-from wsproto import events
+from wsproto import ConnectionType, WSConnection, events
 from wsproto.connection import ConnectionState
 from wsproto.utilities import LocalProtocolError, RemoteProtocolError
 
@@ -25,6 +26,28 @@ SHUTDOWN = "quire.shutdown"
 CLOSE_SECONDS = 2.0
 #: Code of a close: the server has too much to do.
 TRY_LATER = 1013
+#: Frames that are acted on in one turn of the loop; a read may have 40,000, which take half a
+#: second.
+FRAMES_AT_ONCE = 64
+
+
+class _Connection(WSConnection):
+    """The frames of a connection, some at a time.
+
+    Attributes:
+        has_more: Further frames may have come.
+    """
+
+    has_more = False
+
+    def events(self) -> Generator[events.Event, None, None]:
+        """Yield the next frames."""
+        self.has_more = False
+        for count, event in enumerate(super().events(), start=1):
+            self.has_more = count == FRAMES_AT_ONCE
+            yield event
+            if self.has_more:
+                return
 
 
 class WebSocketProtocol(WSProtocol):
@@ -32,6 +55,7 @@ class WebSocketProtocol(WSProtocol):
 
     def __init__(self, *args: Any, **keywords: Any) -> None:
         super().__init__(*args, **keywords)
+        self.conn: _Connection = _Connection(ConnectionType.SERVER)
         self._message: UnreadBody | None = None  # that comes
         self._unread = ExitStack()  # it is counted till this closes
 
@@ -43,7 +67,7 @@ class WebSocketProtocol(WSProtocol):
     def data_received(self, data: bytes) -> None:
         """Take bytes of the client; an upgrade that is none is refused."""
         if self.conn.state is not ConnectionState.CONNECTING:
-            self._take(data)
+            self._act(data)
             return
         try:
             self.conn.receive_data(data)
@@ -58,8 +82,12 @@ class WebSocketProtocol(WSProtocol):
         else:
             self.handle_events()
 
-    def _take(self, data: bytes) -> None:
-        """Take frames; what is not one ends the connection, and so does one after the close."""
+    def _act(self, data: bytes = b"") -> None:
+        """Act on some frames; what is not one ends the connection, and so does one after the close.
+
+        Further ones wait for a later turn of the loop and for the app to take messages; nothing is
+        read meanwhile.
+        """
         try:
             self.conn.receive_data(data)
             self.handle_events()
@@ -69,6 +97,31 @@ class WebSocketProtocol(WSProtocol):
                 with suppress(LocalProtocolError):
                     self.transport.write(self.conn.send(hint))
             self.transport.close()
+            return
+        if self.conn.has_more:
+            self.transport.pause_reading()
+        if not self.read_paused:
+            self._go_on()
+
+    def _go_on(self) -> None:
+        """Act on further frames that have come, or read some."""
+        if self.conn.has_more:
+            self.loop.call_soon(self._act)
+        else:
+            self.transport.resume_reading()
+
+    async def receive(self) -> WebSocketEvent:
+        """Return the next message to the app."""
+        event = await self.queue.get()
+        if self.read_paused and self.queue.empty():
+            self.read_paused = False
+            self._go_on()
+        return event
+
+    def handle_ping(self, event: events.Ping) -> None:
+        """Answer a ping, unless the client reads no answers."""
+        if self.writable.is_set():
+            super().handle_ping(event)
 
     def _reject(self, error: ApiError) -> None:
         """Answer and close; not through wsproto, which cannot answer a HEAD with a body."""

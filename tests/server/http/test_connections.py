@@ -14,7 +14,9 @@ import httpx2
 import pytest
 
 from quire.server.http.connection_rules import PROBE_CONNECTIONS
+from quire.server.http.protocol import PARSED_AT_ONCE, HttpProtocol
 from quire.server.http.unread_answers import UnreadAnswers
+from quire.server.http.websocket_protocol import WebSocketProtocol
 from tests.sizes import sized
 
 GET = b"GET /version HTTP/1.1\r\nhost: localhost\r\n\r\n"
@@ -77,6 +79,12 @@ def test_pipelined_requests_are_all_answered_in_order(client, engine, size):
     streams = [match.start() for match in re.finditer(rb"data: \[DONE\]", answer)]
     assert len(streams) == 2 and answer.rfind(b"HTTP/1.1") > streams[1]
     assert engine.ended == ["finished", "finished"]
+
+
+def test_a_large_head_in_small_pieces(client):
+    """What had come of a header counted twice when the header ended in another read."""
+    ask = GET.replace(b"\r\n\r\n", b"\r\nx-large: " + b"y" * 50_000 + b"\r\n\r\n")
+    assert statuses(exchange(client, ask * 2, 1460)) == [200] * 3
 
 
 def test_an_upgrade_before_the_answer_loses_no_answer(client, engine):
@@ -270,3 +278,72 @@ def test_garbage_leaves_no_traceback(serve, capfd, caplog):
     assert client.get("/health").status_code == 200
     logged = caplog.text + capfd.readouterr().err
     assert "Traceback" not in logged and "Exception" not in logged
+
+
+CHUNKED = (
+    b"POST /tokenize HTTP/1.1\r\nhost: localhost\r\ntransfer-encoding: chunked\r\n"
+    b"content-type: application/json\r\nconnection: close\r\n\r\n"
+)
+LAST_GET = GET.replace(b"\r\n\r\n", b"\r\nconnection: close\r\n\r\n")
+#: Frames with a mask of zeros.
+PING, CLOSE = b"\x89\x80" + bytes(4), b"\x88\x80" + bytes(4)
+FRAGMENTS = b"\x01\x80" + bytes(4) + b"\x00\x81\x00\x00\x00\x00a" * 4000
+
+
+def upgraded(connection):
+    connection.sendall(UPGRADE)
+    assert connection.recv(1 << 16).startswith(b"HTTP/1.1 101")
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "data"),
+    [
+        (HttpProtocol, "on_message_begin", GET * 4000 + LAST_GET),
+        (HttpProtocol, "on_body", CHUNKED + b"1\r\n \r\n" * 4000 + b"0\r\n\r\n"),
+        (WebSocketProtocol, "handle_ping", PING * 4000 + CLOSE),
+        (WebSocketProtocol, "handle_message", FRAGMENTS + CLOSE),
+    ],
+    ids=["requests", "chunks", "pings", "fragments"],
+)
+def test_a_read_of_many_parts_lets_others_have_turns(client, monkeypatch, kind, name, data):
+    """A read is 256 KiB: 9,000 requests or 40,000 chunks or frames held the loop up for 1 s."""
+    original, counts = getattr(kind, name), [0]
+
+    def counted(protocol, *given):
+        if not counts[-1]:
+            protocol.loop.call_soon(counts.append, 0)
+        counts[-1] += 1
+        return original(protocol, *given)
+
+    monkeypatch.setattr(kind, name, counted)
+    with connect(client) as connection:
+        if kind is WebSocketProtocol:
+            upgraded(connection)
+        connection.sendall(data)
+        read_to_end(connection)
+    assert sum(counts) >= 4000
+    assert max(counts) <= 2 * PARSED_AT_ONCE
+
+
+def test_pings_of_a_client_that_reads_nothing_are_not_answered(client, monkeypatch):
+    """The answers waited in memory, as many as the client sent pings."""
+    original = WebSocketProtocol.handle_ping
+
+    def unread(protocol, event):
+        protocol.writable.clear()
+        original(protocol, event)
+
+    monkeypatch.setattr(WebSocketProtocol, "handle_ping", unread)
+    with connect(client) as connection:
+        upgraded(connection)
+        connection.sendall(PING * 3 + CLOSE)
+        assert read_to_end(connection)[:1] == CLOSE[:1]
+
+
+def test_websockets_take_no_compressed_messages(client):
+    """A frame of 200 KB became 200 MiB on the event loop."""
+    offer = b"\r\nsec-websocket-extensions: permessage-deflate\r\n\r\n"
+    with connect(client) as connection:
+        connection.sendall(UPGRADE.replace(b"\r\n\r\n", offer))
+        answer = connection.recv(1 << 16)
+    assert answer.startswith(b"HTTP/1.1 101") and b"deflate" not in answer
