@@ -91,12 +91,19 @@ def read_quantization(path: Path) -> StoredQuantization | None:
     fields = ConfigFields(values, str(file)).object(name)
     if fields is None:
         return None
-    # Model Optimizer's earlier files leave it out.
-    method = fields.text("quant_method", "modelopt" if fields.has("quant_algo") else None)
+    method = fields.text("quant_method", _usual_method(fields)).removeprefix("intel/")
     if method not in _METHODS:
         refused = fields.error("quant_method", f"must be one of {', '.join(_METHODS)}")
         raise UnsupportedArchitectureError(f"{refused} Use a checkpoint of another format.")
     return _METHODS[method](fields)
+
+
+def _usual_method(fields: ConfigFields) -> str | None:
+    """Return whose settings are meant where they do not say it, as the first of a program do."""
+    if fields.has("quant_algo"):
+        return "modelopt"
+    in_bits = any(fields.values.get(f"load_in_{bits}bit") is True for bits in (4, 8))
+    return "bitsandbytes" if in_bits else None
 
 
 #: Where a configuration may say it.
@@ -113,7 +120,8 @@ SETTINGS_FILES = {
 
 
 def _gptq(fields: ConfigFields) -> StoredQuantization:
-    kind = fields.text("checkpoint_format", "gptq")
+    # GPTQModel reads either name.
+    kind = fields.text("checkpoint_format", fields.text("format", "gptq"))
     if kind not in ("gptq", "gptq_v2"):
         raise fields.error("checkpoint_format", "must be gptq or gptq_v2")
     if fields.boolean("is_marlin_format", False):
@@ -150,14 +158,21 @@ def _gptq_format(fields: ConfigFields, default: GPTQFormat) -> GPTQFormat:
     )
 
 
+#: Its own packing, which stores zeros as they are, and the kernels for it.
+_AUTO_ROUND = ("auto_round", "auto_round:exllamav2", "auto_round:tritonv2", "auto_round:triton")
+
+
 def _auto_round(fields: ConfigFields) -> StoredQuantization:
-    packing = fields.text("packing_format", "auto_round")
-    if packing == "auto_round:auto_awq":
+    # Versions before 0.5 name the kernel, and the packing within.
+    name = "packing_format" if fields.has("packing_format") else "backend"
+    packing = fields.text(name, "auto_round")
+    if "awq" in packing:
         return replace(_awq(fields), method="auto-round")
-    if packing not in ("auto_round", "auto_round:auto_gptq"):
+    in_gptq = "gptq" in packing
+    if not in_gptq and packing not in _AUTO_ROUND:
         rule = "must be auto_round, auto_round:auto_gptq or auto_round:auto_awq"
-        raise fields.error("packing_format", rule)
-    whole = _gptq_format(fields, GPTQFormat(4, 128, zeros_less_one=packing != "auto_round"))
+        raise fields.error(name, rule)
+    whole = _gptq_format(fields, GPTQFormat(4, 128, zeros_less_one=in_gptq))
     own: dict[str, WeightFormat | None] = {}
     extra = fields.object("extra_config")
     for module in extra.values if extra else ():
@@ -171,9 +186,9 @@ def _auto_round(fields: ConfigFields) -> StoredQuantization:
 
 
 def _awq(fields: ConfigFields) -> StoredQuantization:
-    version = fields.text("version", "gemm").lower()
-    if version != "gemm":
-        raise fields.error("version", "must be gemm")
+    name = next((n for n in ("version", "checkpoint_format", "format") if fields.has(n)), "version")
+    if fields.text(name, "gemm").lower() != "gemm":
+        raise fields.error(name, "must be gemm")
     if fields.integer("bits" if fields.has("bits") else "w_bit") != 4:
         raise fields.error("bits", "must be 4")
     size = _group_size(fields, name="group_size" if fields.has("group_size") else "q_group_size")
@@ -432,6 +447,9 @@ def _block(fields: ConfigFields, name: str = "block_structure") -> tuple[int, in
     if not fields.has(name):
         return None
     sizes = fields.values[name]
+    if isinstance(sizes, str):  # as compressed-tensors wrote them at first: 128x128
+        parts = sizes.split("x")
+        sizes = [int(part) if part.isdecimal() and len(part) < 10 else 0 for part in parts]
     if (
         not isinstance(sizes, list)
         or len(sizes) != 2

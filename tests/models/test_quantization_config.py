@@ -7,7 +7,13 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from quire.core.errors import ModelLoadError
 from quire.models.quantization_config import StoredQuantization, read_quantization
+from quire.quantization.formats.awq import AWQFormat
+from quire.quantization.formats.compressed_tensors import WholeBytes
+from quire.quantization.formats.gptq import GPTQFormat
 
 
 def made_config(tmp_path: Path, **settings: Any) -> StoredQuantization:
@@ -40,6 +46,67 @@ def test_settings_that_published_checkpoints_have(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text("{}")
     (tmp_path / "quantize_config.json").write_text('{"per_channel": true, "reduce_range": true}')
     assert read_quantization(tmp_path) is None, "an export to ONNX"
+
+
+@pytest.mark.parametrize(
+    ("method", "packing", "zeros_less_one"),
+    [
+        ("intel/auto-round", {"backend": "auto_round:gptq:exllamav2"}, True),
+        ("auto-round", {"backend": "auto_round:gptq:exllamav2"}, True),
+        ("auto-round", {"backend": "auto_gptq:exllamav2"}, True),
+        ("intel/auto-round", {"backend": "auto_round:exllamav2"}, False),
+        ("auto-round", {"backend": "auto", "packing_format": "auto_round:gptq"}, True),
+    ],
+)
+def test_the_first_auto_round_names_the_packing_in_backend(
+    method: str, packing: dict[str, str], zeros_less_one: bool, tmp_path: Path
+) -> None:
+    """Zeros were read as one less than they are; ``intel/auto-round`` was refused."""
+    found = made_config(tmp_path, quant_method=method, bits=4, group_size=32, sym=True, **packing)
+    (whole,) = found.formats
+    assert isinstance(whole, GPTQFormat) and whole.zeros_less_one is zeros_less_one
+    assert found.method == "auto-round"
+
+
+def test_awq_of_auto_round(tmp_path: Path) -> None:
+    settings = {"bits": 4, "group_size": 32, "backend": "auto_round:awq:gemm"}
+    found = made_config(tmp_path, quant_method="intel/auto-round", **settings)
+    assert isinstance(found.formats[0], AWQFormat) and found.method == "auto-round"
+
+
+@pytest.mark.parametrize("name", ["checkpoint_format", "format"])
+def test_either_name_of_a_packing_is_read(name: str, tmp_path: Path) -> None:
+    """``format`` was passed over: zeros of version 2 were read as one more than they are."""
+    settings = {"bits": 4, "group_size": 32, "sym": True}
+    found = made_config(tmp_path, quant_method="gptq", **settings, **{name: "gptq_v2"})
+    assert isinstance(found.formats[0], GPTQFormat) and not found.formats[0].zeros_less_one
+    with pytest.raises(ModelLoadError, match=f"{name} must be gemm; got 'gemv_fast'"):
+        made_config(tmp_path, quant_method="awq", **settings, **{name: "gemv_fast"})
+
+
+@pytest.mark.parametrize("bits", [4, 8])
+def test_bitsandbytes_that_does_not_say_its_name(bits: int, tmp_path: Path) -> None:
+    """Transformers wrote such configurations before other methods came, and reads them."""
+    found = made_config(tmp_path, **{f"load_in_{bits}bit": True, "llm_int8_threshold": 6.0})
+    assert found.method == "bitsandbytes"
+    for settings in ({"load_in_4bit": False}, {"bits": 4}):
+        with pytest.raises(ModelLoadError, match="quant_method is required"):
+            made_config(tmp_path, **settings)
+
+
+@pytest.mark.parametrize("text", ["128x128", "128", "128x", "0x128", "9" * 5000 + "x1"])
+def test_blocks_as_text(text: str, tmp_path: Path) -> None:
+    """compressed-tensors wrote and reads ``128x128``; it was refused."""
+    weights = {"num_bits": 8, "type": "float", "strategy": "block", "block_structure": text}
+    group = {"targets": ["Linear"], "weights": weights}
+    settings = {"quant_method": "compressed-tensors", "format": "float-quantized"}
+    settings |= {"config_groups": {"group_0": group}}
+    if text == "128x128":
+        found = made_config(tmp_path, **settings)
+        assert isinstance(found.formats[0], WholeBytes) and found.formats[0].block == (128, 128)
+    else:
+        with pytest.raises(ModelLoadError, match="block_structure must be two sizes"):
+            made_config(tmp_path, **settings)
 
 
 GROUPS = {
