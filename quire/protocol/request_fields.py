@@ -18,7 +18,6 @@ from quire.core.errors import RequestError
 REFUSED: dict[str, tuple[Any, ...]] = {
     "functions": ([],),
     "function_call": ("none", "auto"),
-    "guided_decoding_backend": (),
     "guided_whitespace_pattern": (),
     "regex": (),
     "ebnf": (),
@@ -61,7 +60,8 @@ HARMLESS = frozenset(
         "user", "metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key",
         "prompt_cache_retention", "prediction", "session_id",
         "spaces_between_special_tokens", "media_io_kwargs", "mm_processor_kwargs",
-        "stream_reasoning", "cache_prompt", "id_slot",
+        "stream_reasoning", "cache_prompt", "id_slot", "guided_decoding_backend",
+        "max_tool_calls",  # of tools that only OpenAI runs
     }
 )  # fmt: skip
 

@@ -15,6 +15,8 @@ from quire.protocol.response_input import KeptItems, ResponseInput
 from quire.protocol.structured_outputs import JsonSchemaFormat, ResponseFormat, StructuredRequest
 from quire.protocol.thinking import ReasoningEffort
 from quire.protocol.tools import (
+    AllowedTool,
+    AllowedTools,
     FunctionDefinition,
     Name,
     NamedFunction,
@@ -53,11 +55,37 @@ class ResponseTool(msgspec.Struct, kw_only=True):
         return Tool(function=function)
 
 
-class NamedFunctionTool(msgspec.Struct, kw_only=True):
-    """``tool_choice`` as an object."""
+class NamedFunctionTool(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """``tool_choice`` as an object, its fields in this route's flat form.
 
-    type: Literal["function"]
-    name: str
+    Of the tools that may be called, those that are no functions are left out.
+    """
+
+    type: Literal["function", "allowed_tools"]
+    name: str | None = None
+    mode: Literal["auto", "required"] | None = None
+    tools: list[dict[str, Any]] | None = None
+
+    def ours(self) -> NamedTool:
+        """Return the choice in our form.
+
+        Raises:
+            RequestError: It lacks a field of its type.
+        """
+        if self.type == "allowed_tools":
+            if self.mode is None or self.tools is None:
+                missing = "tools" if self.mode else "mode"
+                raise refuse(f"tool_choice.{missing}", "is needed by the type allowed_tools", None)
+            chosen = [
+                AllowedTool(function=NamedFunction(name=str(tool.get("name", ""))))
+                for tool in self.tools
+                if tool.get("type") == "function"
+            ]
+            allowed = AllowedTools(mode=self.mode, tools=chosen)
+            return NamedTool(type="allowed_tools", allowed_tools=allowed)
+        if self.name is None:
+            raise refuse("tool_choice.name", "is needed by the type function", None)
+        return NamedTool(function=NamedFunction(name=self.name))
 
 
 class TextFormat(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
@@ -92,7 +120,6 @@ class ResponsesRequest(GenerationRequest, kw_only=True):
         "background": (False,),
         "conversation": (),
         "logprobs": (False,),
-        "max_tool_calls": (),
         "max_tokens": (),
         "messages": (),
         "n": (1,),
@@ -177,11 +204,8 @@ class ResponsesRequest(GenerationRequest, kw_only=True):
         shared = {name: getattr(self, name) for name in GenerationRequest.__struct_fields__}
         if self.text is not None and self.text.format is not None:
             shared["response_format"] = _response_format(self.text.format)
-        choice: ToolChoice | None
-        if isinstance(self.tool_choice, NamedFunctionTool):
-            choice = NamedTool(function=NamedFunction(name=self.tool_choice.name))
-        else:
-            choice = self.tool_choice
+        given = self.tool_choice
+        choice: ToolChoice | None = given.ours() if isinstance(given, NamedFunctionTool) else given
         return ChatCompletionRequest(
             **shared,
             messages=messages,

@@ -59,11 +59,40 @@ class NamedFunction(msgspec.Struct, kw_only=True):
     name: str
 
 
-class NamedTool(msgspec.Struct, kw_only=True):
-    """``tool_choice`` as an object."""
+class AllowedTool(msgspec.Struct, kw_only=True):
+    """A function that may be called."""
 
     function: NamedFunction
     type: Literal["function"] = "function"
+
+
+class AllowedTools(msgspec.Struct, kw_only=True):
+    """The functions that may be called, of those that the model is shown."""
+
+    mode: Literal["auto", "required"]
+    tools: list[AllowedTool]
+
+
+class NamedTool(msgspec.Struct, kw_only=True):
+    """``tool_choice`` as an object: the function that must be called, or those that may be."""
+
+    function: NamedFunction | None = None
+    allowed_tools: AllowedTools | None = None
+    type: Literal["function", "allowed_tools"] = "function"
+
+    def __post_init__(self) -> None:
+        if getattr(self, self.type) is None:
+            raise ValueError(f"Object missing required field `{self.type}`")
+
+    @property
+    def names(self) -> dict[str, str]:
+        """The functions' names, by their paths in the object."""
+        if self.allowed_tools is None:
+            return {} if self.function is None else {"function.name": self.function.name}
+        return {
+            f"allowed_tools.tools[{index}].function.name": tool.function.name
+            for index, tool in enumerate(self.allowed_tools.tools)
+        }
 
 
 ToolChoice = Literal["none", "auto", "required"] | NamedTool
@@ -113,19 +142,25 @@ class ToolRequest(GenerationRequest, kw_only=True):
 
     @property
     def choice(self) -> ToolChoice:
-        """What may be called: by default nothing without tools, and what the model likes with."""
-        if self.tool_choice is not None and self.tools:
-            return self.tool_choice
-        return "auto" if self.tools else "none"
+        """What may be called: by default nothing without tools, and what the model likes with.
+
+        An object is a function that must be called.
+        """
+        chosen = self.tool_choice
+        if chosen is None or not self.tools:
+            return "auto" if self.tools else "none"
+        if isinstance(chosen, NamedTool) and chosen.allowed_tools is not None:
+            return chosen.allowed_tools.mode
+        return chosen
 
     @property
     def allowed_tools(self) -> list[Tool]:
         """The tools that may be called."""
         if self.choice == "none":
             return []
-        if isinstance(self.choice, NamedTool):
-            name = self.choice.function.name
-            return [tool for tool in self.tools or [] if tool.function.name == name]
+        if isinstance(self.tool_choice, NamedTool):
+            names = set(self.tool_choice.names.values())
+            return [tool for tool in self.tools or [] if tool.function.name in names]
         return self.tools or []
 
     def check_tools(self) -> None:
@@ -151,9 +186,11 @@ class ToolRequest(GenerationRequest, kw_only=True):
             tool.check_parameters(index)
         if not tools and choice not in (None, "none", "auto"):
             raise RequestError("[tool_choice] needs tools; got none.", "tool_choice")
-        if isinstance(choice, NamedTool) and tools and not self.allowed_tools:
-            raise RequestError(
-                f"[tool_choice.function.name] must be one of tools; got "
-                f"{choice.function.name!r:.80}.",
-                "tool_choice.function.name",
-            )
+        chosen = choice.names if isinstance(choice, NamedTool) and tools else {}
+        for path, name in chosen.items():
+            if name not in names:
+                where = f"tool_choice.{path}"
+                raise RequestError(f"[{where}] must be one of tools; got {name!r:.80}.", where)
+        if self.choice == "required" and not self.allowed_tools:
+            where = "tool_choice.allowed_tools.tools"
+            raise RequestError(f"[{where}] must hold a function to call; got none.", where)

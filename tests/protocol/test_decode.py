@@ -294,7 +294,7 @@ def test_llama_server_s_stop_may_be_one_text():
         (ChatCompletionRequest, {"messages": HELLO, "tool_choice": "any"},
          "'any'. Send one of none, auto, required."),
         (ChatCompletionRequest, {"messages": HELLO, "tool_choice": {"type": "any"}},
-         "'any'. Send function."),
+         "'any'. Send one of function, allowed_tools."),
         (ChatCompletionRequest, {"messages": [{"role": "human", "content": "Hi"}]},
          "Send one of system, developer, user, assistant, tool, function."),
         (ChatCompletionRequest, {"messages": HELLO, "reasoning_effort": "hard"},

@@ -89,7 +89,8 @@ class ToolUse:
             if self.forced:
                 return StructuredOutputs(grammar=calls)
             return None if asked is None else replace(asked, or_grammar=calls)
-        if self.parallel and not any(function.strict for function in functions):
+        all_may_be = self.prompted is not None and len(self.allowed) == len(self.prompted)
+        if self.parallel and all_may_be and not any(function.strict for function in functions):
             return None
         return StructuredOutputs(
             grammar=free_calls(self.parser, functions, self.parallel, tokenizer)

@@ -40,6 +40,7 @@ from quire.server.openai.response_items import Event, OutputItems
 _NAMES = (
     (".function.", "."),
     (".function", ""),
+    ("allowed_tools.", ""),
     ("response_format", "text.format"),
     ("max_completion_tokens", "max_output_tokens"),
     ("max_tokens", "max_output_tokens"),
