@@ -21,6 +21,9 @@ _KINDS: dict[str, tuple[type, ...]] = {
     "grammar": (str,),
     "json_object": (bool,),
 }
+#: vLLM's settings that would change the text, and those that choose a program.
+_NOT_SERVED = ("disable_additional_properties", "whitespace_pattern", "structural_tag")
+_NO_EFFECT = ("backend", "disable_fallback")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,6 +41,9 @@ class StructuredOutputs:
         or_grammar: A grammar in Lark's form that the text may follow instead of all that.
         reasoning_end: Free text up to this mark comes first, the mark included.
         reasoning_start: That free text comes only when the output begins with this mark.
+        backend, disable_fallback: vLLM's choice of a program; changes nothing.
+        disable_additional_properties, whitespace_pattern, structural_tag: vLLM's settings that are
+            not served: None, or false.
 
     Raises:
         InvalidSamplingParamsError: None or several are given, or one is empty or too long.
@@ -53,8 +59,19 @@ class StructuredOutputs:
     or_grammar: str = ""
     reasoning_end: str = ""
     reasoning_start: str = ""
+    backend: str | None = None
+    disable_fallback: bool | None = None
+    disable_additional_properties: bool | None = None
+    whitespace_pattern: str | None = None
+    structural_tag: str | None = None
 
     def __post_init__(self) -> None:
+        for name in _NOT_SERVED:
+            value = getattr(self, name)
+            if value not in (None, False):
+                _refuse(f"{name} is not supported; got {value!r:.80}. Leave it out.")
+        for name in (*_NOT_SERVED, *_NO_EFFECT):
+            object.__setattr__(self, name, None)
         given = [name for name in _KINDS if getattr(self, name) not in (None, False)]
         if len(given) != 1:
             names = ", ".join(_KINDS)

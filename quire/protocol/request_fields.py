@@ -19,10 +19,6 @@ REFUSED: dict[str, tuple[Any, ...]] = {
     "functions": ([],),
     "function_call": ("none", "auto"),
     "guided_whitespace_pattern": (),
-    "regex": (),
-    "ebnf": (),
-    "grammar": ("",),
-    "json_schema": (),
     "logprob_token_ids": ([],),
     "truncate_prompt_tokens": (),
     "truncation_side": (),
@@ -65,7 +61,6 @@ HARMLESS = frozenset(
     }
 )  # fmt: skip
 
-_STRUCTURED = "Use structured_outputs."
 _HINTS = {
     "tools": "Use chat completions.",
     "functions": "Use tools.",
@@ -77,7 +72,7 @@ _HINTS = {
     "no_stop_trim": "Use include_stop_str_in_output.",
     "n_predict": "Use max_tokens.",
     "extra_key": "Use cache_salt.",
-} | dict.fromkeys(("regex", "ebnf", "grammar", "json_schema"), _STRUCTURED)
+}
 
 
 def find_ignored(

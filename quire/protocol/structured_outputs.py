@@ -10,12 +10,17 @@ from quire.core.errors import RequestError
 from quire.core.structured_outputs import StructuredOutputs
 from quire.protocol.request_body import StreamableBody
 
-#: Old names of vLLM, and the fields of :class:`StructuredOutputs` that they mean.
+#: Old names of vLLM, those of llama-server and of SGLang, and the fields of
+#: :class:`StructuredOutputs` that they mean.
 ALIASES = {
     "guided_json": "json",
     "guided_regex": "regex",
     "guided_choice": "choice",
     "guided_grammar": "grammar",
+    "json_schema": "json",
+    "regex": "regex",
+    "grammar": "grammar",
+    "ebnf": "grammar",
 }
 FIELDS = ("response_format", "structured_outputs", *ALIASES)
 
@@ -43,7 +48,7 @@ class ResponseFormat(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
 
 class StructuredOutputsField(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """vLLM's ``structured_outputs``; see :class:`StructuredOutputs`."""
+    """vLLM's ``structured_outputs``; see :class:`StructuredOutputs`, which checks the values."""
 
     json: str | dict[str, Any] | None = None
     regex: str | None = None
@@ -51,6 +56,11 @@ class StructuredOutputsField(msgspec.Struct, kw_only=True, forbid_unknown_fields
     grammar: str | None = None
     json_object: bool | None = None
     disable_any_whitespace: bool = False
+    backend: str | None = None
+    disable_fallback: bool | None = None
+    disable_additional_properties: bool | None = None
+    whitespace_pattern: str | None = None
+    structural_tag: str | None = None
 
 
 def tgi_constraint(
@@ -88,6 +98,10 @@ class StructuredRequest(StreamableBody, kw_only=True):
     guided_regex: str | None = None
     guided_choice: list[str] | None = None
     guided_grammar: str | None = None
+    json_schema: str | dict[str, Any] | None = None
+    regex: str | None = None
+    grammar: str | None = None
+    ebnf: str | None = None
 
     @property
     def constraint_field(self) -> str | None:
@@ -142,5 +156,7 @@ class StructuredRequest(StreamableBody, kw_only=True):
 
     def _asks(self, name: str) -> bool:
         value = getattr(self, name)
+        if name == "grammar" and value == "":  # llama-server's default
+            return False
         plain = name == "response_format" and value is not None and value.type == "text"
         return value is not None and not (plain and value.schema is None)

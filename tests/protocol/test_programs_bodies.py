@@ -7,7 +7,10 @@ import json
 import pytest
 
 from quire.core.errors import RequestError
+from quire.core.sampling_params import SamplingParams
+from quire.core.structured_outputs import StructuredOutputs
 from quire.protocol.chat_completion import ChatCompletionRequest
+from quire.protocol.completion import CompletionRequest
 from quire.protocol.decode import decode_body
 from quire.protocol.response_input import ResponseInput
 from quire.protocol.responses import ResponsesRequest
@@ -83,6 +86,51 @@ def test_responses_take_enable_thinking():
     request, ignored = decode(ResponsesRequest, input="Hi", enable_thinking=False)
     assert not ignored and request.efforts() == [("enable_thinking", False)]
     assert request.chat_request([]).enable_thinking is False
+
+
+@pytest.mark.parametrize("kind", [ChatCompletionRequest, CompletionRequest, ResponsesRequest])
+@pytest.mark.parametrize(
+    ("fields", "asked"),
+    [
+        ({"grammar": 'root ::= "a"'}, ("grammar", 'root ::= "a"')),
+        ({"json_schema": {"type": "null"}}, ("json", '{"type":"null"}')),
+        ({"json_schema": "{}"}, ("json", "{}")),
+        ({"regex": "a+"}, ("regex", "a+")),
+        ({"ebnf": 'root ::= "a"'}, ("grammar", 'root ::= "a"')),
+        ({"grammar": "", "regex": None}, None),
+    ],
+)
+def test_constraints_of_llama_server_and_sglang_were_refused(kind, fields, asked):
+    """Their clients' own fields were a 400 that named ours."""
+    body = {"messages": [HELLO]} if kind is ChatCompletionRequest else {}
+    body |= {"prompt": "a"} if kind is CompletionRequest else {}
+    body |= {"input": "a"} if kind is ResponsesRequest else {}
+    request, ignored = decode(kind, **body, **fields)
+    found = request.constraint()
+    assert not ignored and (found and (found.kind, found.constraint)) == asked
+    assert request.constraint_field == (next(iter(fields)) if asked else None)
+
+
+def test_two_constraints_are_one_too_many():
+    request, _ = decode(messages=[HELLO], grammar='root ::= "a"', response_format={"type": "json"})
+    with pytest.raises(RequestError, match="at most one field may ask for structured output"):
+        request.constraint()
+
+
+def test_all_fields_of_vllm_s_structured_outputs():
+    """Clients send the whole of its class, whose other fields ask for nothing."""
+    given = {"json": {}, "regex": None, "backend": "xgrammar", "disable_fallback": True}
+    neutral = {"disable_additional_properties": False, "whitespace_pattern": None}
+    neutral["structural_tag"] = None
+    request, ignored = decode(messages=[HELLO], structured_outputs=given | neutral)
+    assert not ignored and request.constraint() == StructuredOutputs(json={})
+    assert StructuredOutputs(**given, **neutral) == StructuredOutputs(json={})
+    params = SamplingParams(structured_outputs=given | neutral)
+    assert params.structured_outputs == StructuredOutputs(json={})
+    for name, value in zip(neutral, (True, "[ ]", "{}"), strict=True):
+        request, _ = decode(messages=[HELLO], structured_outputs={"json": {}, name: value})
+        with pytest.raises(RequestError, match=f"{name} is not supported; got"):
+            request.constraint()
 
 
 def test_calls_of_a_history_are_added_to_one_list():
