@@ -227,10 +227,13 @@ class OllamaGenerateRequest(OllamaRequest, kw_only=True):
 
 
 class OllamaFunction(msgspec.Struct, kw_only=True):
-    """``function`` of a call; here the arguments are an object, not its JSON text."""
+    """``function`` of a call; here the arguments are an object, not its JSON text.
+
+    Of a history they may be that text, as OpenAI's clients keep it, or null.
+    """
 
     name: str
-    arguments: dict[str, Any]
+    arguments: dict[str, Any] | str | None = None
     index: int | UnsetType = UNSET
 
 
@@ -329,9 +332,9 @@ def _content(
 
 def _call(call: OllamaToolCall, fallback: str) -> ToolCall:
     """Return our form of a call; templates want ids, and the same one for the same history."""
-    function = CalledFunction(
-        name=call.function.name, arguments=msgspec.json.encode(call.function.arguments).decode()
-    )
+    given = call.function.arguments
+    text = given if isinstance(given, str) else msgspec.json.encode(given or {}).decode()
+    function = CalledFunction(name=call.function.name, arguments=text)
     return ToolCall(function=function, id=call.id or fallback)
 
 

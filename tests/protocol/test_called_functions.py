@@ -6,6 +6,7 @@ import pytest
 
 from quire.protocol.chat_completion import ChatCompletionRequest
 from quire.protocol.decode import decode_body
+from quire.protocol.ollama import OllamaChatRequest
 
 
 @pytest.mark.parametrize(
@@ -33,3 +34,18 @@ def test_calls_that_were_joined_from_a_stream_were_refused(empty):
     assert made.for_template() == {
         "type": "function", "function": {"name": "f", "arguments": "{}"},
     }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("given", "text"),
+    [({"arguments": None}, "{}"), ({}, "{}"), ({"arguments": '{"a": 1}'}, '{"a": 1}'),
+     ({"arguments": {"a": 1}}, '{"a":1}')],
+)  # fmt: skip
+def test_arguments_that_are_no_object_were_refused_of_ollama_s_clients(given, text):
+    """Ollama reads null and nothing as no arguments; OpenAI's clients keep text."""
+    body = {
+        "messages": [{"role": "assistant", "tool_calls": [{"function": {"name": "f"} | given}]}]
+    }
+    decoded, ignored = decode_body(json.dumps(body).encode(), OllamaChatRequest)
+    (made,) = decoded.our_request().messages[0].tool_calls
+    assert made.function.arguments == text and not ignored
