@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from quire.llm.engine_client import Prompt as PromptType
     from quire.llm.engine_client import TextPrompt, TokensPrompt
     from quire.llm.llm import LLM
+    from quire.llm.script_flags import FlexibleArgumentParser
     from quire.llm.text_engine import TextEngine as LLMEngine
     from quire.vllm_modules import random_uuid
 
@@ -38,6 +39,7 @@ __all__ = [
     "BeamSearchParams",
     "CompletionOutput",
     "EngineArgs",
+    "FlexibleArgumentParser",
     "GuidedDecodingParams",
     "KvCacheConfig",
     "LLMEngine",
@@ -64,6 +66,7 @@ _HOMES = {
     "BeamSearchParams": "quire.core.beam_search_params:BeamSearchParams",
     "CompletionOutput": "quire.core.outputs:CompletionOutput",
     "EngineArgs": "quire.llm.engine_args:EngineArgs",
+    "FlexibleArgumentParser": "quire.llm.script_flags:FlexibleArgumentParser",
     "GuidedDecodingParams": "quire.core.structured_outputs:StructuredOutputs",
     "LLMEngine": "quire.llm.text_engine:TextEngine",
     "LoRARequest": "quire.llm.adapter_reader:LoRARequest",

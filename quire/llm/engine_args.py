@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from argparse import ArgumentParser, Namespace
 from dataclasses import fields, make_dataclass
 from os import PathLike
-from typing import Any, Unpack
+from typing import Any, Self, Unpack
 
 from quire.core.config import PARTS, SETTINGS, EngineConfig
 from quire.core.engine_keywords import EngineKeywords, read_keywords
 from quire.core.log import get_logger
 from quire.core.other_programs import meant_setting
+from quire.llm.script_flags import add_flags, settings_of
 
 log = get_logger(__name__)
 
@@ -50,6 +52,17 @@ class EngineArgs:
         for part in (self.config, *(getattr(self.config, name) for name in PARTS)):
             own = [setting.name for setting in fields(part) if setting.name in SETTINGS]
             self.__dict__.update((name, getattr(part, name)) for name in own)
+
+    @staticmethod
+    def add_cli_args(parser: ArgumentParser) -> ArgumentParser:
+        """Add the settings as flags to a script's own parser, and return it."""
+        add_flags(parser)
+        return parser
+
+    @classmethod
+    def from_cli_args(cls, args: Namespace) -> Self:
+        """Return the settings among a script's arguments."""
+        return cls(**settings_of(args))
 
     def __getattr__(self, name: str) -> Any:
         raise AttributeError(f"an engine has no setting {name!r}.{meant_setting(name, SETTINGS)}")
