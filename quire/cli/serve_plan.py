@@ -18,6 +18,8 @@ from quire.llm.replicas.roles import Roles
 from quire.models.file_state import file_state
 from quire.models.hub import resolve_model, served_name
 from quire.server.generation.adapters import NamedFolder, parse_modules
+from quire.server.generation.answer_parser import AnswerFormats
+from quire.server.generation.scoring import Scoring
 from quire.server.observability.tracing import check_available
 from quire.server.options import ServerOptions
 from quire.server.registry.core_weights import CoreWeights
@@ -149,6 +151,8 @@ def plan_serving(
             "[config] --prefix-cache-isolation key must come with API keys; got none. Give "
             "--api-key, --api-key-file or QUIRE_API_KEY."
         )
+    AnswerFormats.resolve(options, None)
+    Scoring.check(options)
     weights = CoreWeights(options.core_weight)
     names = [first_name(config.model) for config in configs]
     if named and not options.load_on_demand:

@@ -120,3 +120,18 @@ def test_numbers_and_files_without_end_are_refused_in_a_sentence(arguments, word
     told = f"{answer.output}{answer.exception}"
     assert answer.exit_code in (1, 2) and words in told and "Traceback" not in told
     assert isinstance(answer.exception, SystemExit | ConfigError)
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (("--tool-call-parser", "hermess"), "got hermess. Did you mean hermes?"),
+        (("--reasoning-parser", "deepsek_r1"), "got deepsek_r1. Did you mean deepseek_r1?"),
+        (("--classifier-from-token", "no"), "must be given for two or more different tokens"),
+        (("--score-template", "none.jinja"), "got none.jinja"),
+    ],
+)
+def test_flags_of_answers_were_refused_after_the_weights_were_read(flags, said):
+    """A start loaded the model first, and ``--dry-run`` said that all was well."""
+    result = CliRunner().invoke(serve, ["quire-tiny", *flags, "--dry-run"])
+    assert isinstance(result.exception, ConfigError) and said in str(result.exception)

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from quire.core.errors import ConfigError, RequestError
+from quire.core.suggestions import did_you_mean
 from quire.server.options import ServerOptions
 from quire.text import reasoning as reasoning_formats
 from quire.text import tool_parsers
@@ -94,7 +95,10 @@ def _named(
         return None
     if name not in known and name not in aliases:
         names = ", ".join([*known, *aliases])
-        raise ConfigError(f"[config] {flag} must be auto, none or one of {names}; got {name}.")
+        raise ConfigError(
+            f"[config] {flag} must be auto, none or one of {names}; got {name}."
+            f"{did_you_mean(name, [*known, *aliases])}"
+        )
     return aliases.get(name, name)
 
 

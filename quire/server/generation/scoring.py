@@ -45,26 +45,35 @@ class Scoring:
                 read.
         """
         tokenizer, model = engine.tokenizer, engine.model_config
+        source = cls.check(options)
         if options.classifier_from_token and not model.generates:
             raise ConfigError(
                 "[config] --classifier-from-token needs a model that generates; got "
                 f"{model.architecture}. Leave it out."
             )
-        labels = options.classifier_from_token
-        if len(labels) == 1 or len(set(labels)) != len(labels):
-            raise ConfigError(
-                "[config] --classifier-from-token must be given for two or more different "
-                f"tokens; got {', '.join(labels)}."
-            )
-        template = None
-        if options.score_template is not None:
-            source = _template_source(options.score_template)
+        labels, template = options.classifier_from_token, None
+        if source is not None:
             template = copy(tokenizer)
             template.chat_template = ChatTemplate({"default": source}, tokenizer.special_tokens)
         if model.classifier is not None:
             return cls(model.classifier.labels, (), model.classifier, template)
         token_ids = tuple(_token_id(tokenizer, label) for label in labels)
         return cls(labels, token_ids, None, template)
+
+    @staticmethod
+    def check(options: ServerOptions) -> str | None:
+        """Return the source of the template that is asked for, if any; no model is needed.
+
+        Raises:
+            ConfigError: The classes are too few, or the template cannot be read.
+        """
+        labels, template = options.classifier_from_token, options.score_template
+        if len(labels) == 1 or len(set(labels)) != len(labels):
+            raise ConfigError(
+                "[config] --classifier-from-token must be given for two or more different "
+                f"tokens; got {', '.join(labels)}."
+            )
+        return None if template is None else _template_source(template)
 
     def check_pairs(self) -> None:
         """Return when a pair of texts can be scored.
