@@ -105,6 +105,7 @@ def run(
     except NoServerError:
         if not is_here:
             raise
+        _pull_missing(model)  # first: a wrong name starts no server
         _start_server(base_url, model, lora)
         _load(base_url, model)
     name = model if lora is None else _load_adapter(base_url, lora)
@@ -227,6 +228,19 @@ def _load(base_url: str, model: str) -> None:
 
         Store().pull(model, must_fit=True)
         _ask_to_load(base_url, model)
+
+
+def _pull_missing(model: str) -> None:
+    """Pull a model that is not on this machine.
+
+    Raises:
+        ModelLoadError: There is none, or it can never be loaded here.
+    """
+    from quire.models.hub import find_model
+    from quire.models.store import Store
+
+    if find_model(model) is None:
+        Store().pull(model, must_fit=True)
 
 
 def _ask_to_load(base_url: str, model: str) -> None:

@@ -210,6 +210,13 @@ def test_a_model_that_nobody_has_is_refused_with_a_reason(url):
     assert "no/such-model" in found.stderr and "Traceback" not in found.stderr
 
 
+def test_a_wrong_name_left_a_server_that_stayed(url):
+    """It was started first, and then the name was looked for."""
+    found = quire("run", "smolm2", "Hi", "--base-url", url)
+    assert found.returncode == 1 and "Did you mean smollm2" in found.stderr
+    assert "starting" not in found.stderr
+
+
 def test_no_server_is_started_elsewhere():
     found = quire("run", "quire-tiny", "Hi", "--base-url", "http://192.0.2.1:1/")
     assert found.returncode == 1
