@@ -93,8 +93,8 @@ def kv_spec(model: str, dtype: str) -> KVCacheSpec:
 
 def checkpoint(model: str) -> Path:
     """Return the folder or GGUF file that a path or the name of a model on this machine means."""
-    from quire.models.hub import LISTED, resolve_model
-    from quire.models.named_models import named_model, near_names
+    from quire.models.hub import LISTED, near_models, resolve_model
+    from quire.models.named_models import named_model
     from quire.models.store import Store
 
     path = Path(model)
@@ -108,7 +108,7 @@ def checkpoint(model: str) -> Path:
             )
         raise click.UsageError(
             f"MODEL must be a folder, a GGUF file, a name that quire list --catalogue shows, or "
-            f"one of {', '.join(NAMED_SHAPES)}; got {model}.{near_names(model)}"
+            f"one of {', '.join(NAMED_SHAPES)}; got {model}.{near_models(model)}"
         )
     # Who names the file that is read means its folder.
     return path.parent if path.name == "config.json" else resolve_model(model)

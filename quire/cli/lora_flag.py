@@ -11,10 +11,21 @@ import click
 if TYPE_CHECKING:
     from quire.core.config import EngineConfig
 
+
+def _folder(ctx: click.Context, param: click.Parameter, given: Path | None) -> Path | None:
+    """Return the folder of an adapter, of one in the package by its name."""
+    if given is None:
+        return None
+    from quire.models.adapters.peft_folder import adapter_folder
+
+    return adapter_folder(given)
+
+
 lora_option = click.option(
     "--lora",
     metavar="FOLDER",
     type=click.Path(path_type=Path),
+    callback=_folder,
     help="adapter for the answers, as PEFT or quire finetune writes them",
 )
 

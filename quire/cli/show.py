@@ -45,9 +45,12 @@ def show(model: str, hub: bool, as_json: bool, modelfile: bool) -> None:
     elif found is not None:
         facts = {"name": found.name, "problem": found.problem}
     else:
+        from quire.models.hub import near_models
+
         raise ConfigError(
-            f"[show] the model must be on this machine or in the catalogue; got {model!r}. "
-            "quire list shows those that are; quire show --hub org/name asks the hub."
+            f"[show] the model must be on this machine or in the catalogue; got {model!r}."
+            f"{near_models(model)} quire list shows those that are; quire show --hub org/name asks "
+            "the hub."
         )
     if modelfile:
         from quire.models.manifests import Preset

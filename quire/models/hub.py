@@ -19,6 +19,7 @@ from quire.models.manifests import (
     Manifest,
     Preset,
     StoredFile,
+    all_manifests,
     canonical_name,
     find_made,
     plain_name,
@@ -140,8 +141,17 @@ def _near_names(model: str) -> Iterator[None]:
             raise
         raise ModelLoadError(
             f"[load] {model} must be a folder, a hub id such as org/name, or a name that quire "
-            f"list --catalogue shows; got none of these.{near_names(model)}"
+            f"list --catalogue shows; got none of these.{near_models(model)}"
         ) from error
+
+
+def near_models(name: str) -> str:
+    """Return `` Did you mean X?`` of models here and in the catalogue, empty where none is near."""
+    try:
+        made = [known for known, _ in all_manifests()]
+    except RuntimeError:  # no home
+        made = []
+    return near_names(name, [*LISTED, *made])
 
 
 def _noted_gguf(model: str, revision: str | None) -> Path | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -132,11 +132,16 @@ def named_model(name: str) -> NamedModel | None:
     return catalogue().get(f"{wanted}:{default}" if default is not None else wanted)
 
 
-def near_names(name: str) -> str:
-    """Return `` Did you mean X?`` of names in the catalogue, empty where none is near."""
-    family = name.partition(":")[0].lower()
-    known = dict.fromkeys(one.partition(":")[0] for one in catalogue())
-    return did_you_mean(name.lower(), catalogue(), 2) or did_you_mean(family, known, 2)
+def near_names(name: str, local: Iterable[str] = ()) -> str:
+    """Return `` Did you mean X?`` of names in the catalogue, empty where none is near.
+
+    Args:
+        name: As the user wrote it.
+        local: Names of models on this machine.
+    """
+    family, known = name.partition(":")[0].lower(), dict.fromkeys([*local, *catalogue()])
+    families = dict.fromkeys(one.partition(":")[0] for one in known)
+    return did_you_mean(name.lower(), known, 2) or did_you_mean(family, families, 2)
 
 
 def largest_in_family(model: NamedModel, room_bytes: int) -> NamedModel | None:

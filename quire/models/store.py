@@ -12,6 +12,7 @@ from pathlib import Path
 
 from quire.core import env
 from quire.core.errors import ConfigError, ModelLoadError, QuireError
+from quire.core.suggestions import did_you_mean
 from quire.models.blobs import blob_folder, model_of_blobs, remove_unused, upload_folder
 from quire.models.config_reader import read_model_config
 from quire.models.file_state import FileState, file_state
@@ -22,6 +23,7 @@ from quire.models.hub import (
     find_model,
     hub_repository,
     model_files,
+    near_models,
     pinned,
     stands_for,
 )
@@ -214,8 +216,8 @@ class Store:
         path = find_model(model, revision)  # also refuses what cannot be a model
         if path is None and named_model(model) is None and "/" not in model:
             raise ModelLoadError(
-                f"[create] the base must be a model; got {base!r}. Pull it first, or give a name "
-                "that quire list --catalogue shows, a hub id or a path."
+                f"[create] the base must be a model; got {base!r}.{near_models(base)} Pull "
+                "it first, or give a name that quire list --catalogue shows, a hub id or a path."
             )
         made = read_manifest(base)
         inherited = made.preset if made is not None else Preset()
@@ -285,8 +287,9 @@ class Store:
             return Removed(name, left)
         if model is None:
             raise ConfigError(
-                f"[rm] the model must be one that quire list shows; got {name!r}. Folders and "
-                "files of your own are yours to delete."
+                f"[rm] the model must be one that quire list shows; got {name!r}."
+                f"{did_you_mean(name, [one.name for one in self.list()])} Folders and files of your "
+                "own are yours to delete."
             )
         remove_manifest(model.name)
         mine = _files_of(model) | {file.path.resolve() for file in model.manifest.files}

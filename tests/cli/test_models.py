@@ -268,3 +268,26 @@ def test_a_quantized_folder_is_not_converted(quire, tmp_path):
     (tmp_path / "config.json").write_text(json.dumps(config))
     told = quire("convert", str(tmp_path), str(tmp_path / "out.gguf"), code=1)
     assert "MODEL must hold floats" in told and "which is quantized" in told
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("show", "tutro"),
+        ("rm", "tutro"),
+        ("copy", "tutro", "new"),
+        ("create", "new", "--from", "tutro"),
+        ("run", "tutro", "Hi", "--base-url", "http://127.0.0.1:1"),
+    ],
+)
+def test_a_name_that_was_made_here_was_never_meant(quire, arguments):
+    """Only names of the catalogue were near to a wrong one, and for most commands none."""
+    quire("create", "tutor", "--from", "quire-tiny")
+    assert "Did you mean tutor?" in quire(*arguments, code=1)
+
+
+def test_an_adapter_of_the_package_is_taken_by_its_name(quire):
+    """``--lora-modules`` knew it, ``--lora`` looked for a folder of that name."""
+    asked = ("generate", "--prompt", "x", "--max-tokens", "3", "--temperature", "0")
+    named, plain = quire(*asked, "--lora", "quire-tiny-sql"), quire(*asked)
+    assert named == quire(*asked, "--lora", str(ASSETS / "quire-tiny-adapters/sql")) != plain
