@@ -6,18 +6,14 @@ import click
 
 
 @click.command("help")
-@click.argument("command", required=False)
+@click.argument("command", nargs=-1)
 @click.pass_context
-def help_(ctx: click.Context, command: str | None) -> None:
+def help_(ctx: click.Context, command: tuple[str, ...]) -> None:
     """Show the help of COMMAND, or list all commands."""
-    parent = ctx.parent
-    assert parent is not None
-    group = parent.command
-    assert isinstance(group, click.Group)
-    if command is None:
-        click.echo(parent.get_help())
-        return
-    name, found, _ = group.resolve_command(parent, [command])
-    assert found is not None
-    with click.Context(found, info_name=name, parent=parent) as inner:
-        click.echo(found.get_help(inner))
+    assert ctx.parent is not None
+    found, rest = ctx.parent, list(command)
+    while rest and isinstance(found.command, click.Group):
+        name, inner, rest = found.command.resolve_command(found, rest)
+        assert inner is not None
+        found = click.Context(inner, info_name=name, parent=found)
+    click.echo(found.get_help())

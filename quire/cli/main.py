@@ -14,7 +14,7 @@ from collections.abc import Sequence
 import click
 
 from quire.core.errors import QuireError
-from quire.core.other_programs import COMMAND_FLAGS_INSTEAD, COMMANDS_INSTEAD
+from quire.core.other_programs import COMMAND_FLAGS_INSTEAD, GROUPS_INSTEAD
 
 #: Name -> (where it lives, its line in ``quire --help``, which so imports no command).
 COMMANDS = {
@@ -81,11 +81,6 @@ class LazyGroup(click.Group):
         try:
             return super().resolve_command(ctx, args)
         except click.NoSuchCommand as error:
-            instead = COMMANDS_INSTEAD.get(error.command_name)
-            if instead is not None:
-                raise click.UsageError(
-                    f"No such command {error.command_name!r}. {instead}", ctx
-                ) from None
             raise click.NoSuchCommand(error.command_name, None, COMMANDS, ctx) from None
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -112,6 +107,7 @@ def _print_version(ctx: click.Context, param: click.Parameter, value: bool) -> N
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
 @click.option(
+    "-v",
     "--version",
     is_flag=True,
     expose_value=False,
@@ -151,13 +147,37 @@ def run(args: Sequence[str] | None = None) -> int:
 
 
 def _with_remedy(error: click.ClickException) -> click.ClickException:
-    """Return the error, with what to do instead of a flag that another program's command has."""
-    if isinstance(error, click.NoSuchOption) and error.ctx is not None:
-        name = error.option_name
-        instead = COMMAND_FLAGS_INSTEAD.get(error.ctx.info_name or "", {}).get(name)
-        if instead is not None:
-            return click.UsageError(f"No such option {name!r}. {instead}", error.ctx)
-    return error
+    """Return the error, with what to do instead of a flag or command that another program has."""
+    context = error.ctx if isinstance(error, click.UsageError) else None
+    if context is None:
+        return error
+    place = context.info_name or ""
+    if isinstance(error, click.NoSuchOption):
+        kind, name = "option", error.option_name
+        instead = COMMAND_FLAGS_INSTEAD.get(place, {}).get(name)
+    elif isinstance(error, click.NoSuchCommand):
+        kind, name = "command", error.command_name
+        instead = GROUPS_INSTEAD.get(place, {}).get(name)
+        if instead is None and context.parent is None and _is_model(name):
+            instead = f"Take quire run {name}."
+    else:
+        return error
+    return (
+        error
+        if instead is None
+        else click.UsageError(f"No such {kind} {name!r}. {instead}", context)
+    )
+
+
+def _is_model(name: str) -> bool:
+    """Return whether a name is one of a model on this machine or in the catalogue."""
+    from quire.models.hub import find_model
+    from quire.models.named_models import named_model
+
+    try:
+        return find_model(name) is not None or named_model(name) is not None
+    except QuireError:
+        return False
 
 
 def _fill_standard_streams() -> None:

@@ -40,10 +40,16 @@ class ServerRefusal(RequestError):
         self.retry_after = retry_after
 
 
+def _with_scheme(ctx: click.Context, param: click.Parameter, url: str) -> str:
+    """Return ``http://host:port`` for ``host:port``, as OLLAMA_HOST has it."""
+    return url if "://" in url else f"http://{url}"
+
+
 base_url_option = click.option(
     "--base-url",
     default=DEFAULT_URL,
     show_default=True,
+    callback=_with_scheme,
     help="a server with OpenAI's API; with or without /v1",
 )
 

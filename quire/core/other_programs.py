@@ -199,7 +199,6 @@ COMMANDS_INSTEAD: dict[str, str] = {
     "remove": "Take quire rm.",
     "uninstall": "Take quire rm MODEL; pip uninstall removes the program.",
     "unload": "Take quire stop MODEL.",
-    "ask": "Take quire run MODEL PROMPT.",
     "plan": "Take quire calc; quire serve MODEL --dry-run says what a start takes.",
     "env": "Take quire doctor.",
     "status": "quire ps shows the models of a server; quire top shows what it does.",
@@ -208,6 +207,25 @@ COMMANDS_INSTEAD: dict[str, str] = {
     "tokenize": "Ask a server: POST /tokenize; in Python LLM.get_tokenizer().",
     "update": "pip install --upgrade quire; docs/upgrading.md says what stays.",
     "upgrade": "pip install --upgrade quire; docs/upgrading.md says what stays.",
+    "run-batch": "In Python LLM.generate and LLM.chat take all prompts at once.",
+    "load": "Take quire run MODEL.",
+    "get": "Take quire pull.",
+    "import": "Take quire copy FILE NAME.",
+    "server": "Take quire serve.",
+    "log": "A server logs to its terminal; where quire run starts one, it names the file.",
+    "ui": "Take quire serve, and open its address in a browser.",
+    "train": "Take quire finetune; for draft heads quire train-heads.",
+    "export": "Take quire convert.",
+    "estimate": "Take quire calc.",
+}
+#: Commands that groups do not have, by the group's name.
+GROUPS_INSTEAD: dict[str, dict[str, str]] = {
+    "quire": COMMANDS_INSTEAD,
+    "bench": dict.fromkeys(
+        ("throughput", "latency", "sweep", "startup"),
+        "Take quire bench serve, which loads a running server.",
+    ),
+    "calc": dict.fromkeys(("vram", "gpu", "weights"), "Take quire calc memory."),
 }
 #: Flags of llama-cli for an answer.
 _OF_ANSWERS = {
@@ -217,9 +235,15 @@ _OF_ANSWERS = {
     "--repeat-penalty": "Take --repetition-penalty.",
     "--system-prompt": "Take --system.",
 }
+_ADDRESS = "Take --base-url HOST:PORT."
 #: Flags of commands other than ``serve``, and what to do instead.
 COMMAND_FLAGS_INSTEAD: dict[str, dict[str, str]] = {
+    "quire": dict.fromkeys(("-m", "--model"), "Take quire serve MODEL, or quire run MODEL."),
+    **{
+        name: dict.fromkeys(("--host", "--port"), _ADDRESS) for name in ("ps", "stop", "top", "ask")
+    },
     "run": {
+        **dict.fromkeys(("--host", "--port"), _ADDRESS),
         "--hidethinking": "Leave it out: reasoning is not shown.",
         "--nowordwrap": "Leave it out: words wrap in a terminal only.",
         "--insecure": "Leave it out: HF_ENDPOINT names another hub.",

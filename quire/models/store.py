@@ -286,10 +286,10 @@ class Store:
         if model is None and left:
             return Removed(name, left)
         if model is None:
+            meant = did_you_mean(name, [one.name for one in self.list()])
             raise ConfigError(
-                f"[rm] the model must be one that quire list shows; got {name!r}."
-                f"{did_you_mean(name, [one.name for one in self.list()])} Folders and files of your "
-                "own are yours to delete."
+                f"[rm] the model must be one that quire list shows; got {name!r}.{meant} Folders "
+                "and files of your own are yours to delete."
             )
         remove_manifest(model.name)
         mine = _files_of(model) | {file.path.resolve() for file in model.manifest.files}

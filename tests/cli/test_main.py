@@ -71,6 +71,14 @@ def test_unknown_command_is_misuse(quire):
         (("chat", "m", "What", "now?"), "For one answer: quire run m 'What now?'"),
         (("chat", "m", "Hi"), "quire generate m --chat --prompt Hi"),
         (("generate", "m", "Hi"), "Say quire generate m --prompt Hi"),
+        (("run-batch",), "LLM.generate and LLM.chat take all prompts at once."),
+        (("get", "m"), "Take quire pull."),
+        (("bench", "throughput"), "Take quire bench serve"),
+        (("calc", "vram"), "Take quire calc memory."),
+        (("quire-tiny",), "Take quire run quire-tiny."),
+        (("qwen3:0.6b",), "Take quire run qwen3:0.6b."),
+        (("-m", "quire-tiny"), "Take quire serve MODEL"),
+        (("ps", "--port", "8001"), "Take --base-url HOST:PORT."),
         (("run", "m", "Hi", "--format", "xml"), "--format must be json or a JSON schema"),
     ],
 )
@@ -108,8 +116,16 @@ def test_help_and_version_are_commands_too(quire):
     assert quire("version").stdout == quire("--version").stdout
     assert quire("help").stdout == quire("--help").stdout
     assert quire("help", "pull").stdout == quire("pull", "--help").stdout
+    assert quire("-v").stdout == quire("--version").stdout
+    assert quire("help", "calc", "kv").stdout == quire("calc", "kv", "--help").stdout
     result = quire("help", "pul")
     assert result.returncode == 2 and "Did you mean 'pull'?" in result.stderr
+
+
+def test_a_server_is_named_without_a_scheme(quire):
+    """It was a usage error that did not show what was wrong."""
+    result = quire("ps", "--base-url", "127.0.0.1:1")
+    assert result.returncode == 1 and "No server is running at 127.0.0.1:1." in result.stderr
 
 
 @pytest.mark.parametrize("shell", ["zsh", "fish"])
