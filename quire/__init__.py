@@ -6,6 +6,7 @@ import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from quire.core.suggestions import did_you_mean
 from quire.vllm_modules import VllmModules
 
 __version__ = "0.1.0"
@@ -88,6 +89,12 @@ sys.meta_path.append(VllmModules())
 def __getattr__(name: str) -> Any:
     # Lazy, so that `quire --help` and the planner never pay for the engine's imports.
     if name not in _HOMES:
-        raise AttributeError(f"module 'quire' has no attribute {name!r}")
+        raise AttributeError(
+            f"module 'quire' has no attribute {name!r}.{did_you_mean(name, _HOMES)}"
+        )
     module, attribute = _HOMES[name].split(":")
     return getattr(import_module(module), attribute)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})  # what editors and notebooks complete

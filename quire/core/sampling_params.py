@@ -75,8 +75,35 @@ _OPTIONAL = ("seed", "max_tokens", "logprobs", "prompt_logprobs")
 
 #: Names of other libraries, and what to say of them.
 _ELSEWHERE = {
-    "max_new_tokens": " Did you mean max_tokens?",
-    "max_length": " Did you mean max_tokens?",
+    **dict.fromkeys(
+        (
+            "max_new_tokens",
+            "max_length",
+            "max_completion_tokens",
+            "max_output_tokens",
+            "max_gen_len",
+            "num_predict",
+            "n_predict",
+        ),
+        " Did you mean max_tokens?",
+    ),
+    **dict.fromkeys(("repeat_penalty", "repetition"), " Did you mean repetition_penalty?"),
+    **dict.fromkeys(("stop_sequences", "stop_strings", "eos"), " Did you mean stop?"),
+    **dict.fromkeys(
+        (
+            "guided_json",
+            "guided_regex",
+            "guided_choice",
+            "guided_grammar",
+            "grammar",
+            "json_schema",
+            "response_format",
+        ),
+        " Take structured_outputs={'json': schema}, or its regex, choice or grammar.",
+    ),
+    "typical_p": " Take top_p or min_p.",
+    "random_seed": " Did you mean seed?",
+    "stream": " Iterate over AsyncLLM.generate.",
     "num_return_sequences": " Did you mean n?",
     "num_beams": " Take LLM.beam_search.",
     "do_sample": " Take temperature=0 for greedy.",

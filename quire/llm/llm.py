@@ -8,7 +8,7 @@ from functools import partial
 from itertools import count
 from os import PathLike
 from types import TracebackType
-from typing import Any, Literal, TypeAlias, Unpack
+from typing import Any, Literal, Never, TypeAlias, Unpack
 
 import numpy as np
 
@@ -20,6 +20,7 @@ from quire.core.metric_readings import Metric, readings
 from quire.core.outputs import RequestOutput
 from quire.core.request import EngineRequest
 from quire.core.sampling_params import RequestOutputKind, SamplingParams
+from quire.core.suggestions import did_you_mean
 from quire.llm.adapter_reader import LoRARequest
 from quire.llm.beam_search import BeamSearch, BeamSearchOutput, width_errors
 from quire.llm.engine_args import EngineArgs
@@ -31,6 +32,7 @@ from quire.llm.offline.arguments import (
     as_adapters,
     as_list,
     as_params,
+    check_keywords,
     is_conversation,
     read_chat_options,
 )
@@ -71,6 +73,14 @@ _NOT_HERE = {
     "wake_up": _IN_MEMORY,
     "start_profile": _NO_PROFILER,
     "stop_profile": _NO_PROFILER,
+    # Of other libraries.
+    "close": ". Take shutdown(), or with LLM(...) as llm.",
+    "tokenize": ". Take get_tokenizer().encode(text).",
+    "detokenize": ". Take get_tokenizer().decode(token_ids).",
+    "create_chat_completion": ". Take chat(messages).",
+    "create_completion": ". Take generate(prompts).",
+    "create_embedding": ". Take embed(prompts).",
+    "stream": ". Iterate over AsyncLLM.generate.",
 }
 
 
@@ -118,6 +128,7 @@ class LLM:
         lora_request: LoRARequest | Sequence[LoRARequest | None] | None = None,
         *,
         priority: Sequence[int] | None = None,
+        **others: Never,
     ) -> list[RequestOutput]:
         """Complete prompts; return one finished output for each, in their order.
 
@@ -129,6 +140,7 @@ class LLM:
             use_tqdm: Show progress when there are several prompts and stderr is a terminal.
             lora_request: An adapter for all, or one or None per prompt; needs ``enable_lora``.
             priority: One per prompt, lower first, under ``scheduling_policy="priority"``.
+            others: None: each is refused with what to write.
 
         Raises:
             RequestError: A prompt or setting is wrong; nothing was generated.
@@ -136,6 +148,7 @@ class LLM:
             EngineDeadError: A step failed; the engine cannot be used again.
             KeyboardInterrupt: Ctrl-C, after the step that was running; the engine can go on.
         """
+        check_keywords("generate", others, ("prompts", "sampling_params", "lora_request"))
         items = [self._pictures.read(prompt) for prompt in as_list(prompts)]
         params = as_params(sampling_params, len(items), self.get_default_sampling_params)
         priorities = [0] * len(items) if priority is None else list(priority)
@@ -416,7 +429,8 @@ class LLM:
         return True
 
     def __getattr__(self, name: str) -> Any:
-        why = _NOT_HERE.get(name, "")
+        ours = [known for known in dir(type(self)) if not known.startswith("_")]
+        why = _NOT_HERE.get(name) or f".{did_you_mean(name, ours)}"
         raise AttributeError(f"LLM has no {name!r}{why}")
 
     def get_default_sampling_params(self) -> SamplingParams:

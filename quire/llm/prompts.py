@@ -76,7 +76,8 @@ def _read_dict(prompt: Mapping[str, Any]) -> tuple[Any, Any]:
     if surplus or (text is None and ids is None):
         raise RequestError(
             "[prompt] a dict must hold prompt or prompt_token_ids and nothing else; got "
-            f"{', '.join(sorted(map(str, prompt))) or 'nothing'}.",
+            f"{', '.join(sorted(map(str, prompt))) or 'nothing'}."
+            f"{' Messages of roles are for chat.' if 'role' in prompt else ''}",
             "prompt",
         )
     return text, ids

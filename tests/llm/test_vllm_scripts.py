@@ -194,6 +194,10 @@ def test_wrong_kinds_of_arguments_are_request_errors(llm: LLM) -> None:
         (lambda: llm.generate("a", [{"temperature": 0}]), "Write SamplingParams"),  # type: ignore[list-item]
         (lambda: llm.generate("a", lora_request="x"), "Write LoRARequest"),  # type: ignore[arg-type]
         (lambda: llm.chat("hello"), r"Write \[{\"role\": \"user\""),
+        (lambda: llm.chat(["hello"]), r"Write \[{\"role\": \"user\""),
+        (lambda: llm.chat({"role": "user", "content": "a"}), "got a message alone"),
+        (lambda: llm.chat(SamplingParams()), "must be a list of messages"),
+        (lambda: llm.generate([{"role": "user", "content": "a"}]), "of roles are for chat"),
     ]
     for call, hint in wrong:
         with pytest.raises(RequestError, match=hint):
@@ -210,6 +214,30 @@ def test_settings_of_other_libraries_name_ours() -> None:
         given: Any = {name: 1}
         with pytest.raises(TypeError, match=f"no field '{name}'.* {hint}"):
             SamplingParams(**given)
+
+
+@pytest.mark.parametrize("name", ["num_predict", "repeat_penalty", "guided_json", "stop_strings"])
+def test_settings_of_ollama_and_llama_cpp_had_no_remedy(name: str) -> None:
+    with pytest.raises(TypeError, match="Did you mean|Take structured_outputs"):
+        SamplingParams(**{name: 1})
+
+
+def test_methods_and_keywords_had_no_remedy(llm: LLM) -> None:
+    """They were AttributeErrors and TypeErrors of Python's, and ``dir(quire)`` named nothing."""
+    calls: list[tuple[Callable[[], object], str]] = [
+        (lambda: llm.genrate("a"), "Did you mean generate?"),
+        (lambda: llm.close(), r"Take shutdown\(\)"),
+        (lambda: llm.create_chat_completion([]), r"Take chat\(messages\)"),
+        (lambda: llm.generate("a", temperature=0), r"SamplingParams\(temperature=...\)"),
+        (lambda: llm.generate("a", prompt_token_ids=[1]), '"prompt_token_ids": ids'),
+        (lambda: llm.generate("a", lora_reqest=None), "Did you mean lora_request?"),
+        (lambda: llm.chat([], max_tokens=1), r"SamplingParams\(max_tokens=...\)"),
+        (lambda: quire.SamplingParam, "Did you mean SamplingParams?"),
+    ]
+    for call, meant in calls:
+        with pytest.raises((AttributeError, TypeError), match=meant):
+            call()
+    assert {"LLM", "SamplingParams"} <= set(dir(quire))
 
 
 def test_settings_are_cloned_and_made_of_options() -> None:

@@ -43,9 +43,8 @@ def read_chat_options(options: ChatOptions) -> tuple[str | None, dict[str, Any]]
         TypeError: An option is unknown.
     """
     given: dict[str, Any] = {**options}
-    for name in given.keys() - ChatOptions.__annotations__.keys():
-        meant = did_you_mean(name, ChatOptions.__annotations__)
-        raise TypeError(f"LLM.chat() has no option {name!r}.{meant}")
+    known = ChatOptions.__annotations__
+    check_keywords("chat", {name: given[name] for name in given if name not in known}, known)
     given.pop("chat_template_content_format", None)
     template = given.pop("chat_template", None)
     return template, given | (given.pop("chat_template_kwargs", None) or {})
@@ -121,12 +120,36 @@ def is_conversation(messages: Sequence[Any]) -> bool:
     """Return whether messages are of one conversation rather than several conversations.
 
     Raises:
-        RequestError: They are text.
+        RequestError: They are text, a message alone, or no list.
     """
-    if isinstance(messages, str):
+    first = messages[0] if isinstance(messages, Sequence) and messages else messages
+    if isinstance(first, str):
         raise RequestError(
             f"[messages] must be a list of messages; got text. Write "
-            f'[{{"role": "user", "content": {messages!r:.40}}}].',
+            f'[{{"role": "user", "content": {first!r:.40}}}].',
             "messages",
         )
-    return not messages or isinstance(messages[0], dict)
+    if not isinstance(messages, Sequence):
+        kind = "a message alone" if isinstance(messages, Mapping) else f"{messages!r:.80}"
+        raise RequestError(
+            f"[messages] must be a list of messages; got {kind}. Write "
+            '[{"role": "user", "content": ...}].',
+            "messages",
+        )
+    return not messages or isinstance(first, dict)
+
+
+def check_keywords(method: str, given: Mapping[str, object], known: Iterable[str]) -> None:
+    """Refuse keywords that a method does not have, with what to write.
+
+    Raises:
+        TypeError: There are some.
+    """
+    for name in given:
+        if name in SamplingParams.__dataclass_fields__:
+            meant = f" Give sampling_params=SamplingParams({name}=...)."
+        elif name == "prompt_token_ids":
+            meant = ' Give prompts=[{"prompt_token_ids": ids}].'
+        else:
+            meant = did_you_mean(name, known)
+        raise TypeError(f"LLM.{method}() has no option {name!r}.{meant}")
