@@ -41,6 +41,7 @@ class CacheOptions:
     kv_cache_dtype: KVCacheDtype = option(
         "auto",
         "of K and V; auto: as the weights; fp8, int8: twice the tokens of 16 bits, int4: thrice",
+        unavailable={"q8_0": "must be int8", "q4_0": "must be int4"},
     )
     kv_layout: Literal["paged", "static", "contiguous"] = option(
         "paged",

@@ -58,7 +58,11 @@ class ModelOptions:
         "auto",
         "element type of the weights; auto keeps the checkpoint's",
         common=True,
-        spellings={"half": "float16", "float": "float32"},
+        spellings={
+            **dict.fromkeys(("half", "fp16", "f16"), "float16"),
+            **dict.fromkeys(("float", "fp32", "f32"), "float32"),
+            "bf16": "bfloat16",
+        },
     )
     quantization: QuantizationName | StoredName | None = option(
         None,
@@ -66,6 +70,13 @@ class ModelOptions:
         common=True,
         aliases=("-q",),
         spellings={name: name for name in KNOWN_QUANTIZATIONS},
+        unavailable=dict.fromkeys(
+            ("q8_0", "q4_0", "q4_k_m", "Q8_0", "Q4_0", "Q4_K_M"),
+            "must be int8 or int4 for weights that are rounded at load; GGUF types are the files', "
+            "which quire convert --type writes",
+        )
+        | dict.fromkeys(("4bit", "4-bit"), "must be int4 or nf4")
+        | dict.fromkeys(("8bit", "8-bit"), "must be int8"),
     )
     quantization_group_size: int | None = option(None, "weights that share a scale; 0: a row")
     quantization_overrides: str | None = option(

@@ -63,7 +63,10 @@ class EngineKeywords(TypedDict, total=False):
     tokenizer: str | PathLike[str] | None
     revision: str | None
     allow_special_tokens_in_content: bool
-    dtype: Literal["auto", "float32", "float16", "bfloat16", "half", "float"]
+    dtype: (
+        Literal["auto", "float32", "float16", "bfloat16"]
+        | Literal["half", "fp16", "f16", "float", "fp32", "f32", "bf16"]
+    )
     quantization: (
         Literal["int8", "int6", "int5", "int4", "nf4", "int3", "int2"]
         | Literal["awq", "awq_marlin", "gptq", "gptq_marlin", "auto-round", "fp8"]

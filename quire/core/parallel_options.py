@@ -24,7 +24,10 @@ class ParallelOptions:
     device: Device = option(
         "auto",
         "backend: cpu (native kernels) or reference (torch)",
-        unavailable=dict.fromkeys(("cuda", "gpu"), "must be cpu: there is no GPU backend yet"),
+        unavailable=dict.fromkeys(
+            ("cuda", "cuda:0", "gpu", "rocm", "mps", "metal", "vulkan", "xpu"),
+            "must be cpu: there is no GPU backend yet",
+        ),
     )
     threads: int | None = option(
         None,

@@ -146,8 +146,29 @@ def test_an_unknown_setting_names_the_nearest(name: str, meant: str) -> None:
         EngineArgs("m", **unknown)
 
 
+@pytest.mark.parametrize(
+    ("name", "value", "said"),
+    [
+        ("dtype", "fp16", ""),
+        ("dtype", "bf16", ""),
+        ("kv_cache_dtype", "q8_0", "must be int8; got q8_0"),
+        ("quantization", "q4_k_m", "quire convert --type writes"),
+        ("quantization", "4bit", "must be int4 or nf4"),
+    ],
+)
+def test_values_of_llama_cpp_and_transformers_had_no_remedy(
+    name: str, value: str, said: str
+) -> None:
+    asked: Any = {name: value}
+    if not said:
+        assert EngineArgs("m", **asked).dtype in ("float16", "bfloat16")
+        return
+    with pytest.raises(ConfigError, match=said):
+        EngineArgs("m", **asked)
+
+
 def test_a_gpu_is_named_as_missing() -> None:
-    for device in ("cuda", "gpu"):
+    for device in ("cuda", "gpu", "mps"):
         asked: Any = {"device": device}
         with pytest.raises(ConfigError, match="there is no GPU backend yet"):
             EngineArgs("m", **asked)
