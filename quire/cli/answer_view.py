@@ -164,5 +164,5 @@ def _finished(text: str) -> int:
     starts = [token.map[0] for token in _parse(text) if token.level == 0 and token.map]
     if len(starts) < 2:
         return 0
-    lines = text.splitlines(keepends=True)
-    return sum(map(len, lines[: starts[-1]]))
+    lines = text.split("\n")  # as the parser counts them: U+2028 and others end none
+    return sum(len(line) + 1 for line in lines[: starts[-1]])

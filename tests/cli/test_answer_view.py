@@ -75,6 +75,11 @@ def test_any_text_is_shown_once(text):
     assert words == re.findall(r"[a-z]+", text)
 
 
+def test_a_separator_of_unicode_cut_a_paragraph_in_two():
+    """Lines were counted by Python's rules where Markdown has its own."""
+    assert "*" not in "".join(drawn("**a\u2028\u2028b**\n\nend", 40))
+
+
 def test_a_pipe_gets_the_text_itself(capsys):
     show_answer(iter(["# A", " **b**\n", "c"]))
     assert capsys.readouterr().out == "# A **b**\nc\n"
