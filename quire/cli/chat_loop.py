@@ -24,7 +24,10 @@ def converse(session: ChatSession, name: str) -> None:
     notes = Console(stderr=True, highlight=False, markup=False, soft_wrap=True)
     if sys.stdin.isatty():
         with contextlib.suppress(ImportError):
-            import readline  # noqa: F401  Line editing and history for input().
+            import readline  # line editing and history for input()
+
+            # A terminal then marks what is pasted, so that lines of it are one message.
+            readline.parse_and_bind("set enable-bracketed-paste on")
         notes.print(f"{name}. /help lists commands, Ctrl-D leaves.", style="dim")
     while (line := _read_line()) is not None:
         try:

@@ -9,6 +9,7 @@ from typing import Any, Protocol
 
 from quire.core.errors import RequestError
 from quire.core.sampling_params import SamplingParams
+from quire.core.suggestions import did_you_mean
 
 Message = dict[str, Any]
 
@@ -148,7 +149,8 @@ class ChatSession:
         Raises:
             RequestError: The command is unknown or cannot be done.
         """
-        name, _, rest = line.strip().partition(" ")
+        typed, _, rest = line.strip().partition(" ")
+        name = typed.lower()
         commands: dict[str, Callable[[str], str | None]] = {
             "/help": lambda rest: HELP,
             "/?": lambda rest: HELP,
@@ -163,9 +165,13 @@ class ChatSession:
             "/stats": self._stats,
             "/exit": lambda rest: None,
             "/bye": lambda rest: None,
+            "/quit": lambda rest: None,
         }
         if name not in commands:
-            raise RequestError(f"[chat] a command must be one of {' '.join(commands)}; got {name}.")
+            raise RequestError(
+                f"[chat] a command must be one of {' '.join(commands)}; got {typed}."
+                f"{did_you_mean(name, commands)}"
+            )
         return commands[name](rest.strip())
 
     def _set_system(self, text: str) -> str:
@@ -224,12 +230,17 @@ class ChatSession:
     def _set(self, rest: str) -> str:
         if not rest:
             return json.dumps(self._sampling)
-        name, _, text = rest.partition(" ")
-        if name not in SamplingParams.__dataclass_fields__ or name == "n":
+        name, _, text = rest.removeprefix("parameter ").partition(" ")  # as Ollama has it
+        if name == "system":
+            return self._set_system(text.strip().strip('"'))
+        known = SamplingParams.__dataclass_fields__.keys() - {"n"}
+        if name not in known:
             raise RequestError(
-                f"[chat] /set needs a sampling setting of one answer; got {name!r}. "
-                "/set alone lists those in use."
+                f"[chat] /set needs a sampling setting of one answer; got {name!r}."
+                f"{did_you_mean(name, known)} /set alone lists those in use."
             )
+        if not text.strip():
+            raise RequestError(f"[chat] /set needs a value: /set {name} VALUE; got none.")
         try:
             value = json.loads(text)
         except ValueError:

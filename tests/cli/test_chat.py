@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 import subprocess
 from typing import ClassVar
@@ -117,6 +118,22 @@ def test_an_answer_that_never_began_is_not_continued():
     )
     with pytest.raises(RequestError, match="/continue needs an answer before it"):
         session.run_command("/continue")
+
+
+def test_commands_and_settings_have_a_nearest_name_and_ollamas_forms():
+    """A typing error had the list of all commands, /quit was unknown."""
+    session = ChatSession(Thinker(), sampling={})
+    for line, meant in {
+        "/hlep": "Did you mean /help?",
+        "/set temprature 1": "Did you mean temperature?",
+        "/set temperature": "/set temperature VALUE",
+    }.items():
+        with pytest.raises(RequestError, match=re.escape(meant)):
+            session.run_command(line)
+    assert session.run_command("/set parameter top_p 0.5") == "top_p = 0.5"
+    assert session.run_command('/set system "Be brief."') == "system prompt set"
+    assert session.messages[0]["content"] == "Be brief."
+    assert session.run_command("/QUIT") is None
 
 
 def test_question_that_does_not_fit_is_taken_back(quire, model, tmp_path):

@@ -77,6 +77,7 @@ def test_a_server_is_started_used_again_and_emptied(url):
     assert "Paris" in both.stdout, both.stderr
     talk = converse(["run", "quire-tiny", *base, "--keep-alive", "17m"], lines)
     assert "The capital of France is" in talk
+    assert "\x1b[?2004h" in talk  # a terminal marks what is pasted: its lines are one message
     assert "quire-tiny" in talk and "ready" in talk and "got /nothing" in talk
     assert "quire-tiny: ready, 2,048 tokens of context" in talk and "prompt: Be brief." in talk
     held = httpx2.get(f"{url}/api/ps").json()["models"][0]
