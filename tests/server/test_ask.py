@@ -196,7 +196,7 @@ def test_no_server():
 
 @pytest.mark.parametrize(
     "url",
-    ["", "localhost:1", "ftp://h", "http://", "http://h:x", "http://u:secret@h", "http://h?secret"],
+    ["", "ftp://h", "http://", "http://h:x", "http://u:secret@h", "http://h?secret"],
 )
 def test_a_wrong_address_is_misuse(url):
     code, out, err = ask("Hi", "--base-url", url)

@@ -125,6 +125,9 @@ class _Transport(asyncio.Transport):
     def write_eof(self) -> None: ...
     def pause_reading(self) -> None: ...
     def resume_reading(self) -> None: ...
+    def get_protocol(self) -> Any:
+        return self.protocol
+
     def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
         self.protocol = protocol
 
