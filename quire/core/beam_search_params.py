@@ -23,6 +23,7 @@ class BeamSearchParams:
         temperature: Must be 0: nothing is drawn.
         length_penalty: A sequence's score is its log-probability divided by its length, prompt
             included and end-of-sequence token not, to this power; -10 to 10.
+        include_stop_str_in_output: Must be false: texts end before an end-of-sequence token.
 
     Raises:
         InvalidSamplingParamsError: A value has the wrong type or is out of range; the error's
@@ -36,6 +37,7 @@ class BeamSearchParams:
     ignore_eos: bool = False
     temperature: float = 0.0
     length_penalty: float = 1.0
+    include_stop_str_in_output: bool = False
 
     def __post_init__(self) -> None:
         if not _is_whole(self.beam_width) or not 1 <= self.beam_width <= MAX_BEAM_WIDTH:
@@ -44,6 +46,8 @@ class BeamSearchParams:
             _refuse("max_tokens", "must be a whole number of at least 1", self)
         if self.temperature != 0:
             _refuse("temperature", "must be 0 for a beam search, which draws nothing", self)
+        if self.include_stop_str_in_output:
+            _refuse("include_stop_str_in_output", "must be false for a beam search", self)
         penalty = self.length_penalty
         if isinstance(penalty, bool) or not isinstance(penalty, int | float):
             _refuse("length_penalty", "must be a number", self)

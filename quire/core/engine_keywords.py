@@ -188,8 +188,10 @@ class EngineKeywords(TypedDict, total=False):
     prefix_caching_hash_algo: Any
     attention_config: Any
     attention_backend: Any
+    disable_cascade_attn: bool
     load_format: Any
     tokenizer_mode: Any
+    skip_tokenizer_init: bool
     config_format: Any
     model_impl: Any
     runner: Any

@@ -8,7 +8,7 @@ from functools import partial
 from itertools import count
 from os import PathLike
 from types import TracebackType
-from typing import Any, Literal, Never, TypeAlias, Unpack
+from typing import Any, Literal, Never, Self, TypeAlias, Unpack
 
 import numpy as np
 
@@ -119,6 +119,11 @@ class LLM:
         self._pictures = ConversationPictures(
             self.engine.model_config.vision, config.model, self.engine.tokenizer
         )
+
+    @classmethod
+    def from_engine_args(cls, engine_args: EngineArgs) -> Self:
+        """Load the model of settings that an object holds."""
+        return cls(**vars(engine_args))
 
     def generate(
         self,

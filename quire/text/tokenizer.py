@@ -190,8 +190,14 @@ class Tokenizer:
         if hasattr(self.backend.model, "_resize_cache"):  # WordPiece keeps none
             self.backend.model._resize_cache(num_words)
 
-    def __call__(self, text: str, add_special_tokens: bool = True) -> BatchEncoding:
-        """Return the token ids of a text as ``input_ids``; errors as of :meth:`encode`."""
+    def __call__(self, text: str | list[str], add_special_tokens: bool = True) -> BatchEncoding:
+        """Return the token ids of a text, or of each of several texts, as ``input_ids``.
+
+        Raises:
+            RequestError: As of :meth:`encode`.
+        """
+        if isinstance(text, list):
+            return BatchEncoding(input_ids=[self.encode(one, add_special_tokens) for one in text])
         return BatchEncoding(input_ids=self.encode(text, add_special_tokens))
 
     def apply_chat_template(
@@ -253,6 +259,12 @@ class Tokenizer:
         """Return the text of ``token_ids``; bytes that are no UTF-8 become U+FFFD."""
         detokenizer = self.create_detokenizer(skip_special_tokens=skip_special_tokens)
         return detokenizer.add(token_ids) + detokenizer.flush()
+
+    def batch_decode(
+        self, sequences: Iterable[Iterable[int]], skip_special_tokens: bool = True
+    ) -> list[str]:
+        """Return the text of each of several lists of token ids."""
+        return [self.decode(token_ids, skip_special_tokens) for token_ids in sequences]
 
     def create_detokenizer(
         self, *, skip_special_tokens: bool = True, continues: bool = False

@@ -22,6 +22,7 @@ from quire import (
     LLM,
     AsyncEngineArgs,
     AsyncLLMEngine,
+    BeamSearchParams,
     EngineArgs,
     KvCacheConfig,
     LLMEngine,
@@ -30,7 +31,7 @@ from quire import (
     TextPrompt,
 )
 from quire.core.config import SETTINGS
-from quire.core.errors import ConfigError, RequestError
+from quire.core.errors import ConfigError, InvalidSamplingParamsError, RequestError
 from quire.core.metric_readings import Counter, Gauge, Histogram
 from quire.models.hub import ASSETS
 from quire.text.tokenizer import load_tokenizer
@@ -206,6 +207,33 @@ def test_variables_of_every_conversation(
         assert llm.chat(message, params)[0].prompt == "calm:hi"
         own = {"mood": "wild"}
         assert llm.chat(message, params, chat_template_kwargs=own)[0].prompt == "wild:hi"
+
+
+def test_what_scripts_leave_at_vllms_defaults(llm: LLM) -> None:
+    """Options that ask for nothing were unknown: of a chat, of beams, of the constructor."""
+    params, hello = SamplingParams(max_tokens=1), [{"role": "user", "content": "hi"}]
+    assert llm.chat(hello, params, mm_processor_kwargs=None)[0].outputs
+    with pytest.raises(RequestError, match="mm_processor_kwargs"):
+        llm.chat(hello, params, mm_processor_kwargs={"num_crops": 4})
+    beams = BeamSearchParams(2, 1, include_stop_str_in_output=False)
+    assert beams == BeamSearchParams(2, 1)
+    with pytest.raises(InvalidSamplingParamsError, match="include_stop_str_in_output"):
+        BeamSearchParams(2, 1, include_stop_str_in_output=True)
+    assert EngineArgs("m", skip_tokenizer_init=False, disable_cascade_attn=False).model == "m"
+
+
+def test_an_llm_of_engine_args(folder: Path, device: str, small: dict[str, Any]) -> None:
+    args = EngineArgs(str(folder), device=device, **small)
+    with LLM.from_engine_args(args) as llm:
+        assert llm.generate("a", SamplingParams(max_tokens=1))[0].outputs
+
+
+def test_several_texts_at_once(llm: LLM) -> None:
+    """Scripts that count and show tokens call the tokenizer with a list, and ``batch_decode``."""
+    tokenizer, texts = llm.get_tokenizer(), ["ab", "c d"]
+    ids = tokenizer(texts, add_special_tokens=False)["input_ids"]
+    assert ids == [tokenizer.encode(text, False) for text in texts]
+    assert tokenizer.batch_decode(ids) == [tokenizer.decode(one) for one in ids]
 
 
 def test_wrong_kinds_of_arguments_are_request_errors(llm: LLM) -> None:

@@ -26,6 +26,7 @@ class ChatOptions(TypedDict, total=False):
             False.
         tools: JSON schemas of functions, in OpenAI's form.
         chat_template_kwargs: More variables of the template.
+        mm_processor_kwargs: Must be empty: pictures are prepared as the model's files say.
     """
 
     chat_template: str | None
@@ -34,6 +35,7 @@ class ChatOptions(TypedDict, total=False):
     continue_final_message: bool
     tools: Sequence[dict[str, Any]] | None
     chat_template_kwargs: dict[str, Any] | None
+    mm_processor_kwargs: dict[str, Any] | None
 
 
 def read_chat_options(options: ChatOptions) -> tuple[str | None, dict[str, Any]]:
@@ -41,11 +43,18 @@ def read_chat_options(options: ChatOptions) -> tuple[str | None, dict[str, Any]]
 
     Raises:
         TypeError: An option is unknown.
+        RequestError: ``mm_processor_kwargs`` asks for something.
     """
     given: dict[str, Any] = {**options}
     known = ChatOptions.__annotations__
     check_keywords("chat", {name: given[name] for name in given if name not in known}, known)
     given.pop("chat_template_content_format", None)
+    if asked := given.pop("mm_processor_kwargs", None):
+        raise RequestError(
+            f"[mm_processor_kwargs] would change pictures; got {asked!r:.80}. Edit "
+            "preprocessor_config.json.",
+            "mm_processor_kwargs",
+        )
     template = given.pop("chat_template", None)
     return template, given | (given.pop("chat_template_kwargs", None) or {})
 
