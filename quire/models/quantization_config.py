@@ -18,6 +18,7 @@ from quire.models.input_rounding import (
     with_outliers,
     with_rounded_inputs,
 )
+from quire.models.name_patterns import NamePattern
 from quire.quantization.formats import gptq
 from quire.quantization.formats.awq import AWQFormat
 from quire.quantization.formats.bitsandbytes import BitsAndBytesFormat, BytesOfBitsAndBytes
@@ -128,7 +129,7 @@ def _gptq(fields: ConfigFields) -> StoredQuantization:
         raise fields.error("is_marlin_format", "must be false: convert it back to GPTQ's layout")
     fields.integer("bits")
     whole = _gptq_format(fields, GPTQFormat(4, 128, zeros_less_one=kind == "gptq"))
-    rules: list[tuple[re.Pattern[str], WeightFormat | None]] = []
+    rules: list[tuple[NamePattern, WeightFormat | None]] = []
     dynamic = fields.object("dynamic")
     # GPTQModel's rules of modules by patterns: those of ``-:`` are not quantized.
     for key in dynamic.values if dynamic else ():
@@ -482,17 +483,17 @@ class Target:
 def _target(fields: ConfigFields, name: str, target: str) -> Target:
     if target.startswith("re:"):
         pattern = _pattern(fields, name, target.removeprefix("re:"))
-        return Target(target, lambda module: pattern.match(module) is not None, is_pattern=True)
+        return Target(target, pattern.match, is_pattern=True)
     if target == "Linear":
         return Target(target, lambda module: not module.endswith("embed_tokens"), is_class=True)
     return Target(target, lambda module: module == target or module.endswith(f".{target}"))
 
 
-def _pattern(fields: ConfigFields, name: str, text: str) -> re.Pattern[str]:
+def _pattern(fields: ConfigFields, name: str, text: str) -> NamePattern:
     try:
-        return re.compile(text)
-    except (re.error, RecursionError, OverflowError) as error:
-        raise fields.error(name, f"must be regular expressions ({error})") from None
+        return NamePattern(text)
+    except ValueError as error:
+        raise fields.error(name, f"must be regular expressions of bounded cost ({error})") from None
 
 
 def _formats(formats: Iterable[WeightFormat | None]) -> list[WeightFormat]:
