@@ -199,6 +199,8 @@ def changed(adapted, tmp_path):
         ({"ensure_weight_tying": True}, "ensure_weight_tying must be false; got True"),
         ({"init_lora_weights": "pissa_niter_4"}, "init_lora_weights must be of a kind"),
         ({"r": 6}, "must have the rank of adapter_config.json, 6; got 5"),
+        ({"r": 10**400}, "r must be a number above 0; got 1000"),
+        ({"peft_version": f"{'9' * 5000}.0.0", "r": 6}, "must have the rank"),
         ({"r": None}, "r must be a number above 0; got None"),
         ({"lora_alpha": float("inf")}, "lora_alpha must be a number above 0; got inf"),
         ({"lora_alpha": True}, "lora_alpha must be a number above 0; got True"),

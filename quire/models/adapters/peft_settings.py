@@ -14,6 +14,8 @@ from quire.core.regular_files import open_regular
 
 CONFIG = "adapter_config.json"
 MAX_CONFIG_BYTES = 1 << 20
+#: Larger ranks and factors are no number that an adapter has.
+MAX_NUMBER = 1e9
 #: A key of ``rank_pattern`` or ``alpha_pattern``: PEFT takes any regular expression.
 _PATTERN = re.compile(r"\^?[\w.]+")
 #: Options that change what is computed, and what asks for nothing.
@@ -63,7 +65,7 @@ class PeftSettings:
     @property
     def turns_parameters(self) -> bool:
         """Whether experts stored (out, in) were taken for (in, out), as up to PEFT 0.19.0."""
-        found = re.match(r"(\d+)\.(\d+)\.(\d+)", str(self.values.get("peft_version")))
+        found = re.match(r"(\d{1,9})\.(\d{1,9})\.(\d{1,9})", str(self.values.get("peft_version")))
         return found is None or tuple(map(int, found.groups())) < (0, 19, 1)
 
     def saves(self, module: str) -> bool:
@@ -98,7 +100,7 @@ class PeftSettings:
         if (
             isinstance(value, bool)
             or not isinstance(value, int | float)
-            or not 0 < value < math.inf
+            or not 0 < value < MAX_NUMBER
         ):
             raise self.refused(key, "a number above 0", value)
         return float(value)
