@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
+import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
@@ -22,6 +24,7 @@ from quire.server.generation.service import Service
 from quire.server.http.body import Fields, json_response, read_fields_in_turn
 from quire.server.http.errors import ApiError
 from quire.text.chat_template import ChatTemplate
+from quire.text.off_loop import run_by_size
 
 #: Its names of settings, by ours.
 _NAMES = {
@@ -63,7 +66,9 @@ def routes(models: Models) -> list[Route]:
         service.resolve_model(body.model)
         conversation, _ = read_conversation(service, body)
         parts = await render(service.engine.tokenizer, conversation, client_id)
-        return json_response({"prompt": "".join(parts)}, headers)
+        size = sum(map(len, parts))
+        write = partial(msgspec.json.encode, {"prompt": "".join(parts)})
+        return json_response(await run_by_size(size, client_id, write), headers)
 
     return [
         Route("/props", show_props, methods=["GET"]),

@@ -37,8 +37,10 @@ from quire.server.generation.service import Service
 from quire.server.generation.submission import ApiRequest, Submission
 from quire.server.http.errors import ApiError
 from quire.server.openai.embeddings import prompt_usage
-from quire.text.off_loop import run_template
+from quire.text.off_loop import run_by_size, run_template
 
+#: Of all pairs: a query stands in the prompt of each of a thousand documents.
+MAX_PAIR_CHARACTERS = 2**26
 PATHS = {
     "score": ("/score", "/v1/score"),
     "rerank": ("/rerank", "/v1/rerank", "/v2/rerank"),
@@ -174,6 +176,13 @@ async def _scored(
             "[instruction] needs a server with --score-template, which says where it goes.",
             "instruction",
         )
+    size = sum(len(text) + MARK_CHARACTERS for pair in pairs for text in pair)
+    if size > MAX_PAIR_CHARACTERS and (scoring.labels or scoring.classifier is not None):
+        raise RequestError(
+            f"[{param}] all pairs together may have {MAX_PAIR_CHARACTERS} characters; got {size}. "
+            "Send shorter texts, or fewer at a time.",
+            param,
+        )
     if scoring.classifier is not None and scoring.template is None:
         limit = PromptLimit(service.engine.max_model_len, param)
         client_id = request.client.client_id
@@ -183,7 +192,7 @@ async def _scored(
         submission = submission.with_second_texts([start for _, start in read])
         return submission, lambda outputs: [scoring.probabilities(one)[0] for one in outputs]
     if scoring.labels:
-        texts = await _prompts(scoring, request, pairs)
+        texts = await _prompts(scoring, request, pairs, size)
         special = False if scoring.template is not None else body.add_special_tokens
         prompts = await _encoded(service, request, texts, param, special)
         submission = Submission.create(request, param, [(p, scoring.params()) for p in prompts])
@@ -207,17 +216,16 @@ async def _prompts(
     scoring: Scoring,
     request: ApiRequest[ScoreRequest] | ApiRequest[RerankRequest],
     pairs: Sequence[tuple[str, str]],
+    size: int,
 ) -> Sequence[str | list[str]]:
-    """Return the prompts of pairs, whole or in parts."""
-    instruction = request.body.instruction
+    """Return the prompts of pairs of ``size`` characters, whole or in parts."""
+    instruction, client_id = request.body.instruction, request.client.client_id
 
     def render() -> list[str | list[str]]:
         return [scoring.prompt(*pair, instruction) for pair in pairs]
 
-    if scoring.template is None:
-        return render()
-    size = sum(len(text) + MARK_CHARACTERS for pair in pairs for text in pair)
-    return await run_template(size, request.client.client_id, render)
+    run = run_by_size if scoring.template is None else run_template
+    return await run(size, client_id, render)
 
 
 async def _encoded(

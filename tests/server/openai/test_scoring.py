@@ -89,6 +89,13 @@ def test_a_token_s_probability(judging):
     assert [found[index] for index in range(3)] == [item["score"] for item in data]
 
 
+def test_a_query_is_not_repeated_for_a_thousand_documents_without_bound(judging):
+    """One of 4 MiB was joined with each of 1,024 on the event loop: 4 GiB."""
+    answer = post(judging, "/rerank", query="x" * 70_000, documents=["y"] * 1000)
+    assert answer.status_code == 400 and answer.json()["error"]["param"] == "documents"
+    assert "all pairs together may have 67108864 characters" in answer.text
+
+
 def test_classes(judging):
     answer = post(judging, "/classify", input=TEXTS).json()
     for text, item in zip(TEXTS, answer["data"], strict=True):
