@@ -16,13 +16,15 @@ SAME: dict[str, tuple[str, ...]] = {
     "max_num_batched_tokens": ("-b", "--batch-size", "--max-batch-prefill-tokens"),
     "threads": ("-t",),
     "tensor_parallel_size": ("--num-shard", "--tp-size", "--tp"),
+    "pipeline_parallel_size": ("--pp-size", "--pp"),
+    "tokenizer": ("--tokenizer-path", "--tokenizer-config-path"),
     "data_parallel_size": ("--dp-size", "--dp"),
 }
 #: What to write instead of flags that we do not take, which follow it.
 _ELSEWHERE = (
     (
         "Leave it out: requests always share the steps.",
-        "-cb --cont-batching",
+        "-cb --cont-batching -nocb --no-cont-batching",
     ),
     (
         "Take --threads, which are for prompts, too.",
@@ -42,7 +44,7 @@ _ELSEWHERE = (
     ),
     (
         "Take --seed.",
-        "--random-seed",
+        "--random-seed -s",
     ),
     (
         "Take --host.",
@@ -62,11 +64,11 @@ _ELSEWHERE = (
     ),
     (
         "Leave it out: weights are read once and stay in memory.",
-        "--mlock --no-mmap",
+        "--mlock --no-mmap --mmap --direct-io -dio --no-repack --check-tensors",
     ),
     (
         "Leave it out: the route is always there.",
-        "--metrics --slots --props --enable-metrics",
+        "--metrics --slots --props --enable-metrics --prometheus-port",
     ),
     (
         "Leave it out: the routes of embeddings and of reranking are always there.",
@@ -78,7 +80,7 @@ _ELSEWHERE = (
     ),
     (
         "Set QUIRE_LOG_LEVEL=debug.",
-        "-v --verbose",
+        "-v --verbose -lv --verbosity --log-verbosity",
     ),
     (
         "Leave it out: each request has a line in the log.",
@@ -87,7 +89,7 @@ _ELSEWHERE = (
     (
         "Leave it out: there is no GPU backend yet.",
         "-sm --split-mode -ts --tensor-split -mg --main-gpu -ot --override-tensor --cpu-moe "
-        "--n-cpu-moe",
+        "--n-cpu-moe -dev -devd --device-draft -ngld --gpu-layers-draft --base-gpu-id",
     ),
     (
         "Fetch the file, and name it as MODEL.",
@@ -107,11 +109,18 @@ _ELSEWHERE = (
     ),
     (
         "A request says it; --override-generation-config sets the default.",
-        "--predict --top-k --top-p --min-p --repeat-penalty",
+        "--predict --top-k --top-p --min-p --repeat-penalty --temperature --sampling-defaults "
+        "--preferred-sampling-params",
+    ),
+    (
+        "A request says it.",
+        "--presence-penalty --frequency-penalty --repeat-last-n --samplers --logit-bias "
+        "--ignore-eos",
     ),
     (
         "Leave it out: prefixes are always shared; --kv-offload-bytes keeps more of them.",
-        "--cache-reuse --cache-ram",
+        "--cache-reuse --cache-ram -cram --cache-prompt --slot-prompt-similarity -sps "
+        "--slot-save-path",
     ),
     (
         "A request says enable_thinking or reasoning_effort.",
@@ -123,12 +132,15 @@ _ELSEWHERE = (
     ),
     (
         "Leave it out: what is longer than the context is refused.",
-        "--context-shift --no-context-shift",
+        "--context-shift --no-context-shift --keep",
     ),
     (
         "Leave it out: there is nothing like it here.",
-        "--no-warmup --numa --prio --swa-full --disable-cuda-graph --cuda-graphs "
-        "--enable-torch-compile --disable-custom-kernels",
+        "--no-warmup --warmup --numa --prio --poll --swa-full --kv-unified -kvu "
+        "--disable-cuda-graph --cuda-graphs --cuda-graph-bs --cuda-graph-max-bs "
+        "--enable-torch-compile --disable-custom-kernels --skip-server-warmup "
+        "--disable-overlap-schedule --enable-mixed-chunk --sampling-backend "
+        "--validation-workers --waiting-served-ratio --max-waiting-tokens --usage-stats",
     ),
     (
         "Take --scheduling-policy.",
@@ -136,7 +148,7 @@ _ELSEWHERE = (
     ),
     (
         "Take method and model of --speculative-config.",
-        "--speculative-algorithm --speculative-draft-model-path",
+        "--speculative-algorithm --speculative-draft-model-path --spec-type",
     ),
     (
         "Take --master-addr and --master-port.",
@@ -144,7 +156,134 @@ _ELSEWHERE = (
     ),
     (
         "Take --enable-lora --lora-modules NAME=FOLDER.",
-        "--lora-adapters",
+        "--lora-adapters --lora-scaled --lora-paths",
+    ),
+    (
+        "Take --no-enable-prefix-caching.",
+        "--no-cache-prompt",
+    ),
+    (
+        "Take quire doctor.",
+        "--list-devices",
+    ),
+    (
+        "Take --default-chat-template-kwargs.",
+        "--chat-template-kwargs",
+    ),
+    (
+        "Take --root-path.",
+        "--api-prefix",
+    ),
+    (
+        "Take --allowed-origins.",
+        "--cors-allow-origin",
+    ),
+    (
+        "Take --log-format json.",
+        "--json-output",
+    ),
+    (
+        "Take --otlp-traces-endpoint.",
+        "--otlp-endpoint",
+    ),
+    (
+        "Take --shutdown-timeout.",
+        "--graceful-termination-timeout",
+    ),
+    (
+        "Take --uvicorn-log-level.",
+        "--log-level-http",
+    ),
+    (
+        "Take --max-num-queued-reqs.",
+        "--max-queued-requests",
+    ),
+    (
+        "Take --enable-expert-parallel.",
+        "--ep --ep-size",
+    ),
+    (
+        "Take --num-redundant-experts.",
+        "--ep-num-redundant-experts",
+    ),
+    (
+        "Take --max-loras.",
+        "--max-loras-per-batch",
+    ),
+    (
+        "Take --max-cpu-loras.",
+        "--max-loaded-loras",
+    ),
+    (
+        "Take --kv-offload-bytes.",
+        "--enable-hierarchical-cache --hicache-ratio --hicache-size",
+    ),
+    (
+        "Take --disaggregate 1p1d.",
+        "--disaggregation-mode --disaggregation-transfer-backend",
+    ),
+    (
+        "Take --scheduling-policy priority.",
+        "--enable-priority-scheduling",
+    ),
+    (
+        "Take --spec-method ngram --spec-tokens N.",
+        "--speculate",
+    ),
+    (
+        "Take --memory, which loaded models share.",
+        "--models-max",
+    ),
+    (
+        "Take quire create, which gives a model settings of its own.",
+        "--models-preset",
+    ),
+    (
+        "A request says it, as response_format.",
+        "-j --json-schema --grammar --grammar-file",
+    ),
+    (
+        "Leave it out: the checkpoint says it.",
+        "--override-kv --rope-scale --rope-freq-base --rope-freq-scale --rope-factor "
+        "--yarn-orig-ctx --json-model-override-args",
+    ),
+    (
+        "Leave it out: memory is planned at the start; --memory bounds it.",
+        "-fit --fit --fit-target -fitt --fit-ctx -fitc",
+    ),
+    (
+        "Leave it out: answers are the same in any batch.",
+        "--enable-deterministic-inference",
+    ),
+    (
+        "Leave it out: usage has cached_tokens.",
+        "--enable-cache-report",
+    ),
+    (
+        "Send stderr to a file; QUIRE_LOG_LEVEL says how much.",
+        "--log-file --log-disable",
+    ),
+    (
+        "Leave it out: limits of a request are fixed.",
+        "--max-best-of --max-stop-sequences --max-top-n-tokens --max-client-batch-size "
+        "--payload-limit",
+    ),
+    (
+        "Set HF_HUB_CACHE.",
+        "--huggingface-hub-cache --weights-cache-override",
+    ),
+    (
+        "Take num_speculative_tokens of --speculative-config.",
+        "--draft --draft-n --draft-min --draft-n-min --draft-p-min --speculative-num-steps "
+        "--speculative-num-draft-tokens",
+    ),
+    (
+        "Take tree_width of --speculative-config.",
+        "--speculative-eagle-topk",
+    ),
+    (
+        "Take model of --speculative-config.",
+        "-hfd --hf-repo-draft",
     ),
 )
 #: Flags that we do not take, and what to write instead.
@@ -154,6 +293,9 @@ INSTEAD: dict[str, str] = {
     "-ctv": "Take --kv-cache-dtype int8 or int4, for keys and values.",
     "--cache-type-k": "Take --kv-cache-dtype int8 or int4, for keys and values.",
     "--cache-type-v": "Take --kv-cache-dtype int8 or int4, for keys and values.",
+    "-mm": "Name the folder of the checkpoint, which holds the encoder of pictures.",
+    "--mmproj-url": "Name the folder of the checkpoint, which holds the encoder of pictures.",
+    "-to": "Take the request's timeout; --write-timeout is for clients that do not read.",
     "-md": 'Take --speculative-config \'{"method": "draft_model", "model": ...}\'.',
     "--model-draft": 'Take --speculative-config \'{"method": "draft_model", "model": ...}\'.',
     "--draft-max": "Take num_speculative_tokens of --speculative-config.",

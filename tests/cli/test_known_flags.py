@@ -239,6 +239,11 @@ def test_flags_that_are_called_otherwise_say_how(flag: str) -> None:
     assert result.exit_code == 2 and INSTEAD[flag] in result.output
 
 
+def test_what_is_to_be_taken_instead_is_a_flag_of_ours() -> None:
+    ours = {name for param in serve.params for name in (*param.opts, *param.secondary_opts)}
+    assert set(re.findall(r"--[a-z][a-z-]*", " ".join(INSTEAD.values()))) <= ours
+
+
 def test_names_of_other_programs_stay_out_of_the_help() -> None:
     shown = CliRunner().invoke(serve, ["--help-all"]).output
     wrong = CliRunner().invoke(serve, ["--max-model-len", "tk"]).output
