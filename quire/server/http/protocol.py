@@ -45,8 +45,8 @@ class _Flow(FlowControl):
     """Reads no further while too much of what has come is not parsed.
 
     Args:
-        transport: Of the connection.
-        ahead: What is not parsed.
+        transport: The connection's.
+        ahead: Bytes that are not parsed yet.
     """
 
     def __init__(self, transport: asyncio.Transport, ahead: bytearray) -> None:

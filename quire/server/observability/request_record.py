@@ -23,8 +23,8 @@ class Generation:
     Attributes:
         engine_id: The engine's id of it.
         params: Its sampling settings.
-        times: Of the newest delta; None before the first.
-        num_prompt_tokens, num_cached_tokens: Of the prompt; 0 before the first.
+        times: Times of the newest delta; None before the first.
+        num_prompt_tokens, num_cached_tokens: Tokens of the prompt; 0 before the first delta.
         failed: Whether the engine gave up on it.
         num_tokens: Output tokens of each sequence.
         finish_reasons: One per sequence; ``abort`` until it ends, and so when its client leaves or
