@@ -34,7 +34,7 @@ from benchmarks.speculation_methods import THINGS
 from quire import LLM, SamplingParams
 from quire.bench.prompts import built_in
 from quire.core.machine import read_machine
-from quire.models.hub import ASSETS
+from quire.models.embedded import ASSETS
 from tools.random_checkpoint import PRESETS, random_checkpoint
 
 MODEL = "quire-tiny"

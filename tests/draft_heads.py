@@ -12,7 +12,7 @@ import numpy as np
 from safetensors.numpy import load_file, save_file
 
 from quire.models.config_reader import read_model_config
-from quire.models.registry import get_family
+from quire.models.family_tensors import family_names
 from quire.models.weight_map import WeightMap
 
 Tensors = dict[str, np.ndarray]
@@ -51,7 +51,7 @@ def expert_module_tensors(folder: Path) -> Tensors:
     config, rng = read_model_config(folder), np.random.default_rng(8)
     assert config.moe is not None
     layer = f"model.layers.{config.num_layers}."
-    names = replace(get_family(config.architecture).weight_names(config), layer=layer)
+    names = replace(family_names(config), layer=layer)
     one = replace(config, num_layers=1, moe=replace(config.moe, dense_layers=()))
     shapes = WeightMap(one, names).layer_shapes(0)
     size = config.hidden_size

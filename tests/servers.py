@@ -26,7 +26,7 @@ import psutil
 import pytest
 
 from benchmarks.robustness import server_state
-from quire.models.hub import LISTED
+from quire.models.embedded import LISTED
 from tests.models.hub_stand_in import HubStandIn, serving
 from tests.preforked import Preforked
 from tools.random_checkpoint import PRESETS, random_checkpoint

@@ -17,7 +17,7 @@ import click
 import numpy as np
 
 from quire.models.config_reader import read_model_config
-from quire.models.registry import get_family
+from quire.models.family_tensors import family_names
 from quire.models.vision.loader import vision_weights
 from quire.models.weight_map import WeightMap
 
@@ -196,7 +196,7 @@ def random_checkpoint(
     if "vision_config" in config:
         _write_preprocessor(folder, config["vision_config"]["image_size"])
     model = read_model_config(folder)
-    shapes = WeightMap(model, get_family(model.architecture).weight_names(model)).shapes()
+    shapes = WeightMap(model, family_names(model)).shapes()
     if model.vision is not None:
         shapes |= vision_weights(model.vision, model.hidden_size).shapes()
     header: dict[str, Any] = {"__metadata__": {"format": "pt"}}

@@ -93,7 +93,8 @@ def kv_spec(model: str, dtype: str) -> KVCacheSpec:
 
 def checkpoint(model: str) -> Path:
     """Return the folder or GGUF file that a path or the name of a model on this machine means."""
-    from quire.models.hub import LISTED, near_models, resolve_model
+    from quire.models.embedded import LISTED
+    from quire.models.hub import near_models, resolve_model
     from quire.models.named_models import named_model
     from quire.models.store import Store
 

@@ -9,7 +9,7 @@ import click
 
 from quire.cli.calc_flags import COUNT, DTYPE, JSON
 from quire.cli.calc_models import kv_spec, split_shape, weight_bytes
-from quire.core.device_map import Room, read_max_memory
+from quire.core.device_map import Room
 from quire.core.errors import ConfigError
 from quire.core.kv_cache_spec import DTYPE_BYTES
 from quire.core.parallel_costs import (
@@ -21,6 +21,7 @@ from quire.core.parallel_costs import (
     slow_link,
 )
 from quire.core.parallel_layout import ParallelLayout
+from quire.core.parallel_options import read_max_memory
 from quire.core.parallel_plan import Fleet, ParallelPlan, PlannedLoad, place_load, plan_layout
 from quire.core.parallel_report import report_lines
 

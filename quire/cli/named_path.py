@@ -7,7 +7,7 @@ from itertools import count
 from pathlib import Path
 
 from quire.core.errors import ConfigError
-from quire.models.hub import LISTED
+from quire.models.embedded import LISTED
 from quire.models.manifests import read_manifest
 from quire.models.named_models import named_model
 from quire.models.store import Store

@@ -41,7 +41,7 @@ def ps(base_url: str, as_json: bool) -> None:
 
 
 def _row(model: dict[str, Any]) -> tuple[str, ...]:
-    from quire.core.memory_budget import format_bytes
+    from quire.core.counts import format_bytes
 
     meta = model.get("meta")
     state = model["status"]["value"]

@@ -1,4 +1,4 @@
-"""Whole numbers as people write them, with a unit: ``4k``, ``8GiB``."""
+"""Whole numbers as people write them, with a unit: ``4k``, ``8GiB``; and sizes as text."""
 
 from __future__ import annotations
 
@@ -23,3 +23,13 @@ def parse_count(text: str) -> int:
     if value.denominator != 1:
         raise ValueError(text)
     return int(value)
+
+
+def format_bytes(num_bytes: int) -> str:
+    """Write a size in the largest unit that keeps it readable, such as ``9.7 MiB``."""
+    size = float(num_bytes)
+    for unit in ("B", "KiB", "MiB"):
+        if abs(size) < 1000:
+            return f"{size:.0f} {unit}" if size >= 100 or unit == "B" else f"{size:.1f} {unit}"
+        size /= 1024
+    return f"{size:.2f} GiB"

@@ -6,15 +6,13 @@ It starts nothing and measures nothing. What it finds is what ``--stage-layers``
 
 from __future__ import annotations
 
-import json
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from quire.core.counts import parse_count
+from quire.core.counts import format_bytes
 from quire.core.errors import ConfigError
-from quire.core.memory_budget import format_bytes
 
 #: Bytes that a range of layers needs on a device: weights, KV of the context, activations. Layer 0
 #: brings the embedding, the last one the head; all layers are the model in one process.
@@ -90,32 +88,3 @@ def _most_layers(num_layers: int, start: int, need: Need, room: Room) -> int:
     return bisect_right(
         stops, room.num_bytes, key=lambda stop: need(room.device, range(start, stop))
     )
-
-
-def read_max_memory(text: str) -> dict[str, int]:
-    """Return the bytes of each device, in order.
-
-    Args:
-        text: ``cpu=2GiB,reference=1GiB`` or ``{"cpu": "2GiB", "reference": 1073741824}``.
-
-    Raises:
-        ConfigError: It is neither.
-    """
-    try:
-        pairs = json.loads(text, object_pairs_hook=list)
-    except (ValueError, RecursionError):
-        pairs = [[part.strip() for part in item.split("=", 1)] for item in text.split(",")]
-    found: dict[str, int] = {}
-    try:
-        for device, size in pairs:
-            if not device or device in found:
-                raise ValueError(device)
-            found[device] = parse_count(str(size))
-    except (TypeError, ValueError):
-        found = {}
-    if not found or min(found.values()) < 1:
-        raise ConfigError(
-            "[config] --max-memory must be devices, each once, with bytes, such as "
-            f"cpu=2GiB,reference=1GiB; got {text!r:.80}."
-        )
-    return found

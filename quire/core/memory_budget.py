@@ -10,6 +10,7 @@ import math
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from quire.core.counts import format_bytes
 from quire.core.errors import ConfigError
 from quire.core.kv_cache_spec import DTYPE_BYTES, KV_DTYPE_BITS, KVCacheSpec
 
@@ -302,13 +303,3 @@ def _fitting_settings(
 
 def _mib_up(num_bytes: int) -> str:
     return f"{-(-num_bytes // 2**20)}MiB"
-
-
-def format_bytes(num_bytes: int) -> str:
-    """Write a size in the largest unit that keeps it readable, such as ``9.7 MiB``."""
-    size = float(num_bytes)
-    for unit in ("B", "KiB", "MiB"):
-        if abs(size) < 1000:
-            return f"{size:.0f} {unit}" if size >= 100 or unit == "B" else f"{size:.1f} {unit}"
-        size /= 1024
-    return f"{size:.2f} GiB"

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Literal, cast, get_args
 
 from quire.core.counts import parse_count
-from quire.core.device_map import read_max_memory
 from quire.core.errors import ConfigError
 from quire.core.option import option
 from quire.core.parallel_layout import ParallelLayout
@@ -319,3 +319,32 @@ def _is_size(text: str) -> bool:
 
 def _is_count(text: str) -> bool:
     return text.isdecimal() and int(text) > 0
+
+
+def read_max_memory(text: str) -> dict[str, int]:
+    """Return the bytes of each device, in order.
+
+    Args:
+        text: ``cpu=2GiB,reference=1GiB`` or ``{"cpu": "2GiB", "reference": 1073741824}``.
+
+    Raises:
+        ConfigError: It is neither.
+    """
+    try:
+        pairs = json.loads(text, object_pairs_hook=list)
+    except (ValueError, RecursionError):
+        pairs = [[part.strip() for part in item.split("=", 1)] for item in text.split(",")]
+    found: dict[str, int] = {}
+    try:
+        for device, size in pairs:
+            if not device or device in found:
+                raise ValueError(device)
+            found[device] = parse_count(str(size))
+    except (TypeError, ValueError):
+        found = {}
+    if not found or min(found.values()) < 1:
+        raise ConfigError(
+            "[config] --max-memory must be devices, each once, with bytes, such as "
+            f"cpu=2GiB,reference=1GiB; got {text!r:.80}."
+        )
+    return found

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from quire.core.memory_budget import format_bytes
+from quire.core.counts import format_bytes
 from quire.core.parallel_costs import (
     LINKS,
     Link,

@@ -12,3 +12,4 @@ StoredName: TypeAlias = Literal[
     "compressed-tensors", "bitsandbytes", "modelopt", "modelopt_fp4", "hqq",
     "torchao", "mxfp4", "gguf",
 ]  # fmt: skip
+STORED_NAMES: tuple[StoredName, ...] = get_args(StoredName)

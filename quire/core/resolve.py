@@ -8,10 +8,10 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from quire.core.config import EngineConfig
+from quire.core.counts import format_bytes
 from quire.core.errors import ConfigError
 from quire.core.known_settings import settle_quantization
 from quire.core.machine import Machine
-from quire.core.memory_budget import format_bytes
 from quire.core.model_config import ModelConfig
 from quire.core.speculative_config import refuse
 

@@ -10,8 +10,12 @@ from dataclasses import dataclass
 from typing import Any, Literal, NoReturn, TypeAlias, get_args
 
 from quire.core.errors import ConfigError
-from quire.core.known_settings import QUANTIZATIONS as KNOWN_QUANTIZATIONS
-from quire.core.quantization_names import QUANTIZATIONS, QuantizationName, StoredName
+from quire.core.quantization_names import (
+    QUANTIZATIONS,
+    STORED_NAMES,
+    QuantizationName,
+    StoredName,
+)
 
 MethodName: TypeAlias = Literal[
     "ngram", "draft_model", "medusa", "eagle", "eagle3", "mtp", "self"
@@ -114,7 +118,7 @@ class SpeculativeMethod:
         self._check_schedule()
         if self.model is not None and self.method in WITHOUT_MODEL:
             refuse("model", f"must be left out of method {self.method}", self.model)
-        if self.quantization not in (None, *QUANTIZATIONS, *KNOWN_QUANTIZATIONS):
+        if self.quantization not in (None, *QUANTIZATIONS, *STORED_NAMES):
             refuse("quantization", f"must be one of {', '.join(QUANTIZATIONS)}", self.quantization)
         if self.method == "self" and self.quantization is None:
             refuse("quantization", "must be given for method self, such as int4", None)

@@ -13,9 +13,9 @@ from pathlib import Path
 import numpy as np
 
 from quire.core.config import EngineConfig
+from quire.core.counts import format_bytes
 from quire.core.errors import ConfigError
 from quire.core.machine import read_machine
-from quire.core.memory_budget import format_bytes
 from quire.core.resolve import resolve
 from quire.evaluation.distributions import compare_rows, loss_rows
 from quire.evaluation.steps import Piece, create_batch, most_blocks, plan_steps, targets

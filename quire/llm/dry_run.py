@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from quire.core.config import EngineConfig
+from quire.core.counts import format_bytes
 from quire.core.expert_sharing import ExpertSharing
 from quire.core.machine import Machine
-from quire.core.memory_budget import format_bytes
 from quire.core.parallel_costs import LINKS, SplitShape, shared_row_bytes
 from quire.core.parallel_layout import ParallelLayout
 from quire.core.parallel_options import ParallelOptions

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from quire.core.config import EngineConfig
+from quire.core.counts import format_bytes
 from quire.core.errors import ConfigError
 from quire.core.machine import Machine
-from quire.core.memory_budget import format_bytes
 from quire.llm.model_plan import plan_model
 from quire.llm.replicas.sharing import find_sharings
 

@@ -61,9 +61,9 @@ class ArrangedTensors:
         """As the checkpoint says."""
         return self._stored.mixes_types
 
-    def weight_names(self, config: ModelConfig) -> WeightNames:
+    def weight_names(self, config: ModelConfig, family: WeightNames) -> WeightNames:
         """Return what the tensors are called."""
-        return self._stored.weight_names(config)
+        return self._stored.weight_names(config, family)
 
     def notices(self) -> list[str]:
         """Return what the checkpoint says."""

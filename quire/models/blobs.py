@@ -15,8 +15,8 @@ from pathlib import Path
 from types import TracebackType
 
 from quire.core import env
+from quire.core.counts import format_bytes
 from quire.core.errors import ConfigError, ModelLoadError
-from quire.core.memory_budget import format_bytes
 
 #: Most bytes of one file: the largest shards of checkpoints have a few dozen GiB.
 MAX_BLOB_BYTES = 128 * 2**30

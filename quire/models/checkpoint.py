@@ -15,7 +15,6 @@ from quire.core.regular_files import TABLE_BYTES
 from quire.kernels.host_tensor import HostTensor
 from quire.models.config_fields import read_json
 from quire.models.expert_share import ExpertShare
-from quire.models.registry import get_family
 from quire.models.safetensors_file import SafetensorsFile, TensorEntry
 from quire.models.weight_names import WeightNames
 
@@ -84,11 +83,10 @@ class Checkpoint:
         """No: all matrices have the type of the configuration, or are rounded to it."""
         return False
 
-    def weight_names(self, config: ModelConfig) -> WeightNames:
+    def weight_names(self, config: ModelConfig, family: WeightNames) -> WeightNames:
         """Return what the tensors are called: some checkpoints leave the family's prefix out."""
-        names = get_family(config.architecture).weight_names(config)
-        bare = names.without_prefix()
-        return bare if f"{bare.embedding}.weight" in self._files else names
+        bare = family.without_prefix()
+        return bare if f"{bare.embedding}.weight" in self._files else family
 
     def notices(self) -> list[str]:
         """Return nothing: tensors are stored as they are held, or rounded from it."""

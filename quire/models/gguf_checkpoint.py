@@ -17,7 +17,6 @@ from quire.core.errors import WeightMismatchError
 from quire.core.model_config import LatentConfig, ModelConfig
 from quire.kernels.block_matrix import BlockMatrix
 from quire.kernels.host_tensor import NUMPY_DTYPES, HostTensor
-from quire.models.gguf_config import num_drafting_blocks
 from quire.models.gguf_file import GgufFile
 from quire.models.gguf_names import FUSED_QKV, gguf_family
 from quire.models.latent_rows import neighbours_apart
@@ -96,7 +95,7 @@ class GgufCheckpoint:
         """Yes: quantized types and floats."""
         return True
 
-    def weight_names(self, config: ModelConfig) -> WeightNames:
+    def weight_names(self, config: ModelConfig, family: WeightNames) -> WeightNames:
         """Return what the tensors are called."""
         names = gguf_family(config.architecture).weight_names(config)
         forms = {FUSED_QKV, ("attn_q", "attn_k", "attn_v")}
@@ -166,7 +165,7 @@ class GgufCheckpoint:
 
     def _drafts(self, name: str) -> bool:
         match, first = _BLOCK.match(name), self._config.num_layers
-        return match is not None and 0 <= int(match[1]) - first < num_drafting_blocks(self._file)
+        return match is not None and 0 <= int(match[1]) - first < self._file.num_drafting_blocks
 
     def _add(self, name: str) -> None:
         tensor = self._file.tensors[name]

@@ -11,8 +11,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
+from quire.core.counts import format_bytes
 from quire.core.errors import ModelLoadError
-from quire.core.memory_budget import format_bytes
 from quire.models.likely_fit import likely_bytes
 
 #: Kinds of files, the one that is taken first in front.

@@ -87,11 +87,6 @@ def read_gguf_config(file: GgufHeader) -> ModelConfig:
     )
 
 
-def num_drafting_blocks(file: GgufHeader) -> int:
-    """Return how many of the last blocks draft further tokens, which the model does without."""
-    return file.integer(f"{file.text('general.architecture')}.nextn_predict_layers", 0) or 0
-
-
 class _Reader:
     """Spells one architecture's metadata as a ``config.json``."""
 
@@ -124,8 +119,8 @@ class _Reader:
         model = other if self.values.get(key) else self.architecture.model
         tensor, other_by = self.architecture.instead_by or ("", "")
         model = other_by if tensor in self.file.tensors else model
-        if num_drafting_blocks(self.file):
-            fields["num_hidden_layers"] -= num_drafting_blocks(self.file)
+        if self.file.num_drafting_blocks:
+            fields["num_hidden_layers"] -= self.file.num_drafting_blocks
         if self.architecture.rotates:
             heads = self._latent_fields if self.architecture.is_latent else self._head_fields
             fields |= heads() | self._rope_fields()

@@ -20,6 +20,7 @@ from quire.layers.rope import inverse_frequencies
 from quire.models.arranged_tensors import arrange
 from quire.models.checkpoint import Checkpoint
 from quire.models.config_reader import read_model_config
+from quire.models.family_tensors import family_names, map_weights
 from quire.models.gguf_metadata import PlannedFile, check_file_says, model_metadata
 from quire.models.gguf_mix import Mix
 from quire.models.gguf_names import LONG_FACTORS, ROPE_FACTORS, SHORT_FACTORS, gguf_family
@@ -28,7 +29,7 @@ from quire.models.gguf_writer import TensorPlan
 from quire.models.importance_matrix import ImportanceMatrix
 from quire.models.quantization_config import read_quantization
 from quire.models.split_experts import split_experts
-from quire.models.tensor_source import check_tensors, map_weights
+from quire.models.tensor_source import check_tensors
 from quire.quantization.gguf_layouts import LAYOUTS
 from quire.quantization.producers.gguf_quantize import quantize_rows
 
@@ -89,7 +90,7 @@ class GgufExport:
             log.warning("The pooler is left out: a GGUF file has one where it has classes.")
             config = replace(config, pooler=False)
         self.config = config
-        self._checkpoint = split_experts(Checkpoint(folder), config)
+        self._checkpoint = split_experts(Checkpoint(folder), config, family_names(config))
         self._family = gguf_family(config.architecture)
         self._mix = Mix(type_name, config, pure, importance is not None)
         self._importance, self._threads = importance, threads
@@ -198,7 +199,9 @@ def tensor_names(folder: Path) -> dict[str, list[str]]:
     """Return which tensors of a checkpoint a GGUF file's tensors hold: one, or one per expert."""
     config = read_model_config(folder)
     found: dict[str, list[str]] = {}
-    names = map_weights(split_experts(Checkpoint(folder), config), config).shapes()
+    names = map_weights(
+        split_experts(Checkpoint(folder), config, family_names(config)), config
+    ).shapes()
     for name, place in find_places(config, names):
         found.setdefault(place.name, []).append(name)
     return found

@@ -120,6 +120,11 @@ class GgufHeader(ABC):
             raise self.error(key, "must be a string")
         return value
 
+    @property
+    def num_drafting_blocks(self) -> int:
+        """The last blocks of the model that draft further tokens, which the model does without."""
+        return self.integer(f"{self.text('general.architecture')}.nextn_predict_layers", 0) or 0
+
     def integer(self, key: str, default: int | None = None) -> int | None:
         """Return an integer >= 0, or ``default``."""
         value = self.metadata.get(key, default)

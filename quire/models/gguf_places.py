@@ -9,10 +9,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from quire.core.model_config import ModelConfig
+from quire.models.family_tensors import family_names
 from quire.models.gguf_checkpoint import HEADS, KEY_HEADS, VALUE_HEADS, row_order
 from quire.models.gguf_names import gguf_family
 from quire.models.latent_rows import heads_apart
-from quire.models.registry import get_family
 from quire.models.weight_map import WeightMap
 
 _EXPERT = re.compile(r"(blk\.\d+\.ffn_(?:gate|up|down))\.(\d+)\.(weight|bias)")
@@ -62,7 +62,7 @@ def find_places(
     names = gguf_family(config.architecture).weight_names(config)
     stored = iter(WeightMap(file_config(config), names).shapes().items())
     # A square matrix looks the same either way, so the family decides, not the shape.
-    family = get_family(config.architecture).weight_names(config)
+    family = family_names(config)
     for name, ours in shapes.items():
         gguf_name, shape = next(stored)
         in_layer = gguf_name.startswith("blk.") and len(ours) == 2

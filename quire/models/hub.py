@@ -12,6 +12,7 @@ from pathlib import Path
 
 from quire.core.errors import ModelLoadError, QuireError
 from quire.models.adapters.peft_settings import CONFIG as ADAPTER_CONFIG
+from quire.models.embedded import ASSETS, EMBEDDED, EMBEDDED_DRAFT, LISTED
 from quire.models.gguf_choice import choose_gguf, gguf_files
 from quire.models.gguf_file import is_gguf
 from quire.models.hub_files import HubReference, download, find_cached, is_read
@@ -32,15 +33,8 @@ from quire.models.pull_progress import OnProgress, PullProgress, terminal_progre
 
 log = logging.getLogger(__name__)
 
-EMBEDDED = "quire-tiny"
-EMBEDDED_VISION = "quire-tiny-vision"
-#: The models of the package that have a name as those of the catalogue have.
-LISTED = (EMBEDDED, EMBEDDED_VISION)
-#: Also in the package, for the other one to speculate with; it is listed nowhere.
-EMBEDDED_DRAFT = "quire-tiny-draft"
 #: Of a folder that are looked through for a model.
 _MAX_ENTRIES = 1000
-ASSETS = Path(__file__).parent.parent / "assets"
 
 
 def resolve_model(model: str, revision: str | None = None, *, weights: bool = True) -> Path:

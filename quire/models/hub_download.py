@@ -19,8 +19,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from quire.core.counts import format_bytes
 from quire.core.errors import ModelLoadError
-from quire.core.memory_budget import format_bytes
 from quire.models.pull_progress import OnProgress, PullProgress
 
 #: Seconds that the hub may take to say what a file is.

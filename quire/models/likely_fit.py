@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from quire.core.config import EngineConfig
+from quire.core.counts import format_bytes
 from quire.core.errors import ModelLoadError
 from quire.core.machine import read_machine
-from quire.core.memory_budget import budget_from_total, format_bytes
+from quire.core.memory_budget import budget_from_total
 from quire.models.pull_progress import OnProgress, PullProgress
 
 #: Tokens of context that a model is to have room for.

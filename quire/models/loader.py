@@ -18,6 +18,7 @@ from quire.kernels.backend import Backend
 from quire.models.config_reader import read_generating_config, read_model_config
 from quire.models.decoder import Decoder
 from quire.models.draft_heads.mtp_layouts import module_names
+from quire.models.family_tensors import map_weights, open_tensors, stored_names
 from quire.models.held_weights import HeldWeights
 from quire.models.model import Model
 from quire.models.model_builder import ModelBuilder, Progress
@@ -27,7 +28,7 @@ from quire.models.quantized_checkpoint import QuantizedCheckpoint
 from quire.models.shards.engine_model import EngineShard
 from quire.models.shards.rank_model import Shard
 from quire.models.stage import Stage
-from quire.models.tensor_source import TensorSource, check_tensors, map_weights, open_tensors
+from quire.models.tensor_source import TensorSource, check_tensors
 from quire.models.vision.loader import encoder_names
 from quire.models.weight_map import WeightMap
 from quire.quantization.plan import QuantizationPlan
@@ -157,7 +158,7 @@ def open_checkpoint(path: Path, dtype: str, max_model_len: int | None) -> Opened
     config = _settle(stored, dtype, max_model_len)
     tensors = open_tensors(path, config)
     if config.pooler and config.classifier is None:  # many a BERT is saved without
-        names = tensors.weight_names(config)
+        names = stored_names(tensors, config)
         config = replace(config, pooler=f"{names.pooler}.weight" in tensors.names)
     weights = map_weights(tensors, config)
     for line in tensors.notices():

@@ -7,9 +7,9 @@ from dataclasses import replace
 
 import numpy as np
 
+from quire.core.counts import format_bytes
 from quire.core.errors import ConfigError
 from quire.core.machine import read_machine
-from quire.core.memory_budget import format_bytes
 from quire.core.model_config import ModelConfig, QueryScaling
 from quire.core.moe_config import MoEConfig
 from quire.kernels.attention_protocol import AttentionSpec, LatentSpec, LatentWeights, QKNorm

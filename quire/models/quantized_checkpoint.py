@@ -112,12 +112,12 @@ class QuantizedCheckpoint:
         """No: floats have the type of the configuration, or are rounded to it."""
         return False
 
-    def weight_names(self, config: ModelConfig) -> WeightNames:
+    def weight_names(self, config: ModelConfig, family: WeightNames) -> WeightNames:
         """Return what the tensors are called; quantized ones are stored (out, in) in all families.
 
         Matrices of floats among those of the layers keep the family's order for all.
         """
-        names = self._stored.weight_names(config)
+        names = self._stored.weight_names(config, family)
         layers = names.layer.partition("{layer}")[0]
         floats = (name for name in self._names - set(self._matrices) if name.startswith(layers))
         has_floats = any(len(self._stored.entry(name).shape) > 1 for name in floats)

@@ -16,19 +16,24 @@ from quire.core.errors import WeightMismatchError
 from quire.core.model_config import ModelConfig
 from quire.models.checkpoint import Checkpoint
 from quire.models.expert_share import ExpertShare
-from quire.models.weight_names import FusedExperts
+from quire.models.weight_names import FusedExperts, WeightNames
 
 #: Endings of MXFP4's parts, and of those that we take them as.
 MXFP4_PARTS = {"_blocks": "weight_packed", "_scales": "weight_scale"}
 
 
-def split_experts(stored: Checkpoint, config: ModelConfig) -> Checkpoint:
+def split_experts(stored: Checkpoint, config: ModelConfig, family: WeightNames) -> Checkpoint:
     """Return a checkpoint with a tensor for each expert; itself where it has no others.
+
+    Args:
+        stored: The checkpoint.
+        config: The model's configuration.
+        family: The names that the model's family gives the tensors.
 
     Raises:
         WeightMismatchError: A tensor of all experts has a shape that is not theirs.
     """
-    names, shares = stored.weight_names(config), dict[str, ExpertShare]()
+    names, shares = stored.weight_names(config, family), dict[str, ExpertShare]()
     for layer in range(config.num_layers):
         if config.layer_moe(layer) is None:
             continue

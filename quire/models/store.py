@@ -15,10 +15,10 @@ from quire.core.errors import ConfigError, ModelLoadError, QuireError
 from quire.core.suggestions import did_you_mean
 from quire.models.blobs import blob_folder, model_of_blobs, remove_unused, upload_folder
 from quire.models.config_reader import read_model_config
+from quire.models.embedded import LISTED
 from quire.models.file_state import FileState, file_state
 from quire.models.gguf_file import is_gguf
 from quire.models.hub import (
-    LISTED,
     download_model,
     find_model,
     hub_repository,

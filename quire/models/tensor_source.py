@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Mapping, Sequence, Set
-from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
 
@@ -20,7 +19,6 @@ from quire.models.quantization_config import SETTINGS_FILES, read_quantization
 from quire.models.quantized_checkpoint import QuantizedCheckpoint
 from quire.models.shards.rank_files import INDEX, RankFolder
 from quire.models.split_experts import split_experts
-from quire.models.weight_map import WeightMap
 from quire.models.weight_names import WeightNames
 from quire.quantization.formats.stored_matrix import UnpackedMatrix
 
@@ -75,8 +73,8 @@ class TensorSource(NamedTensors, Protocol):
         """Whether matrices of different types are usual in one checkpoint."""
         ...
 
-    def weight_names(self, config: ModelConfig) -> WeightNames:
-        """Return what the tensors are called here."""
+    def weight_names(self, config: ModelConfig, family: WeightNames) -> WeightNames:
+        """Return what the tensors are called here; ``family`` has other names for some."""
         ...
 
     def notices(self) -> list[str]:
@@ -95,8 +93,13 @@ class TensorSource(NamedTensors, Protocol):
         ...
 
 
-def open_tensors(path: Path, config: ModelConfig) -> TensorSource:
-    """Open a folder of safetensors or a GGUF file; ``config`` was read from the same path.
+def open_source(path: Path, config: ModelConfig, family: WeightNames) -> TensorSource:
+    """Open a folder of safetensors or a GGUF file.
+
+    Args:
+        path: The folder or the file.
+        config: The configuration that was read from the same path.
+        family: The names that the model's family gives the tensors.
 
     Raises:
         ModelLoadError: There are no weights, or they are damaged.
@@ -105,7 +108,7 @@ def open_tensors(path: Path, config: ModelConfig) -> TensorSource:
         return GgufCheckpoint(open_gguf(path), config)
     if (path / INDEX).exists():
         return RankFolder(path)
-    stored, quantization = split_experts(Checkpoint(path), config), read_quantization(path)
+    stored, quantization = split_experts(Checkpoint(path), config, family), read_quantization(path)
     if quantization is not None:
         return QuantizedCheckpoint(stored, quantization)
     packed = sorted(name for name in stored.names if name.endswith(".qweight"))
@@ -116,19 +119,6 @@ def open_tensors(path: Path, config: ModelConfig) -> TensorSource:
             f"config.json or one of {files}; got {packed[0]} and none. Copy that file, too."
         )
     return stored
-
-
-def map_weights(source: TensorSource, config: ModelConfig) -> WeightMap:
-    """Return which tensor of ``source`` is which weight of the model.
-
-    A matrix that is embedding and head at once may be stored under either name.
-    """
-    names = source.weight_names(config)
-    stored = source.names
-    is_stored = {name: f"{name}.weight" in stored for name in (names.embedding, names.head)}
-    if config.tie_word_embeddings and is_stored == {names.embedding: False, names.head: True}:
-        names = replace(names, embedding=names.head)
-    return WeightMap(config, names)
 
 
 def check_tensors(

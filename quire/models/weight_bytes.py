@@ -12,14 +12,13 @@ from quire.core.model_config import ModelConfig
 from quire.kernels.packed_weights import float_bytes
 from quire.kernels.quantized_tensor import QuantizedForm, stacked_form
 from quire.layers.rope import rope_table_bytes
+from quire.models.family_tensors import family_names, map_weights, open_tensors, stored_names
 from quire.models.gguf_checkpoint import FLOATS, GgufCheckpoint
 from quire.models.quantization_config import read_quantization
 from quire.models.quantized_checkpoint import MatrixEntry, QuantizedCheckpoint
-from quire.models.registry import get_family
 from quire.models.shards.engine_model import ExpertPart
 from quire.models.shards.rank_files import RankEntry, RankFolder
 from quire.models.shards.rank_weights import RankPart
-from quire.models.tensor_source import map_weights, open_tensors
 from quire.models.weight_map import LinearWeights, WeightMap
 from quire.quantization.gguf_types import FORMS
 from quire.quantization.plan import QuantizationPlan, refuse_quantized
@@ -57,8 +56,8 @@ def expected_weight_bytes(
         layers: Of the stage that they are for; None for the whole model.
     """
     stored = _quantized(path, config)
-    names = get_family(config.architecture).weight_names(config)
-    weights = WeightMap(config, stored.weight_names(config) if stored else names, layers)
+    names = stored_names(stored, config) if stored else family_names(config)
+    weights = WeightMap(config, names, layers)
     if part is not None:
         tensors = stored or open_tensors(path, config)
         whole = map_weights(tensors, config)

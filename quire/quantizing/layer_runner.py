@@ -63,9 +63,9 @@ class ReplacedTensors:
         """Whether matrices of different types are usual."""
         return self.stored.mixes_types
 
-    def weight_names(self, config: ModelConfig) -> WeightNames:
+    def weight_names(self, config: ModelConfig, family: WeightNames) -> WeightNames:
         """Return what the tensors are called."""
-        return self.stored.weight_names(config)
+        return self.stored.weight_names(config, family)
 
     def notices(self) -> list[str]:
         """Return nothing."""

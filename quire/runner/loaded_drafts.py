@@ -10,10 +10,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from quire.core.config import ModelOptions
+from quire.core.counts import format_bytes
 from quire.core.errors import ConfigError, QuireError
 from quire.core.log import get_logger
 from quire.core.machine import Machine
-from quire.core.memory_budget import MemoryDemand, format_bytes
+from quire.core.memory_budget import MemoryDemand
 from quire.core.model_config import ModelConfig
 from quire.core.resolve import ResolvedConfig, resolve
 from quire.core.speculative_config import SpeculativeMethod, refuse

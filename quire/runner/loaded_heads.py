@@ -7,12 +7,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
+from quire.core.counts import format_bytes
 from quire.core.errors import ConfigError, QuireError
 from quire.core.forward_work import PassShape
 from quire.core.known_settings import settle_quantization
 from quire.core.kv_cache_spec import DTYPE_BYTES, KVCacheSpec
 from quire.core.log import get_logger
-from quire.core.memory_budget import KVPool, MemoryDemand, format_bytes
+from quire.core.memory_budget import KVPool, MemoryDemand
 from quire.core.model_config import ModelConfig
 from quire.core.resolve import ResolvedConfig
 from quire.core.speculative_config import SpeculativeMethod, refuse
@@ -28,7 +29,8 @@ from quire.models.draft_heads.medusa import MedusaHeads, MedusaNames, load_medus
 from quire.models.draft_heads.mtp import load_mtp, read_mtp
 from quire.models.draft_heads.mtp_layouts import first_module
 from quire.models.draft_heads.recurrent import RecurrentHead
-from quire.models.hub import ASSETS, EMBEDDED, resolve_model
+from quire.models.embedded import ASSETS, EMBEDDED
+from quire.models.hub import resolve_model
 from quire.models.model import Model
 from quire.quantization.plan import create_plan
 from quire.speculative.catch_up import MOST_PAIRS, most_tokens

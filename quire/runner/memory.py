@@ -8,13 +8,13 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from quire.core.cache_options import CacheOptions
+from quire.core.counts import format_bytes
 from quire.core.errors import ConfigError
 from quire.core.kv_cache_spec import KVCacheSpec
 from quire.core.memory_budget import (
     MemoryBudget,
     MemoryDemand,
     divide_memory,
-    format_bytes,
     free_from_kv_bytes,
     kv_bytes_from_free,
 )

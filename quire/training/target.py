@@ -19,8 +19,8 @@ from quire.kernels.forward_batch import ForwardBatch
 from quire.kernels.registry import create_backend
 from quire.layers.residual_capture import ResidualCapture
 from quire.models.config_reader import read_model_config
+from quire.models.family_tensors import map_weights, open_tensors
 from quire.models.loader import load_model
-from quire.models.tensor_source import map_weights, open_tensors
 
 BLOCK_SIZE = 16
 #: Tokens of one step of the engine, as long as no sequence is longer.

@@ -15,9 +15,10 @@ from hypothesis import strategies as st
 from quire.core.errors import ModelLoadError
 from quire.llm.generation_config import read_generation_config
 from quire.models.config_reader import read_model_config
+from quire.models.family_tensors import open_tensors, stored_names
 from quire.models.gguf_file import GgufFile
 from quire.models.gguf_writer import write_gguf
-from quire.models.tensor_source import check_tensors, open_tensors
+from quire.models.tensor_source import check_tensors
 from quire.models.weight_map import WeightMap
 from quire.text.tokenizer import load_tokenizer
 
@@ -176,7 +177,7 @@ def test_mutated_model_loads_or_is_refused(gguf, tmp_path, data):
     try:
         config = read_model_config(path)
         source = open_tensors(path, config)
-        names = source.weight_names(config)
+        names = stored_names(source, config)
         shapes = WeightMap(config, names).shapes()
         check_tensors(source, shapes, names.harmless)
         for name, shape in shapes.items():

@@ -8,7 +8,7 @@ from pathlib import Path
 import httpx2
 import pytest
 
-from quire.models.hub import ASSETS
+from quire.models.embedded import ASSETS
 from quire.models.named_models import catalogue
 from tests.commands import run_quire
 from tests.models.hub_stand_in import HubStandIn, serving

@@ -11,9 +11,9 @@ import pytest
 from quire.cli.main import run
 from quire.models.checkpoint import Checkpoint
 from quire.models.config_reader import read_model_config
+from quire.models.family_tensors import open_tensors
 from quire.models.hub import resolve_model
 from quire.models.safetensors_writer import TensorData
-from quire.models.tensor_source import open_tensors
 from quire.quantizing.output import write_weights
 from quire.quantizing.unfinished import stored_data
 from tests.quantizing.stored_values import FEW, files_of, quantized_names, values_of

@@ -10,7 +10,7 @@ from click.testing import CliRunner
 from quire.cli.main import run
 from quire.cli.serve import serve
 from quire.core.errors import ConfigError
-from quire.models.hub import ASSETS
+from quire.models.embedded import ASSETS
 
 
 def tell(*arguments: str) -> str:

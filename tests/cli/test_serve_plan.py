@@ -12,7 +12,7 @@ from click.testing import CliRunner
 from quire.cli.serve import serve
 from quire.core.errors import QuireError
 from quire.core.machine import read_machine
-from quire.models.hub import ASSETS
+from quire.models.embedded import ASSETS
 from tests.commands import run_quire
 
 #: More than there is; half of it is not.

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from quire.core.config import EngineConfig
-from quire.core.device_map import Room, place_layers, read_max_memory
+from quire.core.device_map import Room, place_layers
 from quire.core.errors import ConfigError
+from quire.core.parallel_options import read_max_memory
 
 
 def need(layers: list[int], embedding: int = 0, head: int = 0, *, tied: bool = False):

@@ -22,7 +22,7 @@ import pytest
 from PIL import Image
 
 from quire.cli.main import cli
-from quire.models.hub import ASSETS
+from quire.models.embedded import ASSETS
 from quire.models.preset_file import read_preset_file
 from quire.quantizing.scheme import read_rules
 from quire.server.access.authentication import read_key_file

@@ -12,7 +12,7 @@ from benchmarks.scripted_proposer import ScriptedProposer, use_script
 from quire import LLM, SamplingParams
 from quire.core.outputs import RequestOutput
 from quire.kernels.token_table import IntArray
-from quire.models.hub import ASSETS
+from quire.models.embedded import ASSETS
 from quire.speculative.draft_model import DraftModelProposer
 from quire.speculative.medusa import MedusaProposer
 from quire.speculative.proposer import Draw

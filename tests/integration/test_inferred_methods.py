@@ -15,7 +15,7 @@ from quire.core.errors import ConfigError
 from quire.core.machine import read_machine
 from quire.llm.inferred_methods import infer_methods
 from quire.llm.memory_needs import memory_needs
-from quire.models.hub import ASSETS
+from quire.models.embedded import ASSETS
 from tests.draft_heads import medusa_tensors, write_head
 
 HEADS = ASSETS / "quire-tiny-heads"

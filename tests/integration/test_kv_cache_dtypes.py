@@ -11,8 +11,8 @@ import pytest
 
 from benchmarks.kv_quality import held_out_ids, perplexity
 from quire import LLM, SamplingParams
+from quire.core.counts import format_bytes
 from quire.core.errors import ConfigError
-from quire.core.memory_budget import format_bytes
 from quire.models.hub import resolve_model
 from tests.sizes import sized
 from tools.random_checkpoint import PRESETS, random_checkpoint

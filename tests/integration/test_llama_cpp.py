@@ -16,7 +16,7 @@ from benchmarks import quality
 from benchmarks.peers.setup import QUANTIZE
 from quire import LLM, SamplingParams
 from quire.cli.main import run
-from quire.models import hub
+from quire.models.embedded import ASSETS, EMBEDDED
 from quire.text.gguf_pre_tokenizers import PRE_TOKENIZERS
 from tests.first_layers import first_layers
 from tests.sizes import sized
@@ -118,7 +118,7 @@ def ours(path, small, num_tokens):
 @pytest.fixture
 def tiny():
     """Return the folder of quire-tiny."""
-    return hub.ASSETS / hub.EMBEDDED
+    return ASSETS / EMBEDDED
 
 
 @pytest.mark.parametrize("type_name", ["f16", "q8_0", "q4_0", "q4_1"])
@@ -189,7 +189,7 @@ def few_layers(tmp_path_factory):
     """
     root = tmp_path_factory.mktemp("few")
     folder, matrix = root / "model", root / "matrix.gguf"
-    first_layers(hub.ASSETS / hub.EMBEDDED, folder, sized(1, 6))
+    first_layers(ASSETS / EMBEDDED, folder, sized(1, 6))
     assert run(["imatrix", str(folder), str(matrix), "--samples", sized("2", "8")]) == 0
     windows = quality.tiny_windows(folder)[: sized(1, 2), : sized(256, 512)]
     return folder, matrix, windows, quality.quire_logits(folder, windows, {})

@@ -23,7 +23,8 @@ from quire.core.request import EngineRequest
 from quire.core.step import SchedulerOutput
 from quire.engine.turns import Turns
 from quire.models.config_reader import read_model_config
-from quire.models.hub import ASSETS, resolve_model
+from quire.models.embedded import ASSETS
+from quire.models.hub import resolve_model
 from quire.runner.sampling_state import SamplingState
 from tests.integration.conftest import FAMILIES, lattice, once
 from tests.preforked import children

@@ -14,7 +14,7 @@ import pytest
 from benchmarks.scripted_proposer import use_script
 from quire import LLM, SamplingParams
 from quire.core.outputs import RequestOutput
-from quire.models.hub import ASSETS
+from quire.models.embedded import ASSETS
 from quire.models.safetensors_file import SafetensorsFile
 from quire.speculative.controller import CHOICE_STEPS, Controller
 from tests.draft_heads import medusa_tensors, normal, write_head

@@ -12,7 +12,7 @@ from quire import LLM, SamplingParams
 from quire.core.forward_work import Work
 from quire.core.outputs import RequestOutput
 from quire.core.step import StepOutput
-from quire.models.hub import ASSETS
+from quire.models.embedded import ASSETS
 from quire.runner.step_estimate import StepEstimate
 from quire.speculative.catch_up import LEAST_TOKENS, MOST_PAIRS, CatchUp
 from tests.integration.conftest import FAMILIES, once

@@ -18,7 +18,7 @@ from quire.core.errors import ConfigError
 from quire.core.machine import read_machine
 from quire.llm.memory_needs import memory_needs
 from quire.llm.text_engine import TextEngine
-from quire.models.hub import ASSETS
+from quire.models.embedded import ASSETS
 
 TINY = ASSETS / "quire-tiny"
 DRAFT = ASSETS / "quire-tiny-draft"

@@ -15,7 +15,7 @@ from quire.core.errors import ConfigError
 from quire.core.outputs import RequestOutput
 from quire.core.speculative_params import SpeculativeParams
 from quire.kernels.cpu.backend import CpuBackend
-from quire.models.hub import ASSETS
+from quire.models.embedded import ASSETS
 from quire.runner.speculation import Speculation
 from tests.draft_heads import medusa_tensors, write_head
 from tests.integration.conftest import fewer, share

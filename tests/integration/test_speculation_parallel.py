@@ -14,7 +14,7 @@ from safetensors.numpy import save_file
 from quire import LLM, SamplingParams
 from quire.core.errors import ConfigError
 from quire.core.outputs import RequestOutput
-from quire.models.hub import ASSETS
+from quire.models.embedded import ASSETS
 from quire.models.safetensors_file import SafetensorsFile
 from quire.speculative.parallel import ParallelProposer
 from tests.draft_heads import normal

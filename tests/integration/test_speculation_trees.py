@@ -14,7 +14,7 @@ from quire.core.outputs import RequestOutput
 from quire.core.step import StepOutput
 from quire.kernels.forward_batch import ForwardBatch
 from quire.kernels.tree_batch import BatchTree, add_trees
-from quire.models.hub import ASSETS
+from quire.models.embedded import ASSETS
 from quire.runner.step_estimate import StepEstimate
 from tests.integration.conftest import share
 from tests.integration.test_speculation_draft import (

@@ -13,7 +13,7 @@ from safetensors.torch import load_file, save_file
 
 from quire import LLM, SamplingParams
 from quire.core.errors import ConfigError
-from quire.models.hub import ASSETS
+from quire.models.embedded import ASSETS
 
 TINY = ASSETS / "quire-tiny"
 HEAD = ASSETS / "quire-tiny-heads" / "eagle3"

@@ -33,7 +33,7 @@ from quire import (
 from quire.core.config import SETTINGS
 from quire.core.errors import ConfigError, InvalidSamplingParamsError, RequestError
 from quire.core.metric_readings import Counter, Gauge, Histogram
-from quire.models.hub import ASSETS
+from quire.models.embedded import ASSETS
 from quire.text.tokenizer import load_tokenizer
 from quire.vllm_modules import MODULES
 

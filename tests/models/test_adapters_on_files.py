@@ -20,10 +20,9 @@ from quire.models.adapters.placement import place_adapter  # noqa: E402
 from quire.models.adapters.places import read_places  # noqa: E402
 from quire.models.arranged_tensors import arrange  # noqa: E402
 from quire.models.config_reader import read_model_config  # noqa: E402
+from quire.models.family_tensors import family_names, map_weights, open_tensors  # noqa: E402
 from quire.models.gguf_export import GgufExport  # noqa: E402
 from quire.models.gguf_writer import write_gguf  # noqa: E402
-from quire.models.registry import get_family  # noqa: E402
-from quire.models.tensor_source import map_weights, open_tensors  # noqa: E402
 from quire.models.weight_map import WeightMap  # noqa: E402
 from quire.quantization.plan import QuantizationPlan  # noqa: E402
 from tools.random_checkpoint import PRESETS  # noqa: E402
@@ -105,7 +104,7 @@ def dequantized(path, config):
     tensors = open_tensors(path, model_config)
     weights = map_weights(tensors, model_config)
     arranged = arrange(tensors, weights)
-    family = get_family(model_config.architecture).weight_names(model_config)
+    family = family_names(model_config)
     state = {}
     named = WeightMap(model_config, family)
     for stored, own in zip(weights.parts(), named.parts(), strict=True):

@@ -14,7 +14,8 @@ import pytest
 
 from quire.core.errors import ConfigError, ModelLoadError
 from quire.models import hub_download, hub_listing
-from quire.models.hub import LISTED, find_model
+from quire.models.embedded import LISTED
+from quire.models.hub import find_model
 from quire.models.pull_progress import PullCancelled
 from quire.models.store import Store
 from tests.commands import run_quire

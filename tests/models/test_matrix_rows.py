@@ -10,8 +10,8 @@ import pytest
 
 from quire.kernels.quantized_tensor import QuantizedTensor
 from quire.models.config_reader import read_model_config
+from quire.models.family_tensors import open_tensors
 from quire.models.matrix_rows import Tensor, pick_columns, pick_inputs, pick_outputs, pick_rows
-from quire.models.tensor_source import open_tensors
 from quire.quantization.gguf_layouts import LAYOUTS
 from tests.models.test_quantized_checkpoint import FIXTURES, FOLDERS
 from tools.random_gguf import random_gguf

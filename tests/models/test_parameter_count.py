@@ -8,7 +8,7 @@ import math
 import pytest
 
 from quire.models.config_reader import read_model_config
-from quire.models.registry import get_family
+from quire.models.family_tensors import family_names
 from quire.models.weight_map import WeightMap
 from tools.random_checkpoint import PRESETS
 
@@ -33,5 +33,5 @@ CONFIGS = DECODERS | {name: SIZES | settings for name, settings in EXPERTS.items
 def test_as_many_as_the_tensors_hold(name, tmp_path):
     (tmp_path / "config.json").write_text(json.dumps(CONFIGS[name]))
     config = read_model_config(tmp_path)
-    shapes = WeightMap(config, get_family(config.architecture).weight_names(config)).shapes()
+    shapes = WeightMap(config, family_names(config)).shapes()
     assert config.num_parameters == sum(map(math.prod, shapes.values()))

@@ -20,11 +20,11 @@ from quire.kernels.quantized_tensor import QuantizedTensor
 from quire.kernels.registry import create_backend
 from quire.models.checkpoint import Checkpoint
 from quire.models.config_reader import read_model_config
+from quire.models.family_tensors import open_tensors
 from quire.models.loader import load_model
 from quire.models.quantization_config import read_quantization
 from quire.models.quantized_checkpoint import QuantizedCheckpoint
 from quire.models.safetensors_file import SafetensorsFile
-from quire.models.tensor_source import open_tensors
 from quire.models.weight_bytes import expected_weight_bytes
 from quire.quantization.formats.gptq import store_gptq
 from quire.quantization.plan import QuantizationPlan

@@ -10,7 +10,7 @@ from quire.distributed.thread_group import thread_groups
 from quire.kernels.registry import create_backend
 from quire.layers.residual_capture import ResidualCapture
 from quire.models.config_reader import read_model_config
-from quire.models.hub import ASSETS
+from quire.models.embedded import ASSETS
 from quire.models.shards.rank_model import Shard
 from quire.models.stage import GroupLink, SentCapture, Stage, receive
 from quire.models.weight_bytes import expected_weight_bytes

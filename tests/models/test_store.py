@@ -11,7 +11,8 @@ from quire import LLM, SamplingParams
 from quire.core.errors import ConfigError, ModelLoadError
 from quire.models import manifests
 from quire.models import store as store_module
-from quire.models.hub import LISTED, find_model, model_preset, resolve_model, served_name
+from quire.models.embedded import LISTED
+from quire.models.hub import find_model, model_preset, resolve_model, served_name
 from quire.models.manifests import Manifest, Preset, canonical_name, write_manifest
 from quire.models.named_models import catalogue, named_model
 from quire.models.registry import FAMILIES

@@ -9,8 +9,8 @@ import numpy as np
 from quire.kernels.lattice_matrix import LatticeMatrix
 from quire.kernels.quantized_tensor import QuantizedTensor
 from quire.models.config_reader import read_model_config
-from quire.models.hub import ASSETS
-from quire.models.tensor_source import open_tensors
+from quire.models.embedded import ASSETS
+from quire.models.family_tensors import open_tensors
 
 #: Options of calibration that takes a moment, of enough inputs for small models.
 SAMPLES = ("--samples", "8", "--sample-length", "128")

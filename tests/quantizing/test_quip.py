@@ -17,9 +17,9 @@ from quire.core.sampling_params import SamplingParams
 from quire.kernels.lattice_matrix import LatticeMatrix
 from quire.kernels.registry import create_backend
 from quire.models.config_reader import read_model_config
+from quire.models.family_tensors import open_tensors
 from quire.models.loader import load_model
 from quire.models.shards.rank_model import Shard
-from quire.models.tensor_source import open_tensors
 from quire.models.weight_bytes import expected_weight_bytes
 from quire.quantization.plan import QuantizationPlan
 from quire.quantizing.layouts.quip import QuipLayout

@@ -17,7 +17,7 @@ import pytest
 
 from quire.core.errors import ConfigError, ModelLoadError
 from quire.models import blobs
-from quire.models.hub import ASSETS, LISTED
+from quire.models.embedded import ASSETS, LISTED
 from quire.models.manifests import Preset
 from quire.models.store import Store
 from tools.random_checkpoint import PRESETS, random_checkpoint

@@ -11,7 +11,7 @@ import pytest
 
 from quire.core.config import EngineConfig
 from quire.llm.async_llm import AsyncLLM
-from quire.models.hub import EMBEDDED
+from quire.models.embedded import EMBEDDED
 from quire.server.generation.service import Service
 from quire.server.generation.shared import Shared
 from quire.server.options import ServerOptions

@@ -13,7 +13,7 @@ from quire.kernels.forward_batch import ForwardBatch
 from quire.kernels.registry import create_backend
 from quire.kernels.token_table import IntArray, TokenTable
 from quire.models.decoder import Decoder
-from quire.models.hub import ASSETS
+from quire.models.embedded import ASSETS
 from quire.models.loader import load_model
 from quire.speculative.catch_up import FIRST_TOKENS, LEAST_TOKENS
 from quire.speculative.draft_model import DraftModelProposer

@@ -9,7 +9,7 @@ import pytest
 from tokenizers.processors import TemplateProcessing
 
 from quire.core.speculative_config import DraftVocabulary
-from quire.models.hub import ASSETS
+from quire.models.embedded import ASSETS
 from quire.speculative.vocabularies import DraftText, VocabularyPair, pair_vocabularies
 from quire.text.tokenizer import Tokenizer, load_tokenizer
 from tests.draft_vocabularies import retokenized

@@ -13,7 +13,7 @@ pytest.importorskip("PIL")
 pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
-from quire.models.hub import ASSETS, EMBEDDED_VISION
+from quire.models.embedded import ASSETS, EMBEDDED_VISION
 from quire.text.tokenizer import load_tokenizer
 from tools.quire_tiny_vision.batches import make_batch, prepared
 from tools.quire_tiny_vision.model import CELLS, ChatTokens, model_config

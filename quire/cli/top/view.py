@@ -230,7 +230,7 @@ def _seconds(value: float) -> str:
 
 
 def _bytes(value: float) -> str:
-    from quire.core.memory_budget import format_bytes
+    from quire.core.counts import format_bytes
 
     return format_bytes(int(value))
 

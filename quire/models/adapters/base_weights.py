@@ -14,7 +14,8 @@ import numpy.typing as npt
 from quire.layers.adapter_slots import AdapterPlace
 from quire.models.arranged_tensors import arrange
 from quire.models.config_reader import read_model_config
-from quire.models.tensor_source import TensorSource, map_weights, open_tensors
+from quire.models.family_tensors import map_weights, open_tensors
+from quire.models.tensor_source import TensorSource
 
 Floats = npt.NDArray[np.float32]
 #: Elements of the rows whose norms are computed at once, so that sums of large matrices stay small.

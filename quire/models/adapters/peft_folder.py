@@ -16,7 +16,7 @@ from quire.core.errors import ModelLoadError
 from quire.core.regular_files import open_regular
 from quire.kernels.host_tensor import HostTensor
 from quire.models.adapters.peft_settings import CONFIG, PeftSettings, read_settings, unreadable
-from quire.models.hub import ASSETS, EMBEDDED
+from quire.models.embedded import ASSETS, EMBEDDED
 from quire.models.safetensors_file import DTYPES, SafetensorsFile
 
 #: Those of quire-tiny that are in the package.

@@ -14,8 +14,8 @@ from pathlib import Path
 from quire.layers.adapter_slots import AdapterPlace, StackedExperts
 from quire.models.arranged_tensors import kernel_orders
 from quire.models.config_reader import read_model_config
-from quire.models.registry import get_family
-from quire.models.tensor_source import TensorSource, map_weights, open_tensors
+from quire.models.family_tensors import family_names, map_weights, open_tensors
+from quire.models.tensor_source import TensorSource
 from quire.models.weight_map import LinearWeights, NormWeights, WeightMap
 
 #: By the modules that are stored for a part; a tied head has a name of its own.
@@ -41,7 +41,7 @@ def find_places(tensors: TensorSource, weights: WeightMap) -> Places:
     """Return the places of a checkpoint, the embedding last."""
     config, named = weights.config, weights
     if tensors.is_arranged:  # a GGUF file, which has names of its own
-        names = get_family(config.architecture).weight_names(config)
+        names = family_names(config)
         named = WeightMap(config, names, weights.layers)
     orders = kernel_orders(named)
     places = {

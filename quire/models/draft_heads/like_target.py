@@ -10,18 +10,18 @@ from quire.layers.decoder_layer import Layer
 from quire.models.draft_heads.head_layer import HeadShape, table_shapes
 from quire.models.draft_heads.head_tensors import HeadBuilder, HeadTensors
 from quire.models.draft_heads.mtp_layouts import MTPLayout
+from quire.models.family_tensors import family_names, open_tensors, stored_names
 from quire.models.held_weights import HeldWeights
 from quire.models.model_builder import ModelBuilder
 from quire.models.opened_checkpoint import OpenedCheckpoint
-from quire.models.registry import get_family
-from quire.models.tensor_source import TensorSource, check_tensors, open_tensors
+from quire.models.tensor_source import TensorSource, check_tensors
 from quire.models.weight_map import WeightMap
 from quire.quantization.plan import QuantizationPlan
 
 
 def is_like_target(tensors: HeadTensors, target: ModelConfig, layout: MTPLayout) -> bool:
     """Tell whether a module's layer has what Llama's has not: latents or experts."""
-    names = get_family(target.architecture).weight_names(target)
+    names = family_names(target)
     modules = [name for name in (names.latents, names.router) if name]
     return any(f"{layout.layer}{module}.weight" in tensors.names for module in modules)
 
@@ -65,7 +65,7 @@ def _layer_config(target: ModelConfig) -> ModelConfig:
 
 def _open(folder: Path, config: ModelConfig, layout: MTPLayout) -> tuple[TensorSource, WeightMap]:
     source = open_tensors(folder, config)
-    names = source.weight_names(config)
+    names = stored_names(source, config)
     return source, WeightMap(
         config, replace(names, layer=layout.layer, final_norm=layout.last_norm)
     )

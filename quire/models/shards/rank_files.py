@@ -118,7 +118,7 @@ class _Divided:
         """No."""
         return False
 
-    def weight_names(self, config: ModelConfig) -> WeightNames:
+    def weight_names(self, config: ModelConfig, family: WeightNames) -> WeightNames:
         """Return what the tensors are called."""
         return self._index.names
 

@@ -14,7 +14,8 @@ from quire.core.model_config import ModelConfig, RopeConfig
 from quire.core.vision_config import VisionConfig
 from quire.kernels.backend import Array, Backend
 from quire.layers.rope import rope_tables
-from quire.models.tensor_source import check_tensors, open_tensors
+from quire.models.family_tensors import open_tensors
+from quire.models.tensor_source import check_tensors
 from quire.models.vision.encoder import EncoderLayer, EncoderParts, PictureEncoder
 from quire.models.vision.projectors import (
     MergingProjector,

@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import cast
 
 from quire.core.config import EngineConfig
-from quire.core.device_map import Room, map_line, place_layers, read_max_memory
+from quire.core.device_map import Room, map_line, place_layers
 from quire.core.errors import ConfigError
 from quire.core.machine import Machine
 from quire.core.memory_budget import MemoryDemand
 from quire.core.model_config import ModelConfig
-from quire.core.parallel_options import Device
+from quire.core.parallel_options import Device, read_max_memory
 from quire.core.resolve import ResolvedConfig, resolve
 from quire.kernels.registry import create_backend
 from quire.runner.loaded_drafts import find_drafts

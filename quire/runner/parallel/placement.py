@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Protocol
 
 from quire.core.config import EngineConfig
-from quire.core.memory_budget import format_bytes
+from quire.core.counts import format_bytes
 from quire.core.metrics import Samples
 from quire.core.model_config import ModelConfig
 from quire.kernels.backend import KVCache

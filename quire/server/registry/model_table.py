@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 
+from quire.core.counts import format_bytes
 from quire.core.errors import CapacityError
-from quire.core.memory_budget import format_bytes
 
 #: How long a model waits for others to be idle before the least recently used ones are closed to
 #: new requests: a model under steady load is never idle.

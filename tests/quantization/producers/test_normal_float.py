@@ -12,7 +12,7 @@ import pytest
 from quire.core.errors import ModelLoadError
 from quire.kernels.quantized_tensor import QuantizedTensor
 from quire.models.config_reader import read_model_config
-from quire.models.tensor_source import open_tensors
+from quire.models.family_tensors import open_tensors
 from quire.quantization.formats.bitsandbytes import store_four_bits
 from quire.quantization.producers.normal_float import (
     BLOCK,

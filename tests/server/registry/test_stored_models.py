@@ -8,7 +8,7 @@ import httpx2
 import pytest
 
 from quire.core.config import EngineConfig
-from quire.models.hub import LISTED
+from quire.models.embedded import LISTED
 from quire.models.manifests import Preset
 from quire.models.store import Store
 from quire.server.app import create_app
