@@ -298,10 +298,11 @@ def test_settings_of_autoawq_in_a_file_of_their_own(tmp_path: Path) -> None:
     np.testing.assert_array_equal(got.float32(), want.T)
 
 
-NAN8, MINUS_NAN8 = (
-    torch.full((64, 96), code, dtype=torch.uint8).view(torch.float8_e4m3fn) for code in (0x7F, 0xFF)
+# By numpy: torch fills with threads of its own, which are not to be there before workers are forked.
+NAN8, MINUS_NAN8, ZERO8 = (
+    torch.from_numpy(np.full((64, 96), code, np.uint8)).view(torch.float8_e4m3fn)
+    for code in (0x7F, 0xFF, 0)
 )
-ZERO8 = torch.zeros(64, 96, dtype=torch.uint8).view(torch.float8_e4m3fn)
 FP8 = {"quant_method": "fp8"}
 BNB = {"quant_method": "bitsandbytes", "load_in_4bit": True}
 STATE = "weight.quant_state.bitsandbytes__nf4"
@@ -355,7 +356,7 @@ def test_nested_scales_of_odd_runs_are_numbers(tmp_path: Path) -> None:
         (BNB, nf4() | {STATE: state(blocksize=0)}, "must be JSON of a matrix's state"),
         (BNB, nf4() | {STATE: state(blocksize=7)}, "common divisor"),
         (BNB, nf4() | {STATE: torch.zeros(9, dtype=torch.uint8)}, "must be JSON"),
-        (BNB, nf4() | {STATE: torch.zeros(99999, dtype=torch.uint8)}, "must be at most"),
+        (BNB, nf4() | {STATE: torch.from_numpy(np.zeros(99999, np.uint8))}, "must be at most"),
     ],
     ids=lambda value: value.replace(" ", "-") if isinstance(value, str) else "",
 )
