@@ -16,7 +16,6 @@ from quire.core.adapter_options import AdapterOptions
 from quire.core.cache_options import CacheOptions
 from quire.core.counts import parse_count
 from quire.core.errors import ConfigError
-from quire.core.expert_sharing import ExpertSharing
 from quire.core.known_settings import QUANTIZATIONS as KNOWN_QUANTIZATIONS
 from quire.core.known_settings import flag_name
 from quire.core.kv_transfer import KVTransfer
@@ -256,7 +255,6 @@ class EngineConfig:
         seed: Base of the random draws of requests that bring no seed of their own.
         transfer: The engine's role, where prompts are computed apart; no setting, whoever starts
             the engines says it.
-        sharing: Which of several engines that have some experts each it is; likewise.
         memory_parts: Engines and ranks that ``--memory`` is divided among; likewise.
     """
 
@@ -269,7 +267,6 @@ class EngineConfig:
     parallel: ParallelOptions = field(default_factory=ParallelOptions)
     seed: int = option(0, "base seed of requests that bring none")
     transfer: KVTransfer | None = None
-    sharing: ExpertSharing | None = None
     memory_parts: int = 1
 
     @classmethod

@@ -189,10 +189,6 @@ METRICS: dict[str, Metric] = {
     "rank_memory_bytes": _gauge("Memory of a rank, by pool."),
     "collective_calls": _counter("What rank 0 asked of the others, by kind."),
     "collective_bytes": _counter("Payload of these, by kind."),
-    "shared_expert_rows": _counter(
-        "Rows that this engine had experts of others multiply (asked), or multiplied for others "
-        "(served)."
-    ),
     "engine_restarts": _counter("Times that the engine's process was started again."),
     "log_lines_dropped": _counter("Lines of the log that nobody read in time, by process."),
     "process_cpu_seconds": _counter("CPU time, by process: engine, server."),

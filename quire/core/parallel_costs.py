@@ -18,8 +18,6 @@ from quire.core.parallel_layout import ParallelLayout, split
 ROWS_TO_SHARE = 4
 #: Bytes of an element that ranks send: the processor's kernels add in float32.
 WIRE_BYTES = 4
-#: Of rows that an engine multiplies for another one at a time, and of each ring between the two.
-SLICE_BYTES, SHARED_RING_BYTES = 4 << 20, 1 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -344,24 +342,3 @@ def buffer_bytes(
         inner = shape.inner_dim if shape.num_moe_layers < shape.num_layers else 0
         widest = max(widest, shape.attended_dim, inner, shape.top_k * shape.hidden_size)
     return 2 * max_rows * widest * wire_bytes
-
-
-def sharing_bytes(shape: SplitShape, num_engines: int, max_rows: int) -> int:
-    """Return what an engine that shares experts needs for rows on their way.
-
-    Args:
-        shape: The model.
-        num_engines: That share them.
-        max_rows: Tokens of the largest step.
-    """
-    routed, row = max_rows * shape.top_k, shape.hidden_size * WIRE_BYTES
-    served = min(routed, max(1, SLICE_BYTES // row))
-    # What comes, what an expert makes of it (twice its width, then once), and the result.
-    each = served * (2 * row + 3 * shape.expert_dim * WIRE_BYTES) + 2 * SHARED_RING_BYTES
-    return 2 * routed * row + (num_engines - 1) * each
-
-
-def shared_row_bytes(shape: SplitShape, num_engines: int) -> int:
-    """Return what an engine that shares experts sends for a token, if all get as many rows."""
-    row = shape.hidden_size * WIRE_BYTES
-    return shape.num_moe_layers * shape.top_k * row * (num_engines - 1) // num_engines

@@ -63,8 +63,7 @@ class ParallelOptions:
     )
     enable_expert_parallel: bool = option(
         False,
-        "of a mixture of experts a rank has whole experts, not a part of each; with -dp alone "
-        "engines have some of them each",
+        "of a mixture of experts a rank has whole experts, not a part of each",
         aliases=("-ep",),
     )
     num_redundant_experts: int = option(
@@ -89,11 +88,6 @@ class ParallelOptions:
         """Which rank computes what."""
         counts = tuple(int(count) for count in _parts(self.stage_layers) if count.isdecimal())
         return ParallelLayout(self.tensor_parallel_size, self.pipeline_parallel_size, counts)
-
-    @property
-    def shares_experts(self) -> bool:
-        """Whether engines have some experts each; else the ranks of each engine have them all."""
-        return self.enable_expert_parallel and self.layout.size == 1
 
     def of_rank(self, rank: int) -> ParallelOptions:
         """Return a rank's own: its device is that of its stage."""
@@ -199,18 +193,13 @@ class ParallelOptions:
                 f"--enable-expert-parallel {self.enable_expert_parallel}. Give both, or leave "
                 "them out."
             )
-        sizes = self.data_parallel_size, self.pipeline_parallel_size
-        if self.enable_expert_parallel and not whole and min(sizes) > 1:
+        if self.enable_expert_parallel and not whole and self.data_parallel_size > 1:
             raise ConfigError(
-                "[config] --enable-expert-parallel with --data-parallel-size must be without "
-                f"--pipeline-parallel-size: engines of one process share experts; got {sizes[0]} "
-                f"engines of {sizes[1]} stages. Leave one of the three out."
-            )
-        if self.data_parallel_size > 1 and self.shares_experts and self.places_engines:
-            raise ConfigError(
-                "[config] --enable-expert-parallel with --data-parallel-size is of engines of one "
-                "machine, which share experts; got --distributed-executor-backend ray. Leave one "
-                "out."
+                "[config] --enable-expert-parallel divides experts over the ranks of an engine; "
+                f"got --data-parallel-size {self.data_parallel_size}, --tensor-parallel-size 1. "
+                "Leave --enable-expert-parallel out, so that each engine has all experts, or "
+                "divide one engine: --tensor-parallel-size "
+                f"{self.data_parallel_size} --enable-expert-parallel."
             )
         if self.distributed_executor_backend == "uni" and self.layout.size > 1:
             raise ConfigError(
@@ -244,11 +233,6 @@ class ParallelOptions:
                 "[config] --nnodes starts machines one by one; got "
                 f"--distributed-executor-backend {self.distributed_executor_backend} as well. "
                 "Leave one out."
-            )
-        if self.data_parallel_size > 1 and self.shares_experts:
-            raise ConfigError(
-                "[config] --enable-expert-parallel with --data-parallel-size is of engines of one "
-                f"machine, which share experts; got --nnodes {self.nnodes}. Leave one out."
             )
 
     def _check_stages(self) -> None:

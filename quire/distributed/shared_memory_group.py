@@ -130,7 +130,6 @@ class SharedMemory:
         *,
         rank: int = 0,
         silence: float = SILENCE_SECONDS,
-        spin: float | None = None,
     ) -> SharedMemory:
         """Make the memory; this process is ``rank``, and may use the cores of all.
 
@@ -140,8 +139,6 @@ class SharedMemory:
             sizes: Of the parts.
             rank: This one.
             silence: As of the class.
-            spin: Seconds that a rank spins before it sleeps; None for :data:`SPIN_SECONDS`, where
-                each has a core.
 
         Raises:
             ConfigError: The system has no such memory, or there are too many ranks.
@@ -157,8 +154,7 @@ class SharedMemory:
             )
         # One that spins where ranks outnumber cores keeps the one it waits for from running.
         ranks = {one for group in groups for one in group} or set(range(size))
-        if spin is None:
-            spin = SPIN_SECONDS if len(ranks) <= len(os.sched_getaffinity(0)) else 0.0
+        spin = SPIN_SECONDS if len(ranks) <= len(os.sched_getaffinity(0)) else 0.0
         layout = SegmentLayout(size, groups, sizes, spin)
         descriptor = os.memfd_create("quire", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         os.ftruncate(descriptor, layout.num_bytes)

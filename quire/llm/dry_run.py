@@ -7,16 +7,14 @@ from dataclasses import replace
 
 from quire.core.config import EngineConfig
 from quire.core.counts import format_bytes
-from quire.core.expert_sharing import ExpertSharing
 from quire.core.machine import Machine
-from quire.core.parallel_costs import LINKS, SplitShape, shared_row_bytes
+from quire.core.parallel_costs import LINKS, SplitShape
 from quire.core.parallel_layout import ParallelLayout
 from quire.core.parallel_options import ParallelOptions
 from quire.core.parallel_report import exchange_lines
 from quire.llm.model_plan import plan_model
 from quire.llm.replicas.loading import own_engines
 from quire.llm.replicas.roles import NO_ROLES, Roles
-from quire.models.shards.engine_model import ExpertPart
 from quire.runner.engine_plan import EnginePlan
 
 #: What may be between processes of CPUs.
@@ -37,17 +35,11 @@ def dry_run_lines(config: EngineConfig, machine: Machine, roles: Roles = NO_ROLE
         ConfigError: A setting is impossible.
     """
     name, count = config.model.model, config.parallel.data_parallel_size
-    engines = own_engines(config, machine, roles)
     if count > 1:
         yield f"{name}: {count} engines, with requests of their own"
         yield from _engine_lines(config.parallel)
-    for own in engines:
+    for own in own_engines(config, machine, roles):
         plan = plan_model(own, machine)
-        if own.sharing is not None:
-            yield _experts_line(own.sharing, plan)
-            if own is engines[-1]:
-                yield _shared_line(own.sharing, plan)
-            continue
         if own.transfer is not None:
             is_decode = own.transfer.role == "decode"
             num_alike = count - roles.num_prefill if is_decode else roles.num_prefill
@@ -130,24 +122,3 @@ def _node_lines(
         where = of_first if node == 0 else f"which go to {parallel.master_addr}"
         listed = ", ".join(map(str, numbers(node)))
         yield f"machine {node}{own}: {what} {listed}, {where}"
-
-
-def _experts_line(sharing: ExpertSharing, plan: EnginePlan) -> str:
-    """Say what an engine has that shares experts with others."""
-    demand = plan.ranks[0].whole
-    numbers = ExpertPart(sharing.number, sharing.size).placement(plan.model_config)
-    own = numbers.of(sharing.number)
-    return (
-        f"engine {sharing.number}: experts {own[0]} to {own[-1]} of each layer; "
-        f"weights {format_bytes(demand.weight_bytes)}, scratch "
-        f"{format_bytes(demand.scratch_bytes)}, KV {format_bytes(demand.spec.token_bytes)} a token"
-    )
-
-
-def _shared_line(sharing: ExpertSharing, plan: EnginePlan) -> str:
-    """Say what engines that share experts send each other."""
-    shape = SplitShape.of_config(plan.model_config)
-    return (
-        f"a token's forward sends {shared_row_bytes(shape, sharing.size):,} bytes to other engines "
-        f"on average, and as many come back: in {shape.num_moe_layers} layers of experts"
-    )

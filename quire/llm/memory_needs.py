@@ -10,7 +10,6 @@ from quire.core.counts import format_bytes
 from quire.core.errors import ConfigError
 from quire.core.machine import Machine
 from quire.llm.model_plan import plan_model
-from quire.llm.replicas.sharing import find_sharings
 
 #: An engine's process and those that try its grammars, or a rank's, apart from weights, scratch and
 #: KV cache.
@@ -46,11 +45,7 @@ def memory_needs(config: EngineConfig, machine: Machine) -> MemoryNeeds:
     """
     parallel = config.parallel
     count = parallel.data_parallel_size
-    own = replace(
-        config,
-        parallel=replace(parallel, data_parallel_size=1),
-        sharing=find_sharings(config, count)[0],  # the first has most experts
-    )
+    own = replace(config, parallel=replace(parallel, data_parallel_size=1))
     least, most = plan_model(own, machine).useful_memory()
     return MemoryNeeds(count * least, count * most, count * parallel.layout.size)
 

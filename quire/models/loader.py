@@ -25,7 +25,6 @@ from quire.models.model_builder import ModelBuilder, Progress
 from quire.models.opened_checkpoint import OpenedCheckpoint
 from quire.models.packed_weights_cache import PackedWeightsCache, open_packed_weights_cache
 from quire.models.quantized_checkpoint import QuantizedCheckpoint
-from quire.models.shards.engine_model import EngineShard
 from quire.models.shards.rank_model import Shard
 from quire.models.stage import Stage
 from quire.models.tensor_source import TensorSource, check_tensors
@@ -79,12 +78,11 @@ def load_opened(
     on_progress: Progress | None = None,
     meanwhile: Callable[[], object] = lambda: None,
     takes_adapters: bool = False,
-    shard: Shard | EngineShard | None = None,
+    shard: Shard | None = None,
 ) -> Decoder:
     """Do the same with a checkpoint that is open, perhaps so that it takes adapters.
 
-    With a ``shard``, the share of a rank or of one of several engines is read alone; they compute
-    together from then on. Of a
+    With a ``shard``, a rank's share is read alone; all ranks compute together from then on. Of a
     checkpoint's stage (:meth:`OpenedCheckpoint.of_stage`) the weights of its layers alone are read.
     """
     plan = plan or QuantizationPlan()

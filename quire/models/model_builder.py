@@ -36,7 +36,6 @@ from quire.models.held_weights import HeldWeights, LinearKey, RopeTables
 from quire.models.input_rounding import with_fine_inputs
 from quire.models.opened_checkpoint import OpenedCheckpoint
 from quire.models.packed_weights_cache import PackedWeightsCache
-from quire.models.shards.engine_model import EngineShard
 from quire.models.shards.rank_model import RankModel, Shard, WholeModel
 from quire.models.weight_map import LinearWeights, NormWeights
 from quire.quantization.formats.stored_matrix import UnpackedMatrix
@@ -61,13 +60,13 @@ class ModelBuilder:
         on_progress: Progress | None,
         shared: HeldWeights,
         takes_adapters: bool = False,
-        shard: Shard | EngineShard | None = None,
+        shard: Shard | None = None,
     ) -> None:
         self.backend = backend
         self._ranks: WholeModel | RankModel = (
             WholeModel(opened)
             if shard is None
-            else shard.model(backend, opened, plan, takes_adapters)
+            else RankModel(backend, opened, shard, plan, takes_adapters)
         )
         self.checkpoint, self.weights = self._ranks.tensors, self._ranks.weights
         self.weight_bytes = 0

@@ -16,7 +16,6 @@ from quire.models.family_tensors import family_names, map_weights, open_tensors,
 from quire.models.gguf_checkpoint import FLOATS, GgufCheckpoint
 from quire.models.quantization_config import read_quantization
 from quire.models.quantized_checkpoint import MatrixEntry, QuantizedCheckpoint
-from quire.models.shards.engine_model import ExpertPart
 from quire.models.shards.rank_files import RankEntry, RankFolder
 from quire.models.shards.rank_weights import RankPart
 from quire.models.weight_map import LinearWeights, WeightMap
@@ -37,7 +36,7 @@ def expected_weight_bytes(
     plan: QuantizationPlan,
     max_model_len: int,
     target_plan: QuantizationPlan | None = None,
-    part: RankPart | ExpertPart | None = None,
+    part: RankPart | None = None,
     layers: range | None = None,
 ) -> int:
     """Return what weights and tables of positions will take.
@@ -52,7 +51,7 @@ def expected_weight_bytes(
         max_model_len: Positions of the tables.
         target_plan: By which the checkpoint is in memory already, None where it is not; what is
             equal is shared then (:func:`~quire.models.loader.load_rounded`).
-        part: Which of several ranks or engines it is for; None for one alone.
+        part: Which of several ranks it is for; None for one alone.
         layers: Of the stage that they are for; None for the whole model.
     """
     stored = _quantized(path, config)

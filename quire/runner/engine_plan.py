@@ -23,9 +23,8 @@ from quire.runner.loaded_drafts import Draft, find_drafts, plan_with_drafts
 from quire.runner.loaded_heads import FoundHead, find_heads, with_heads
 from quire.runner.loaded_model import expected_demand
 from quire.runner.memory import MemoryPlan, kept_window, useful_memory
-from quire.runner.model_part import PlannedPart, RankPlace
+from quire.runner.model_part import RankPlace
 from quire.runner.parallel.device_map import map_devices
-from quire.runner.sharing.placement import SharedPart
 from quire.runner.tiers.create import check_tiers
 
 
@@ -164,11 +163,7 @@ def _plan_rank(
     config = each.of_rank(rank)
     resolved = resolve(config, machine, model_config)
     backend = create_backend(resolved.device, threads=1)
-    part: PlannedPart | None = None
-    if config.sharing is not None:
-        part = SharedPart(config.sharing)
-    elif config.parallel.layout.size > 1:
-        part = RankPlace(rank, config.parallel)
+    part = RankPlace(rank, config.parallel) if config.parallel.layout.size > 1 else None
     demand = expected_demand(folder, backend, model_config, resolved, part)
     layers = None if part is None else part.layers(model_config.num_layers)
     if rank > 0:

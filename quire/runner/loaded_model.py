@@ -17,14 +17,13 @@ from quire.kernels.backend import Backend
 from quire.models.decoder import Decoder
 from quire.models.loader import load_opened, open_checkpoint
 from quire.models.model_builder import Progress
-from quire.models.shards.engine_model import ExpertPart
 from quire.models.shards.rank_weights import RankPart
 from quire.models.stage import Stage
 from quire.models.vision.loader import expected_encoder_bytes, load_encoder
 from quire.models.weight_bytes import expected_weight_bytes
 from quire.quantization.plan import create_plan
 from quire.runner.memory import model_demand
-from quire.runner.model_part import Part, PlannedPart
+from quire.runner.model_part import ModelPart, RankPlace
 from quire.runner.picture_memory import kept_bytes
 from quire.runner.picture_rows import PictureRows
 
@@ -56,7 +55,7 @@ def expected_demand(
     backend: Backend,
     model_config: ModelConfig,
     resolved: ResolvedConfig,
-    part: PlannedPart | None = None,
+    part: RankPlace | None = None,
 ) -> MemoryDemand:
     """Return what a checkpoint, or one rank's part, will need; its weights are not read."""
     share = None if part is None else part.share
@@ -90,7 +89,7 @@ def _expected(
     backend: Backend,
     config: ModelConfig,
     resolved: ResolvedConfig,
-    share: RankPart | ExpertPart | None,
+    share: RankPart | None,
     layers: range | None,
     is_first: bool,
 ) -> MemoryDemand:
@@ -117,7 +116,7 @@ def load(
     eos_token_ids: Sequence[int] = (),
     on_progress: Progress | None = None,
     meanwhile: Callable[[], object] = lambda: None,
-    part: Part | None = None,
+    part: ModelPart | None = None,
 ) -> LoadedModel:
     """Load a checkpoint, or one rank's part of it.
 

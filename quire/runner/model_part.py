@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 from quire.core.parallel_costs import SplitShape, buffer_bytes
 from quire.core.parallel_options import ParallelOptions
@@ -12,50 +11,14 @@ from quire.distributed.group import Group
 from quire.kernels.backend import Backend
 from quire.layers.expert_placement import ExpertDivision
 from quire.models.opened_checkpoint import OpenedCheckpoint
-from quire.models.shards.engine_model import EngineShard, ExpertPart
 from quire.models.shards.rank_model import Shard
 from quire.models.shards.rank_weights import RankPart
 from quire.models.stage import GroupLink, Stage
 
 
-class PlannedPart(Protocol):
-    """What a process will have of a model, as far as its memory is concerned."""
-
-    @property
-    def rank(self) -> int:
-        """Of its engine's ranks; the first has what needs no layer."""
-        ...
-
-    @property
-    def share(self) -> RankPart | ExpertPart | None:
-        """What it has of its layers, without what reaches others; None for all."""
-        ...
-
-    def layers(self, num_layers: int) -> range:
-        """Return which layers of a model it has."""
-        ...
-
-    def buffer_bytes(self, shape: SplitShape, max_tokens: int) -> int:
-        """Return what it needs for what goes between processes in a step of some tokens."""
-        ...
-
-
-class Part(PlannedPart, Protocol):
-    """What a process has of a model."""
-
-    @property
-    def shard(self) -> Shard | EngineShard | None:
-        """What it has of its layers; None for all."""
-        ...
-
-    def open(self, opened: OpenedCheckpoint, backend: Backend) -> OpenedCheckpoint:
-        """Return what it takes of a checkpoint."""
-        ...
-
-
 @dataclass(frozen=True, slots=True)
 class RankPlace:
-    """The part of a rank, before there are others; see :class:`PlannedPart`.
+    """The part of a rank, before there are others.
 
     Attributes:
         rank: Which.
@@ -77,19 +40,19 @@ class RankPlace:
 
     @property
     def share(self) -> RankPart | None:
-        """See :class:`PlannedPart`."""
+        """What it has of its layers, without what reaches others; None for all."""
         size, (_, shard) = self.options.tensor_parallel_size, self.options.layout.place(self.rank)
         if size == 1:
             return None
         return RankPart(shard, size, self.options.exact_tensor_parallel, self.experts)
 
     def layers(self, num_layers: int) -> range:
-        """See :class:`PlannedPart`."""
+        """Return which layers of a model it has."""
         layout = self.options.layout
         return layout.stage_layers(num_layers)[layout.place(self.rank)[0]]
 
     def buffer_bytes(self, shape: SplitShape, max_tokens: int) -> int:
-        """See :class:`PlannedPart`."""
+        """Return what it needs for what goes between processes in a step of some tokens."""
         return buffer_bytes(shape, self.options.layout, max_tokens)
 
 
@@ -127,11 +90,11 @@ class ModelPart:
 
     @property
     def share(self) -> RankPart | None:
-        """See :class:`PlannedPart`."""
+        """See :class:`RankPlace`."""
         return self._place.share
 
     def buffer_bytes(self, shape: SplitShape, max_tokens: int) -> int:
-        """See :class:`PlannedPart`."""
+        """See :class:`RankPlace`."""
         return self._place.buffer_bytes(shape, max_tokens)
 
     @property
@@ -167,7 +130,7 @@ class ModelPart:
         return opened.of_stage(Stage(self.layers(opened.config.num_layers), before, after))
 
     def layers(self, num_layers: int) -> range:
-        """See :class:`PlannedPart`."""
+        """See :class:`RankPlace`."""
         return self._place.layers(num_layers)
 
     def sender_of(self, layer: int, num_layers: int) -> int:

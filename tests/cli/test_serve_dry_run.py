@@ -89,17 +89,19 @@ def test_where_layers_are_placed_is_told():
     assert "stage 1: layers 3 to 5, ranks 1: whole layers" in text
 
 
-def test_engines_that_share_experts_are_told(checkpoint):
-    text = tell(str(checkpoint("tiny-mixtral")), "-dp", "2", "-ep")
-    assert "2 engines, with requests of their own" in text
-    assert "engine 1: experts 2 to 3 of each layer; weights" in text
-    assert "a token's forward sends 768 bytes to other engines on average" in text
+@pytest.mark.parametrize("last", [["--dry-run"], []], ids=["dry run", "start"])
+@pytest.mark.parametrize("flags", ["-dp 3 -ep", "-dp 3 -pp 2 -ep", "-dp 3 -n 3 -ep"])
+def test_experts_are_not_divided_between_engines(checkpoint, flags, last):
+    words = [str(checkpoint("tiny-mixtral")), *flags.split(), *last]
+    said = CliRunner().invoke(serve, words)
+    assert said.exit_code == 2 and "Leave --enable-expert-parallel out" in said.output
+    assert "--tensor-parallel-size 3 --enable-expert-parallel." in said.output
 
 
-def test_engines_without_experts_cannot_share_any():
-    result = CliRunner().invoke(serve, ["quire-tiny", "-dp", "2", "-ep", "--dry-run"])
-    assert result.exit_code != 0
-    assert "must have a mixture of experts; got LlamaForCausalLM" in str(result.exception)
+def test_each_engine_divides_its_experts_over_its_ranks(checkpoint):
+    text = tell(str(checkpoint("tiny-mixtral")), "-dp", "2", "-tp", "2", "-ep")
+    assert "2 engines, with requests of their own\neach of them:" in text
+    assert "2 ranks: 2 shards of each layer" in text and "rank 1: weights" in text
 
 
 @pytest.mark.parametrize(

@@ -225,8 +225,6 @@ def test_a_prompt_computed_on_another_machine_is_found_on_this_one(tiny_server, 
     [
         (["-dp", "3", "-n", "2"], "--nnodes must divide the 3 engines; got 2"),
         (["--disaggregate", "1p1d", "-n", "2"], "with --disaggregate all of them"),
-        (["-dp", "2", "-ep", "-n", "2"], "is of engines of one machine"),
-        (["-dp", "2", "-ep", *RAY], "which share experts; got --distributed-executor-backend ray"),
         (["-dp", "2", "-n", "2", "-r", "1"], "must come with --node-rank above 0"),
     ],
 )

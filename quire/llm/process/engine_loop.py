@@ -202,7 +202,7 @@ class EngineLoop:
                 if engine.has_unfinished_requests():
                     self._send_step(engine.step(self._someone_came))
         except (EOFError, OSError):
-            engine.executor.shutdown()  # others may count on it until they end, too
+            engine.executor.shutdown()  # its ranks end, too
             raise
         except Exception as error:
             log.exception("[engine] a step failed")

@@ -16,7 +16,6 @@ from quire.core.resolve import check_memory
 from quire.llm.process.proxy import EngineProxy
 from quire.llm.replicas.replicated_engine import ReplicatedEngine
 from quire.llm.replicas.roles import NO_ROLES, Roles
-from quire.llm.replicas.sharing import find_sharings
 
 #: Loads the engine of a number.
 LoadEngine: TypeAlias = Callable[[int, EngineConfig, Loading], EngineProxy]
@@ -83,14 +82,8 @@ def engine_settings(
     others = [f"machine {n // num_own}" for n in range(num_own, count)]  # none listens there
     hosts = [parallel.master_addr] * num_own + others
     own = divide(config, machine, num_own)
-    return [
-        replace(_with_role(own, transfer), sharing=sharing)
-        for transfer, sharing in zip(
-            roles.transfers(hosts, parallel.master_port + 1),
-            find_sharings(config, count),
-            strict=True,
-        )
-    ]
+    transfers = roles.transfers(hosts, parallel.master_port + 1)
+    return [_with_role(own, transfer) for transfer in transfers]
 
 
 def own_engines(config: EngineConfig, machine: Machine, roles: Roles) -> list[EngineConfig]:
@@ -106,11 +99,10 @@ def own_engines(config: EngineConfig, machine: Machine, roles: Roles) -> list[En
     """
     if config.parallel.data_parallel_size == 1:
         return [config]
-    kinds: dict[tuple[str, int], EngineConfig] = {}
+    kinds: dict[str, EngineConfig] = {}
     num_own = config.parallel.num_own_engines(roles.num_prefill)
     for own in engine_settings(config, machine, roles)[:num_own]:
-        role = "" if own.transfer is None else own.transfer.role
-        kinds.setdefault((role, 0 if own.sharing is None else own.sharing.number), own)
+        kinds.setdefault("" if own.transfer is None else own.transfer.role, own)
     return [*kinds.values()]
 
 
@@ -145,7 +137,7 @@ def load_replicas(
         while state.not_done and not loading.cancelled and not _failures(state.done):
             loading.advance(loadings[0].done_bytes, loadings[0].total_bytes)
             state = wait(loads, LOOK_SECONDS, FIRST_EXCEPTION)
-        for other in loadings if state.not_done else ():  # they may wait for the one that failed
+        for other in loadings if state.not_done else ():
             other.cancelled = True
     failures = _failures(state.done) or _failures(loads)
     if failures:

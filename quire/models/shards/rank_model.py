@@ -55,12 +55,6 @@ class Shard:
         """The same without what reaches the others."""
         return RankPart(self.group.rank, self.group.size, self.exact, self.experts)
 
-    def model(
-        self, backend: Backend, opened: OpenedCheckpoint, plan: QuantizationPlan, adapts: bool
-    ) -> RankModel:
-        """Return the parts of a model that this rank has; see there."""
-        return RankModel(backend, opened, self, plan, adapts)
-
     def __str__(self) -> str:
         kind = "" if self.exact else ", summed"
         return f"rank {self.group.rank} of {self.group.size}{kind}, {self.experts}"

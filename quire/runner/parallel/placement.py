@@ -19,7 +19,7 @@ from quire.models.decoder import Decoder
 from quire.models.model import Model
 from quire.runner.adapter_store import OtherRanks
 from quire.runner.memory import MemoryPlan
-from quire.runner.model_part import ModelPart, Part
+from quire.runner.model_part import ModelPart
 from quire.runner.parallel.adapters import ToldAdapters
 from quire.runner.parallel.commands import Allocate
 from quire.runner.parallel.handshake import RankLoaded
@@ -29,7 +29,6 @@ from quire.runner.parallel.ranks import Ranks
 from quire.runner.parallel.ray_actors import RayActors
 from quire.runner.parallel.remote_ranks import gather_ranks
 from quire.runner.parallel.static_nodes import StaticNodes
-from quire.runner.sharing.placement import SharingEngine
 
 
 class Placement(Protocol):
@@ -42,7 +41,7 @@ class Placement(Protocol):
     """
 
     config: EngineConfig
-    part: Part | None
+    part: ModelPart | None
     failure: socket.socket | None
 
     def model(self, own: Decoder) -> Model:
@@ -85,7 +84,7 @@ class Placement(Protocol):
 class OneRank:
     """All is here; see :class:`Placement`."""
 
-    part: Part | None = None
+    part: ModelPart | None = None
     failure: socket.socket | None = None
 
     def __init__(self, config: EngineConfig) -> None:
@@ -135,7 +134,7 @@ class ManyRanks:
         self.config = config
         self._ranks = ranks
         self._part = part = ModelPart(0, config.parallel, ranks.group)
-        self.part: Part | None = part
+        self.part: ModelPart | None = part
         self._world = part.world
         self.failure: socket.socket | None = self._ranks.failure
         self._model_config = model_config
@@ -233,7 +232,7 @@ class ManyRanks:
 
 
 def place(folder: Path, config: EngineConfig, model_config: ModelConfig) -> Placement:
-    """Start the other ranks, if the settings ask for any, or meet the other engines.
+    """Start the other ranks, if the settings ask for any.
 
     Args:
         folder: The checkpoint.
@@ -241,11 +240,8 @@ def place(folder: Path, config: EngineConfig, model_config: ModelConfig) -> Plac
         model_config: The model's shape.
 
     Raises:
-        ConfigError: Engines are to share experts of a model that has none.
         OSError: A process cannot be started.
     """
-    if config.sharing is not None:
-        return SharingEngine(config, config.sharing, model_config)
     if config.parallel.layout.size == 1:
         return OneRank(config)
     return ManyRanks(_start(folder, config), config.of_rank(0), model_config)

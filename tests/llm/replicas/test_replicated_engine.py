@@ -293,3 +293,5 @@ def test_one_that_cannot_be_loaded_ends_the_others(folder: Path, tmp_path: Path)
 def test_only_a_server_has_several(folder: Path) -> None:
     with pytest.raises(ConfigError, match="--data-parallel-size must be 1 here"):
         LLM(str(folder), data_parallel_size=2)
+    with pytest.raises(ConfigError, match="Leave --enable-expert-parallel out"):
+        LLM(str(folder), data_parallel_size=2, enable_expert_parallel=True)

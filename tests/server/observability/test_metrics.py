@@ -54,7 +54,7 @@ ELSEWHERE = {
     "kv_offload_load_size", "kv_offload_store_bytes", "kv_offload_store_time",
     "kv_offload_store_size", "kv_offload_dropped_blocks", "kv_offload_damaged_blocks",
     "kv_offload_failures", "prefill_requests", "rank_memory_bytes", "expert_imbalance",
-    "collective_calls", "collective_bytes", "shared_expert_rows",
+    "collective_calls", "collective_bytes",
 }  # fmt: skip
 
 
