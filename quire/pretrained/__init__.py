@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from quire.pretrained.auto_awq import AutoAWQForCausalLM
 from quire.pretrained.auto_gptq import AutoGPTQForCausalLM, BaseQuantizeConfig
 from quire.pretrained.auto_model import AutoModelForCausalLM
-from quire.pretrained.auto_tokenizer import AutoTokenizer
 from quire.pretrained.generation import GenerationConfig
 from quire.pretrained.quantization_configs import AwqConfig, BitsAndBytesConfig, GPTQConfig
 
@@ -13,10 +14,19 @@ __all__ = [
     "AutoAWQForCausalLM",
     "AutoGPTQForCausalLM",
     "AutoModelForCausalLM",
-    "AutoTokenizer",
     "AwqConfig",
     "BaseQuantizeConfig",
     "BitsAndBytesConfig",
     "GPTQConfig",
     "GenerationConfig",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "AutoTokenizer":
+        # ImportError, because an import of a name drops the text of an AttributeError.
+        raise ImportError(
+            "[quire.pretrained] AutoTokenizer is not here. Import it from transformers, or take "
+            "model.llm.get_tokenizer()."
+        )
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

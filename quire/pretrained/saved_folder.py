@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Sequence
 from pathlib import Path
 
 from quire.core.errors import ConfigError, ModelLoadError
@@ -17,7 +16,6 @@ def save_folder(
     where: str,
     folder: Path,
     out: Path,
-    names: Sequence[str] | None = None,
     shard_bytes: int | None = None,
 ) -> None:
     """Copy the files of a checkpoint.
@@ -26,7 +24,6 @@ def save_folder(
         where: The function, for messages.
         folder: The checkpoint.
         out: A new or an empty folder.
-        names: Of files; None for all.
         shard_bytes: Most bytes of a file of weights; None for files as they are.
 
     Raises:
@@ -39,9 +36,8 @@ def save_folder(
     try:
         out.mkdir(parents=True, exist_ok=True)
         for path in sorted(folder.iterdir()):
-            asked = not path.name.startswith(".") if names is None else path.name in names
             is_left = shard_bytes is not None and _is_weights(path)
-            if asked and path.is_file() and not is_left:
+            if path.is_file() and not path.name.startswith(".") and not is_left:
                 shutil.copyfile(path, out / path.name)
         if shard_bytes is not None:
             stored = Checkpoint(folder)

@@ -12,7 +12,7 @@ import pytest
 from quire import SamplingParams
 from quire.core.errors import ConfigError, QuireError
 from quire.models.hub import resolve_model
-from quire.pretrained import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
+from quire.pretrained import AutoModelForCausalLM, GenerationConfig
 from quire.pretrained.model import PretrainedModel
 from tests.sizes import sized
 
@@ -27,8 +27,8 @@ def model(small: dict[str, Any]) -> Iterator[PretrainedModel]:
 
 
 @pytest.fixture(scope="module")
-def rows() -> list[list[int]]:
-    return AutoTokenizer.from_pretrained("quire-tiny")(PROMPTS)["input_ids"]
+def rows(model: PretrainedModel) -> list[list[int]]:
+    return model.llm.get_tokenizer()(PROMPTS).input_ids
 
 
 @pytest.fixture(scope="module")
@@ -70,18 +70,19 @@ def test_tokens_are_those_of_transformers(
         assert found.tolist() == want.tolist()
 
 
-def test_prompts_that_are_filled_up_are_told_apart(
-    model: PretrainedModel, theirs: Any, rows: list[list[int]]
-) -> None:
+def test_prompts_that_are_filled_up_are_told_apart(model: PretrainedModel, theirs: Any) -> None:
     torch = pytest.importorskip("torch")
-    tokenizer = AutoTokenizer.from_pretrained("quire-tiny", padding_side="left")
+    transformers = pytest.importorskip("transformers")
+    folder = resolve_model("quire-tiny")
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder, padding_side="left")
     batch = tokenizer(PROMPTS, padding=True, return_tensors="pt")
     want = theirs.generate(**batch, max_new_tokens=8)
     assert model.generate(**batch, max_new_tokens=8).tolist() == want.tolist()
     # Without a mask, pad tokens are none of the prompt.
     assert model.generate(batch.input_ids, max_new_tokens=8).tolist() == want.tolist()
     width = batch.input_ids.shape[1]
-    right = AutoTokenizer.from_pretrained("quire-tiny")(PROMPTS, padding=True, return_tensors="pt")
+    tokenizer.padding_side = "right"
+    right = tokenizer(PROMPTS, padding=True, return_tensors="pt")
     found = model.generate(**right, max_new_tokens=8)
     assert torch.equal(found[:, width:], want[:, width:])
 

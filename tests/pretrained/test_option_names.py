@@ -14,7 +14,6 @@ from quire.pretrained import (
     AutoAWQForCausalLM,
     AutoGPTQForCausalLM,
     AutoModelForCausalLM,
-    AutoTokenizer,
     AwqConfig,
     BaseQuantizeConfig,
     BitsAndBytesConfig,
@@ -22,7 +21,6 @@ from quire.pretrained import (
     auto_awq,
     auto_gptq,
     auto_model,
-    auto_tokenizer,
     generation,
 )
 from quire.pretrained.options import Option, read_options
@@ -196,31 +194,12 @@ def test_generation_knows_every_setting_of_transformers() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "options"),
-    [("__call__", auto_tokenizer.CALL), ("apply_chat_template", auto_tokenizer.CHAT)],
-)
-def test_tokenizers_know_every_option_of_transformers(
-    name: str, options: Mapping[str, Option]
-) -> None:
-    transformers = pytest.importorskip("transformers")
-    call = getattr(transformers.PreTrainedTokenizerBase, name)
-    theirs = inspect.signature(call).parameters
-    named = {key: each.default for key, each in theirs.items() if key not in ("self", "kwargs")}
-    assert named.keys() == options.keys()
-    for key, default in named.items():
-        if default not in (inspect.Parameter.empty, None):
-            assert options[key].default == default, key
-
-
-@pytest.mark.parametrize(
     "options",
     [
         pytest.param(options, id=name)
         for name, options in {
             "generate": generation.OPTIONS | generation.ARGUMENTS,
             "model": auto_model.OPTIONS,
-            "tokenizer": auto_tokenizer.CALL,
-            "chat": auto_tokenizer.CHAT,
             **{name: options for name, (options, _) in THEIRS.items()},
         }.items()
     ],
@@ -251,9 +230,14 @@ def test_an_unknown_option_is_refused() -> None:
         read_options("here", generation.OPTIONS, {"temprature": 1.0})
 
 
-@pytest.mark.parametrize(
-    "kind", [AutoModelForCausalLM, AutoTokenizer, AutoAWQForCausalLM, AutoGPTQForCausalLM]
-)
+@pytest.mark.parametrize("kind", [AutoModelForCausalLM, AutoAWQForCausalLM, AutoGPTQForCausalLM])
 def test_a_class_without_objects_says_what_makes_them(kind: type) -> None:
     with pytest.raises(ConfigError, match="made by from_pretrained"):
         kind()
+
+
+def test_a_tokenizer_is_told_where_it_is() -> None:
+    with pytest.raises(ImportError, match="Import it from transformers, or take model.llm.get_tok"):
+        from quire.pretrained import AutoTokenizer  # noqa: F401
+    with pytest.raises(ImportError, match="cannot import name 'AutoTokenize'"):
+        from quire.pretrained import AutoTokenize  # noqa: F401
