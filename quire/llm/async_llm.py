@@ -19,8 +19,8 @@ from typing import Any, Unpack
 
 from quire.core.adapters import AdapterReference
 from quire.core.config import EngineConfig
-from quire.core.engine_keywords import EngineKeywords
 from quire.core.errors import EngineDeadError
+from quire.core.keyword_types import EngineKeywords
 from quire.core.metrics import Samples
 from quire.core.model_config import ModelConfig
 from quire.core.outputs import RequestOutput

@@ -8,7 +8,8 @@ from os import PathLike
 from typing import Any, Self, Unpack
 
 from quire.core.config import PARTS, SETTINGS, EngineConfig
-from quire.core.engine_keywords import EngineKeywords, read_keywords
+from quire.core.engine_keywords import read_keywords
+from quire.core.keyword_types import EngineKeywords
 from quire.core.log import get_logger
 from quire.core.other_programs import meant_setting
 from quire.llm.script_flags import add_flags, settings_of

@@ -13,8 +13,9 @@ from typing import Any, Literal, Never, Self, TypeAlias, Unpack
 import numpy as np
 
 from quire.core.beam_search_params import BeamSearchParams
-from quire.core.engine_keywords import EngineKeywords, settings_help
+from quire.core.engine_keywords import settings_help
 from quire.core.errors import RequestError
+from quire.core.keyword_types import EngineKeywords
 from quire.core.log import few_lines, get_logger
 from quire.core.metric_readings import Metric, readings
 from quire.core.outputs import RequestOutput
