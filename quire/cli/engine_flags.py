@@ -29,8 +29,8 @@ from quire.core.config import PARTS, EngineConfig
 from quire.core.counts import parse_count
 from quire.core.engine_keywords import read_keywords
 from quire.core.errors import ConfigError
-from quire.core.known_settings import ENGINE, KnownSetting
-from quire.core.other_programs import INSTEAD, SAME
+from quire.core.known_settings import KnownSetting, engine_settings
+from quire.core.other_programs import instead_of, same_flags
 
 HELP_ALL = "quire.help_all"
 _LONG_NO = re.compile(r"--([a-z-]+) / --no-\1")
@@ -130,7 +130,7 @@ class EngineCommand(click.Command):
     ) -> None:
         self._text_goes = text_goes
         super().__init__(*args, **keywords)
-        self.params += known_options({**ENGINE, **(known or {})}, taken=self.params)
+        self.params += known_options({**engine_settings(), **(known or {})}, taken=self.params)
         self.params.append(config_file_option())
         self.params.append(
             click.Option(
@@ -148,8 +148,9 @@ class EngineCommand(click.Command):
         args = [_with_hyphens(argument, ours) for argument in args]
         for argument in args:
             flag = argument.partition("=")[0]
-            if flag in INSTEAD and flag not in ours:
-                raise click.NoSuchOption(flag, f"No such option {flag!r}. {INSTEAD[flag]}", ctx=ctx)
+            instead = None if flag in ours else instead_of("flags", "engine").get(flag)
+            if instead is not None:
+                raise click.NoSuchOption(flag, f"No such option {flag!r}. {instead}", ctx=ctx)
         ctx.allow_extra_args = self._text_goes is not None
         rest = super().parse_args(ctx, repeat_flags(self.params, args))
         if rest and self._text_goes is not None and not ctx.resilient_parsing:
@@ -224,7 +225,7 @@ def config_option(
         extra["metavar"] = "TEXT" if hint is str else "N"
     if issubclass(kind, ConfigOption):
         extra["common"] = field.metadata.get("common", False)
-        extra["same"] = SAME.get(field.name, ())
+        extra["same"] = same_flags().get(field.name, ())
     if field.default not in (None, ()):
         shown = ("on" if field.default else "off") if hint is bool else field.default
         text += f" [{shown}]"

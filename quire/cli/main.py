@@ -14,7 +14,7 @@ from collections.abc import Sequence
 import click
 
 from quire.core.errors import QuireError
-from quire.core.other_programs import COMMAND_FLAGS_INSTEAD, GROUPS_INSTEAD
+from quire.core.other_programs import instead_of
 
 #: Name -> (where it lives, its line in ``quire --help``, which so imports no command).
 COMMANDS = {
@@ -154,10 +154,10 @@ def _with_remedy(error: click.ClickException) -> click.ClickException:
     place = context.info_name or ""
     if isinstance(error, click.NoSuchOption):
         kind, name = "option", error.option_name
-        instead = COMMAND_FLAGS_INSTEAD.get(place, {}).get(name)
+        instead = instead_of("flags", place).get(name)
     elif isinstance(error, click.NoSuchCommand):
         kind, name = "command", error.command_name
-        instead = GROUPS_INSTEAD.get(place, {}).get(name)
+        instead = instead_of("commands", place).get(name)
         if instead is None and context.parent is None and _is_model(name):
             instead = f"Take quire run {name}."
     else:

@@ -18,7 +18,7 @@ from quire.core import env
 from quire.core.background_stream import use_background_stderr
 from quire.core.config import EngineConfig
 from quire.core.errors import ConfigError
-from quire.core.known_settings import SERVER
+from quire.core.known_settings import server_settings
 from quire.server.options import ServerOptions
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ def server_flags(function: Callable[..., Any]) -> Callable[..., Any]:
     return command
 
 
-@click.command(cls=EngineCommand, known=SERVER)
+@click.command(cls=EngineCommand, known=server_settings())
 @engine_flags
 @click.argument("more_models", metavar="[MODEL]...", nargs=-1)
 @server_flags

@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 
 from quire.core.config import SETTINGS, EngineConfig
 from quire.core.errors import ConfigError
-from quire.core.known_settings import ENGINE, flag_name
+from quire.core.known_settings import engine_settings, flag_name
 
 #: A number of bytes or tokens: ``8589934592`` or ``"8GiB"``.
 Count: TypeAlias = int | str
@@ -52,12 +52,10 @@ class KvCacheConfig:
         }
 
 
-#: Every keyword but ``model``, which is the first argument.
-KEYWORDS = (
-    *(name for name in SETTINGS if name != "model"),
-    *("kv_cache_config", "enable_block_reuse"),  # further forms of these
-    *ENGINE,
-)
+def keyword_names() -> list[str]:
+    """Return every keyword but ``model``, which is the first argument."""
+    forms = ["kv_cache_config", "enable_block_reuse"]  # of settings
+    return [*(name for name in SETTINGS if name != "model"), *forms, *engine_settings()]
 
 
 def settings_help() -> str:
@@ -87,9 +85,10 @@ def read_keywords(
     """
     given = {**keywords}
     notices = []
-    for name in [name for name in given if name in ENGINE]:
+    known = engine_settings()
+    for name in [name for name in given if name in known]:
         value = given.pop(name)
-        notice = ENGINE[name].notice(*_shown(name, value, as_flags), value)
+        notice = known[name].notice(*_shown(name, value, as_flags), value)
         if notice is not None:
             notices.append(notice)
     for name, value in _other_forms(given):

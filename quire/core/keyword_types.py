@@ -12,8 +12,8 @@ from types import NoneType, UnionType
 from typing import Any, TypedDict, Union, get_args, get_origin, get_type_hints
 
 from quire.core.config import PARTS, SETTINGS, EngineConfig
-from quire.core.engine_keywords import KEYWORDS
-from quire.core.known_settings import ENGINE
+from quire.core.engine_keywords import keyword_names
+from quire.core.known_settings import engine_settings
 
 _HEAD = '''"""Made by keyword_types.py; changes are lost."""
 from os import PathLike
@@ -39,15 +39,14 @@ def stub() -> str:
     hints: dict[str, Any] = {}
     for owner in (*PARTS.values(), EngineConfig):
         hints |= get_type_hints(owner)
-    return _HEAD + "".join(f"    {name}: {_type(name, hints)}\n" for name in KEYWORDS)
+    return _HEAD + "".join(f"    {name}: {_type(name, hints)}\n" for name in keyword_names())
 
 
 def _type(name: str, hints: dict[str, Any]) -> str:
     """Return the type of a keyword as source text: the setting's own, and its further forms."""
     if name in _FORMS:
         return _FORMS[name]
-    if name in ENGINE:
-        known = ENGINE[name]
+    if known := engine_settings().get(name):
         return "bool" if known.is_switch else "Any" if known.least is None else "int | None"
     told, hint = SETTINGS[name].metadata, hints[name]
     parts = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)

@@ -20,7 +20,7 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from quire.core.config import PARTS, SETTINGS, EngineConfig
 from quire.core.counts import parse_count
-from quire.core.known_settings import ENGINE, flag_name
+from quire.core.known_settings import engine_settings, flag_name
 
 
 class FlexibleArgumentParser(ArgumentParser):
@@ -52,7 +52,8 @@ def add_flags(parser: ArgumentParser) -> None:
         for field in fields(owner)
         if field.name in SETTINGS and "help" in field.metadata
     }
-    flags |= {name: _value(bool if known.is_switch else str) for name, known in ENGINE.items()}
+    others = engine_settings()
+    flags |= {name: _value(bool if known.is_switch else str) for name, known in others.items()}
     for name, keywords in flags.items():
         setting = SETTINGS.get(name)
         default = None if setting is None else setting.default
@@ -67,7 +68,8 @@ def add_flags(parser: ArgumentParser) -> None:
 
 def settings_of(arguments: Namespace) -> dict[str, Any]:
     """Return the settings among parsed arguments, as keywords of an engine."""
-    return {name: v for name, v in vars(arguments).items() if name in SETTINGS or name in ENGINE}
+    known = {*SETTINGS, *engine_settings()}
+    return {name: value for name, value in vars(arguments).items() if name in known}
 
 
 def _own(hint: Any) -> dict[str, Any]:

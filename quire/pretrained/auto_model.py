@@ -7,7 +7,7 @@ from os import PathLike
 from pathlib import Path
 from typing import Any, NoReturn
 
-from quire.core.engine_keywords import KEYWORDS
+from quire.core.engine_keywords import keyword_names
 from quire.core.errors import ConfigError
 from quire.core.log import get_logger
 from quire.models.config_fields import read_json
@@ -50,7 +50,7 @@ OPTIONS: dict[str, Option] = {
     "device_mesh": refused(GPUS),
     "kernel_config": refused(f"is not done: {KERNELS}"),
 }
-ENGINE = {name: done() for name in KEYWORDS if name not in OPTIONS}
+ENGINE = {name: done() for name in keyword_names() if name not in OPTIONS}
 #: Maps that put a whole model where there is room.
 WHEREVER = (None, "auto", "balanced", "balanced_low_0", "sequential")
 

@@ -11,18 +11,21 @@ import click
 import pytest
 from click.testing import CliRunner
 
+from quire.cli.main import COMMANDS, cli
 from quire.cli.serve import serve
-from quire.core.known_settings import ENGINE, SERVER, KnownSetting, flag_name
-from quire.core.other_programs import INSTEAD, SAME
+from quire.core.config import SETTINGS
+from quire.core.known_settings import KnownSetting, engine_settings, flag_name, server_settings
+from quire.core.other_programs import instead_of, same_flags, tables
 from quire.server.options import ServerOptions
 from tools.serve_process import ServeProcess
 
 #: But for those that are settings of the server itself.
 KNOWN: dict[str, KnownSetting] = {
     name: setting
-    for name, setting in (ENGINE | SERVER).items()
+    for name, setting in (engine_settings() | server_settings()).items()
     if name not in {field.name for field in fields(ServerOptions)}
 }
+INSTEAD = instead_of("flags", "engine")
 
 SCRIPTS = """
 --model quire-tiny
@@ -239,21 +242,58 @@ def test_flags_that_are_called_otherwise_say_how(flag: str) -> None:
     assert result.exit_code == 2 and INSTEAD[flag] in result.output
 
 
-def test_what_is_to_be_taken_instead_is_a_flag_of_ours() -> None:
-    ours = {name for param in serve.params for name in (*param.opts, *param.secondary_opts)}
-    assert set(re.findall(r"--[a-z][a-z-]*", " ".join(INSTEAD.values()))) <= ours
+def names_of(place: str) -> set[str]:
+    """Return the flags of a command, and the commands of a group."""
+    if place in ("engine", "quire"):
+        return names_of("serve") if place == "engine" else set(COMMANDS)
+    command = cli.get_command(click.Context(cli), place)
+    assert command is not None, place
+    nested = set(command.commands) if isinstance(command, click.Group) else set()
+    return nested.union(*((*param.opts, *param.secondary_opts) for param in command.params))
+
+
+@pytest.mark.parametrize(
+    ("kind", "place", "remedy", "words"),
+    [
+        (kind, place, remedy, words)
+        for kind in ("flags", "commands")
+        for places, remedies in tables()[kind].items()
+        for place in places.split()
+        for remedy, words in remedies.items()
+    ],
+)
+def test_what_is_written_instead_exists_and_what_exists_is_written(
+    kind: str, place: str, remedy: str, words: str
+) -> None:
+    assert not set(words.split()) & names_of(place), "we have it"
+    named = re.findall(r"quire ([a-z][a-z-]*)", remedy)
+    assert set(named) <= set(COMMANDS)
+    flags = set(re.findall(r"--[a-z][a-z-]*", remedy.partition("pip ")[0]))
+    assert flags <= set().union(*map(names_of, (*named, place)))
+
+
+def test_flags_of_other_programs_are_none_of_ours() -> None:
+    of_server = {field.name for field in fields(ServerOptions)}
+    aliases = {name for field in SETTINGS.values() for name in field.metadata.get("aliases", ())}
+    ours = {*map(flag_name, {*SETTINGS, *of_server}), *aliases}
+    same = [flag for flags in same_flags().values() for flag in flags]
+    assert len(set(same)) == len(same) and not set(same) & ours
+    assert set(same_flags()) <= set(SETTINGS) and not set(engine_settings()) & set(SETTINGS)
+    assert not set(server_settings()) & {*SETTINGS, *engine_settings(), *of_server}
+    whys = " ".join(known.why for known in KNOWN.values())
+    assert set(re.findall(r"--[a-z][a-z-]*", whys)) <= names_of("serve")
 
 
 def test_names_of_other_programs_stay_out_of_the_help() -> None:
     shown = CliRunner().invoke(serve, ["--help-all"]).output
     wrong = CliRunner().invoke(serve, ["--max-model-len", "tk"]).output
-    for flag in (flag for same in SAME.values() for flag in same if flag.startswith("--")):
+    for flag in (flag for same in same_flags().values() for flag in same if flag.startswith("--")):
         assert not re.search(rf"{flag}\b(?!-)", shown) and flag not in wrong
 
 
 def test_the_page_for_switchers_is_the_code_s() -> None:
     page = (Path(__file__).parents[2] / "docs/coming_from.md").read_text()
-    for name, same in SAME.items():
+    for name, same in same_flags().items():
         (row,) = re.findall(rf"^\| `{flag_name(name)}`.*", page, re.MULTILINE)
         assert set(re.findall("`(-[^`]*)`", row)) == {flag_name(name), *same}
     rows = page.partition("## Flags that are called otherwise")[2].partition("## HTTP")[0]

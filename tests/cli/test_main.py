@@ -30,7 +30,7 @@ def test_no_test_has_changed_what_commands_read_at_their_start():
 
 
 def test_help_imports_nothing_heavy():
-    heavy = ("numpy", "torch", "tokenizers", "rich", "quire.llm")
+    heavy = ("numpy", "torch", "tokenizers", "rich", "tomllib", "quire.llm")
     code = (
         "import sys; from quire.cli.main import run; run(['--help']);"
         f"print([name for name in {heavy} if name in sys.modules])"

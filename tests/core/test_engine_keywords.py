@@ -12,7 +12,7 @@ from quire.core.config import SETTINGS, EngineConfig
 from quire.core.engine_keywords import KvCacheConfig, read_keywords
 from quire.core.errors import ConfigError
 from quire.core.keyword_types import stub
-from quire.core.known_settings import ENGINE, QUANTIZATIONS
+from quire.core.known_settings import QUANTIZATIONS, engine_settings
 
 
 def choices(hint: Any) -> set[Any]:
@@ -32,7 +32,7 @@ def test_the_types_for_editors_are_those_of_the_settings() -> None:
     hints = get_type_hints(made["EngineKeywords"])
     typed = {name: choices(hint) for name, hint in hints.items()}
     forms = {"kv_cache_config", "enable_block_reuse"}
-    assert set(typed) == set(SETTINGS) - {"model"} | set(ENGINE) | forms  # model comes first
+    assert set(typed) == set(SETTINGS) - {"model"} | set(engine_settings()) | forms
     assert typed["quantization"] >= {*QUANTIZATIONS, "int4", type(None)}
     assert typed["dtype"] >= {"auto", "float16", "half", "float"}
     assert typed["memory"] == {int, str, type(None)} and typed["max_num_seqs"] == {int}

@@ -10,7 +10,7 @@ import pytest
 
 from quire import LLM, EngineArgs, FlexibleArgumentParser
 from quire.core.config import SETTINGS
-from quire.core.known_settings import ENGINE
+from quire.core.known_settings import engine_settings
 
 
 def parser() -> FlexibleArgumentParser:
@@ -58,7 +58,7 @@ def test_flags_are_settings_again() -> None:
 
 def test_every_setting_has_a_flag_and_the_script_s_own_stay() -> None:
     given = vars(parser().parse_args([]))
-    assert {*SETTINGS, *ENGINE} <= given.keys()
+    assert {*SETTINGS, *engine_settings()} <= given.keys()
     own = argparse.ArgumentParser()
     own.add_argument("--seed", type=float, dest="mine")
     EngineArgs.add_cli_args(own)
