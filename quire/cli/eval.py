@@ -24,7 +24,7 @@ FLAGS = (
     "max_model_len", "chat_template", "default_chat_template_kwargs", "block_size",
     "kv_cache_dtype", "max_num_batched_tokens", "device", "threads",
 )  # fmt: skip
-#: Those that mean something next to --server.
+#: Those that mean something next to --base-url.
 OF_SERVER = ("model", "tokenizer")
 FILE = click.Path(path_type=Path, dir_okay=False)
 COUNT = CountType(False, minimum=1)
@@ -47,7 +47,7 @@ COUNT = CountType(False, minimum=1)
 @click.option("--max-tokens", type=COUNT, metavar="N", help="of the text, and of the questions")
 @click.option("--json", "as_json", is_flag=True, help="print JSON")
 @click.option("--output", type=FILE, metavar="FILE", help="write the JSON to a file, too")
-@click.option("--server", "--base-url", "server", metavar="URL", help="judge a running server by "
+@click.option("--base-url", "server", metavar="URL", help="judge a running server by "
     "its completions route; MODEL is a name there")  # fmt: skip
 def evaluate(
     config: EngineConfig,
@@ -95,8 +95,8 @@ def _check_flags(reference: str | None) -> None:
     """
     if reference is not None:
         raise click.UsageError(
-            "--reference needs all logits of both models, in this process; got --server. Leave one "
-            "out."
+            "--reference needs all logits of both models, in this process; got --base-url. "
+            "Leave one out."
         )
     context = click.get_current_context()
     for name in set(FLAGS) - set(OF_SERVER):
@@ -104,7 +104,7 @@ def _check_flags(reference: str | None) -> None:
         if given not in (None, ParameterSource.DEFAULT):
             flag = f"--{name.replace('_', '-')}"
             raise click.UsageError(
-                f"{flag} is the server's own setting; got --server. Leave one out."
+                f"{flag} is the server's own setting; got --base-url. Leave one out."
             )
 
 

@@ -92,7 +92,7 @@ def test_loss_by_position(quire):
 
 
 def test_a_server_gives_the_same_figures(quire, server, here):
-    result = quire("eval", "--server", server, "--perplexity", TEXT, *SHORT[:4], "--json")
+    result = quire("eval", "--base-url", server, "--perplexity", TEXT, *SHORT[:4], "--json")
     report = report_of(result)
     assert report["model"] == "quire-tiny" and report["server"] == server
     found, expected = report["text"], here["text"]
@@ -103,7 +103,7 @@ def test_a_server_gives_the_same_figures(quire, server, here):
 
 def test_a_server_s_choices_are_those_of_this_process(quire, server, choices):
     options = ("--choices", choices, "--chat", "--json")
-    there = report_of(quire("eval", "--server", server, *options))["choices"]
+    there = report_of(quire("eval", "--base-url", server, *options))["choices"]
     here = report_of(quire("eval", *options, "--threads", "1"))["choices"]
     assert here["accuracy"]["value"] == here["accuracy_normalized"]["value"] == 1
     assert here["num_asked"] == here["num_answers"] == 2
@@ -114,12 +114,12 @@ def test_a_server_s_choices_are_those_of_this_process(quire, server, choices):
 
 def test_a_tokenizer_here_cuts_texts_as_the_server_s_does(quire, server, here):
     options = ("--tokenizer", "quire-tiny", "--perplexity", TEXT, *SHORT[:4], "--json")
-    report = report_of(quire("eval", "--server", server, *options))
+    report = report_of(quire("eval", "--base-url", server, *options))
     assert report["text"]["loss"] == pytest.approx(here["text"]["loss"], rel=1e-5)
 
 
 def test_what_a_server_cannot_do_is_refused(quire, server, choices):
-    asked = ("eval", "--server", server, "--choices", choices)
+    asked = ("eval", "--base-url", server, "--choices", choices)
     for flags, message in (
         (("--reference", "quire-tiny"), "--reference needs all logits of both models"),
         (("-q", "int4"), "--quantization is the server's own setting"),
@@ -129,7 +129,7 @@ def test_what_a_server_cannot_do_is_refused(quire, server, choices):
         assert result.returncode == 2 and message in result.stderr
     result = quire(*asked, "--model", "unknown")
     assert result.returncode == 1 and "unknown` does not exist" in result.stderr
-    long = ("--server", server, "--perplexity", TEXT, "--window", "4096")
+    long = ("--base-url", server, "--perplexity", TEXT, "--window", "4096")
     assert "--window must be at most 2047" in quire("eval", *long).stderr
 
 
@@ -153,7 +153,7 @@ def test_other_tokens_are_refused_in_one_line(quire, model):
         (("--long-context", "--stride", "8"), 1, "--long-context must count every token"),
         (("--chat",), 1, "--chat must come with --choices"),
         (("--max-num-seqs", "4"), 2, "No such option"),
-        (("--server", "ftp://x", "--perplexity", TEXT), 2, "must be http"),
+        (("--base-url", "ftp://x", "--perplexity", TEXT), 2, "must be http"),
     ],
     ids=lambda value: str(value)[:40],
 )
