@@ -1,6 +1,7 @@
 """How every benchmark here measures and writes: interleaved rounds, medians, spread, one JSON file.
 
-Owns timing statistics and the result file; knows nothing of what is measured. A file says, as
+Owns timing statistics and the result file; knows nothing of what is measured. A file keeps medians,
+ranges and spread of its samples, not the samples, and has one row of a table a line. It says, as
 ``benchmarks/claims.toml`` does, which rooms it ``measures`` and what is ``wanted``: a number and a
 direction by path. ``scripts/check`` judges files that README or docs name; ``missed`` of a rule and
 ``kept`` of a file that is old are reasons, written by hand and gone when it is measured again.
@@ -25,6 +26,8 @@ from benchmarks.wanted import claim
 from quire.core.processor import name_processor
 
 RESULTS = Path(__file__).parent / "results"
+#: Characters of the longest part of a file that is a row; a longer one is a table of rows.
+LONGEST_ROW = 700
 
 
 def summary(seconds: list[float]) -> dict[str, float]:
@@ -113,7 +116,7 @@ def write(name: str, results: Any, **extra: Any) -> Path:
         "results": results,
     }
     path = RESULTS / f"{name}.json"
-    path.write_text(json.dumps(document, indent=1) + "\n")
+    save(path, document)
     return path
 
 
@@ -144,8 +147,43 @@ def merge(
         kept |= {key: {**entry, "run": date} for key, entry in entries.items()}
     used = {entry["run"] for group in document["results"].values() for entry in group.values()}
     document["runs"] = {key: value for key, value in document["runs"].items() if key in used}
-    path.write_text(json.dumps(document, indent=1) + "\n")
+    save(path, document)
     return path
+
+
+def save(path: Path, document: dict[str, Any]) -> None:
+    """Write a result file: a line for each key of the head, and for each row of a table."""
+    plain = json.loads(json.dumps(document))  # with keys that are words, and lists for tuples
+    path.write_text(_lines(plain, 0) + "\n")
+
+
+def _lines(node: Any, depth: int) -> str:
+    """Return a part of a file as JSON: a row on one line, a table with a line for each row.
+
+    An entry of a list is a row. So is a part that holds values and lists of them and, below the
+    keys of the head, one that is short enough.
+    """
+    row = json.dumps(node)
+    if not isinstance(node, dict | list) or not node or _is_row(node, row, depth):
+        return row
+    indent = " " * (depth + 1)
+    if isinstance(node, list):
+        rows = [indent + json.dumps(entry) for entry in node]
+        return "[\n" + ",\n".join(rows) + f"\n{indent[1:]}]"
+    rows = [f"{indent}{json.dumps(key)}: {_lines(part, depth + 1)}" for key, part in node.items()]
+    return "{\n" + ",\n".join(rows) + f"\n{indent[1:]}}}"
+
+
+def _is_row(node: dict[str, Any] | list[Any], row: str, depth: int) -> bool:
+    """Return whether a part of a file, ``row`` as JSON, is written on one line."""
+    is_short = depth > 1 and len(row) <= LONGEST_ROW
+    return depth > 0 and (is_short or not _holds_objects(node))
+
+
+def _holds_objects(node: dict[str, Any] | list[Any]) -> bool:
+    parts = node.values() if isinstance(node, dict) else node
+    lists = [part for part in parts if isinstance(part, list)]
+    return any(isinstance(part, dict) for part in parts) or any(map(_holds_objects, lists))
 
 
 def _relative(word: str) -> str:

@@ -15,6 +15,7 @@ import json
 import sys
 import tempfile
 from pathlib import Path
+from typing import Any
 
 from click.testing import CliRunner
 
@@ -135,9 +136,17 @@ def measure(case: str, folder: Path) -> Path:
     rounded = ("--formats", ",".join(QUANTIZATIONS))
     _run("bench", "quant", *models, *rounded, *flags, "--json", str(report))
     document = json.loads(report.read_text().replace(f"{ROOT}/", ""))
-    return results.write(
-        results.per_processor(f"quant_{name}"), document.pop("formats"), flags=flags, **document
-    )
+    rows = [_without_rounds(row) for row in document.pop("formats")]
+    return results.write(results.per_processor(f"quant_{name}"), rows, flags=flags, **document)
+
+
+def _without_rounds(part: Any) -> Any:
+    """Return a part of what was measured with the summary of its rounds in place of them."""
+    if not isinstance(part, dict):
+        return part
+    rounds = part.get("rounds")
+    summary = {} if rounds is None else results.summary(rounds)
+    return summary | {key: _without_rounds(of) for key, of in part.items() if key != "rounds"}
 
 
 def _run(*arguments: str) -> None:

@@ -22,7 +22,7 @@ def write(verdicts: dict[str, dict[str, Any]], known: set[str], **run: Any) -> N
     kept = {name: one for name, one in document["results"]["mutants"].items() if name in known}
     document["results"]["mutants"] = dict(sorted(kept.items()))
     document["summary"] = summary(kept)
-    path.write_text(json.dumps(document, indent=1) + "\n")
+    results.save(path, document)
 
 
 def read() -> dict[str, dict[str, Any]]:
