@@ -8,7 +8,8 @@ A test lives in the innermost circle that can catch its fault:
    hypothesis tries the same examples each time.
 2. ``.ci/run``: circle 1, and what needs an environment of its own: the core install, clients,
    sanitizers, and the ARM and Ray runs where their code has changed.
-3. ``scripts/test --all``: all rows, examples at random, faults fifty times.
+3. ``scripts/test --all``: all rows, examples at random, faults fifty times, what the embedded
+   models are made of.
 """
 
 from __future__ import annotations
@@ -42,6 +43,8 @@ WHOLE = (
     "tests/integration/test_reference.py",
     "tests/integration/test_ranks.py",
 )
+#: Files that circle 3 alone runs: they judge what the embedded models were trained on.
+ONLY_IN_CIRCLE_3 = ("tests/tools/test_held_out.py",)
 #: Parameters that are wanted once a value, in no pairs: what a row means is the same on each. With
 #: a drafter how a request draws its tokens is the model's own business, whatever else is set.
 UNPAIRED = frozenset({"isa", "threads", "sampling"})
@@ -83,13 +86,14 @@ def _reduced(name: str, items: list[pytest.Function]) -> list[pytest.Function]:
 
 
 def _left_out(items: list[pytest.Item]) -> set[pytest.Item]:
-    """Return the rows that only circle 3 runs."""
+    """Return the files and rows that only circle 3 runs."""
+    whole = {item for item in items if item.nodeid.startswith(ONLY_IN_CIRCLE_3)}
     functions: dict[str, list[pytest.Function]] = {}
     for item in items:
         if isinstance(item, pytest.Function) and hasattr(item, "callspec"):
             functions.setdefault(item.nodeid.partition("[")[0], []).append(item)
     kept = {item for name, rows in functions.items() for item in _reduced(name, rows)}
-    return {item for rows in functions.values() for item in rows} - kept
+    return whole | {item for rows in functions.values() for item in rows} - kept
 
 
 @pytest.hookimpl(wrapper=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis.internal.conjecture import providers
 
-from tests.circles import OF_MODELS, WHOLE
+from tests.circles import OF_MODELS, ONLY_IN_CIRCLE_3, WHOLE
 from tests.durations import ROOT
 from tests.sizes import sized
 
@@ -17,8 +17,8 @@ def test_a_function_of_models_is_there_with_its_parameter(name):
     assert OF_MODELS[name] in after.partition(")")[0]
 
 
-@pytest.mark.parametrize("name", WHOLE)
-def test_a_file_whose_rows_are_all_run_is_there(name):
+@pytest.mark.parametrize("name", [*WHOLE, *ONLY_IN_CIRCLE_3])
+def test_a_file_that_is_named_is_there(name):
     assert (ROOT / name).is_file()
 
 
