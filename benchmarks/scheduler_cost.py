@@ -73,7 +73,7 @@ class DrawingExecutor:
         self.num_blocks = num_blocks
         self.seconds = 0.0
 
-    def submit(self, plan: SchedulerOutput, someone_came: Callable[[], bool]) -> Drawn:
+    def submit(self, plan: SchedulerOutput, request_arrived: Callable[[], bool]) -> Drawn:
         start = time.thread_time()
         output = StepOutput(
             {r.request_id: SequenceResult([1]) for r in plan.scheduled if r.samples}

@@ -276,14 +276,15 @@ class Engine:
         num_seqs = sum(1 + len(r.pending_children) for r in scheduler.running)
         return num_seqs + min(request.params.n, PART) <= scheduler.options.max_num_seqs
 
-    def step(self, someone_came: Callable[[], bool] = lambda: False) -> list[EngineOutput]:
+    def step(self, request_arrived: Callable[[], bool] = lambda: False) -> list[EngineOutput]:
         """Run one iteration; return an output for each sequence that has one.
 
         With several plans at once, all are begun that there can be, and the first is waited for.
 
         Args:
-            someone_came: Asked in the midst of a step that computes a part of a long prompt: once
-                it says that a request has come that starts at once, the part is given up for it.
+            request_arrived: Function that says whether a request has arrived that can start at
+                once. It is called within a step that computes a part of a long prompt: once it
+                says so, the part is given up for that request.
 
         Raises:
             EngineDeadError: The step failed as a whole. All requests have ended (finish reason
@@ -293,11 +294,11 @@ class Engine:
         outputs, self._early = self._early, []
         outputs += self._end_expired() + self._end_without_adapter()
         watch = StepWatch(self.scheduler.stats.step_seconds)
-        while not self._flights.are_all_under_way and self._begin(watch, someone_came):
+        while not self._flights.are_all_under_way and self._begin(watch, request_arrived):
             pass
         return outputs + self._land(watch) if self._flights else outputs
 
-    def _begin(self, watch: StepWatch, someone_came: Callable[[], bool]) -> bool:
+    def _begin(self, watch: StepWatch, request_arrived: Callable[[], bool]) -> bool:
         """Plan a step and begin it; return whether there is anything to do."""
         if self._tier_gate is not None:
             self._tier_gate.step_begins(self.scheduler)
@@ -312,7 +313,7 @@ class Engine:
             self._wait(bool(unready))
         if not (plan.scheduled or plan.moves_blocks):
             return False
-        self._flights.add(plan, self.executor.submit(plan, someone_came), self.scheduler)
+        self._flights.add(plan, self.executor.submit(plan, request_arrived), self.scheduler)
         watch.lap("execute")
         return True
 

@@ -73,7 +73,7 @@ class Executor(Protocol):
         """Takes blocks to other engines; None where none gets any."""
         ...
 
-    def submit(self, plan: SchedulerOutput, someone_came: Callable[[], bool]) -> StepHandle:
+    def submit(self, plan: SchedulerOutput, request_arrived: Callable[[], bool]) -> StepHandle:
         """Compute one step and sample, in the order of submission; errors are the handle's.
 
         It may be under way when this returns. The next ones are submitted meanwhile, up to
@@ -82,8 +82,9 @@ class Executor(Protocol):
         before have filled when they are computed.
 
         Args:
-            plan: Of the step.
-            someone_came: Asked in the midst of a step with ``droppable_ids``; once it says so, an
+            plan: The step's plan.
+            request_arrived: Function that says whether a request has arrived that can start at
+                once. It is called within a step that has ``droppable_ids``: once it says so, the
                 executor may drop their rows.
         """
         ...

@@ -136,7 +136,7 @@ class AsyncLLM:
         finally:
             self._coming.pop(request.request_id, None)
 
-    def _someone_came(self) -> bool:
+    def _request_arrived(self) -> bool:
         """Return whether a request has come that starts at once; asked in the midst of a step."""
         return any(map(self._engine.engine.starts_at_once, list(self._coming.values())))
 
@@ -234,7 +234,7 @@ class AsyncLLM:
             while not self._commands.empty():
                 self._run_command(*self._commands.get())
             if self._engine.has_unfinished_requests():
-                outputs = self._engine.step(self._someone_came)
+                outputs = self._engine.step(self._request_arrived)
                 self._step_time = time.monotonic()
                 self._tell_stats()
                 self._streams.deliver(outputs)

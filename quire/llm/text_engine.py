@@ -147,21 +147,21 @@ class TextEngine:
         """Read and queue a request; errors as of :meth:`prepare` and :meth:`submit`."""
         self.submit(self.prepare(request_id, prompt, params, **attributes))
 
-    def step(self, someone_came: Callable[[], bool] = lambda: False) -> list[RequestOutput]:
+    def step(self, request_arrived: Callable[[], bool] = lambda: False) -> list[RequestOutput]:
         """Run one iteration; return the outputs of requests that changed.
 
         A step that fails as a whole ends every request with finish reason ``error``; nothing is
         taken afterwards.
 
         Args:
-            someone_came: As of :meth:`Engine.step`.
+            request_arrived: As of :meth:`Engine.step`.
 
         Raises:
             EngineDeadError: An earlier step failed.
         """
         self.check_alive()
         try:
-            return self._process(self.engine.step(someone_came))
+            return self._process(self.engine.step(request_arrived))
         except EngineDeadError as error:
             self._dead = str(error)
         except Exception as error:

@@ -103,13 +103,13 @@ class InProcessExecutor:
         self.runner: ModelRunner | None = runner
 
     def submit(
-        self, plan: SchedulerOutput, someone_came: Callable[[], bool]
+        self, plan: SchedulerOutput, request_arrived: Callable[[], bool]
     ) -> FinishedStep | BegunStep:
         """Compute one step, or the first stage of it; see the protocol."""
         try:
             assert self.runner is not None, "submit after shutdown"
             begin = time.perf_counter()
-            ending = self.runner.begin(plan, someone_came)
+            ending = self.runner.begin(plan, request_arrived)
             if self.depth > 1:
                 return BegunStep(partial(self._end, plan, ending, begin))
             return FinishedStep(self._end(plan, ending, begin))

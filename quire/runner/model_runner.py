@@ -149,7 +149,7 @@ class ModelRunner:
         self._pooling = PoolingState(model)
         self.pictures = pictures or PictureRows(None, backend, 0)
         self._parts = StepParts(self._table, kv_cache.spec.block_size, self._begin_rows)
-        self._someone_came: Callable[[], bool] = lambda: False
+        self._request_arrived: Callable[[], bool] = lambda: False
         self._broken: dict[str, BaseException] = {}  # requests that could not be taken, and why
 
     def take_adapters(self, adapters: AdapterStore) -> None:
@@ -174,13 +174,13 @@ class ModelRunner:
         return {} if self._speculation is None else self._speculation.samples()
 
     def execute(
-        self, plan: SchedulerOutput, someone_came: Callable[[], bool] = lambda: False
+        self, plan: SchedulerOutput, request_arrived: Callable[[], bool] = lambda: False
     ) -> StepOutput:
         """Compute one step; see :meth:`quire.engine.Executor.submit`."""
-        return self.begin(plan, someone_came)()
+        return self.begin(plan, request_arrived)()
 
     def begin(
-        self, plan: SchedulerOutput, someone_came: Callable[[], bool] = lambda: False
+        self, plan: SchedulerOutput, request_arrived: Callable[[], bool] = lambda: False
     ) -> Ending:
         """Begin one step: the model computes what is to be computed here.
 
@@ -190,7 +190,7 @@ class ModelRunner:
             called in the order of steps.
         """
         # A canary seals what a plan fills: nothing of it may be dropped.
-        self._someone_came = someone_came if self.canary is None else lambda: False
+        self._request_arrived = request_arrived if self.canary is None else lambda: False
         self._update_requests(plan)
         lost_blocks: list[int] = []
         if self.tiers is not None and (plan.block_stores or plan.block_loads):
@@ -335,7 +335,7 @@ class ModelRunner:
             return None
 
         def look() -> None:
-            if self._someone_came():
+            if self._request_arrived():
                 raise StepInterrupted
 
         return look

@@ -42,7 +42,7 @@ class Run:
     Attributes:
         tokens: Output so far per ``(request_id, index)``.
         endings: Finish reason per ``(request_id, index)``.
-        someone_came: Asked in the midst of steps.
+        request_arrived: Function that the engine calls within steps.
     """
 
     engine: Engine
@@ -51,7 +51,7 @@ class Run:
     tokens: dict[tuple[str, int], list[int]] = field(default_factory=dict)
     endings: dict[tuple[str, int], str] = field(default_factory=dict)
     outputs: list[EngineOutput] = field(default_factory=list)
-    someone_came: Callable[[], bool] = lambda: False
+    request_arrived: Callable[[], bool] = lambda: False
 
     @property
     def plans(self) -> list[SchedulerOutput]:
@@ -90,7 +90,7 @@ class Run:
 
     def step(self) -> list[EngineOutput]:
         num_plans = len(self.plans)
-        outputs = self.take(self.engine.step(lambda: self.someone_came()))
+        outputs = self.take(self.engine.step(lambda: self.request_arrived()))
         scheduler, options = self.engine.scheduler, self.engine.scheduler.options
         if len(self.plans) > num_plans:
             budget = options.max_num_batched_tokens

@@ -141,14 +141,14 @@ class PagedExecutor:
     def check(self) -> None:
         pass
 
-    def submit(self, plan: SchedulerOutput, someone_came: Callable[[], bool]) -> Handle:
-        return Handle(lambda: self.execute(plan, someone_came))
+    def submit(self, plan: SchedulerOutput, request_arrived: Callable[[], bool]) -> Handle:
+        return Handle(lambda: self.execute(plan, request_arrived))
 
-    def execute(self, plan: SchedulerOutput, someone_came: Callable[[], bool]) -> StepOutput:
+    def execute(self, plan: SchedulerOutput, request_arrived: Callable[[], bool]) -> StepOutput:
         self.plans.append(plan)
         self.on_step(plan)
         self._take_news(plan)
-        drops = plan.droppable_ids and someone_came()
+        drops = plan.droppable_ids and request_arrived()
         result = self._drop(plan) if drops else self._compute(plan)
         if self.fail is not None:
             for request_id, error in self.fail(plan).items():

@@ -41,7 +41,7 @@ class StagedExecutor(PagedExecutor):
         self.busy: list[list[tuple[float, float]]] = [[] for _ in stages]
         self.num_under_way = 0
 
-    def submit(self, plan: SchedulerOutput, someone_came: Callable[[], bool]) -> Handle:
+    def submit(self, plan: SchedulerOutput, request_arrived: Callable[[], bool]) -> Handle:
         assert self.num_under_way < self.depth, "more plans than stages"
         assert not plan.droppable_ids or self.depth == 1
         self.num_under_way += 1

@@ -32,11 +32,11 @@ def test_who_comes_in_the_midst_is_next(start, stream):
     run.step()
     long = run.engine.scheduler.group("long")[0]
     before, streamed = long.num_computed_tokens, len(run.tokens.get(("stream", 0), ()))
-    run.someone_came = lambda: comes(run, "short") or True
+    run.request_arrived = lambda: comes(run, "short") or True
     run.step()
     assert long.num_computed_tokens == before, "its part was given up"
     assert len(run.tokens.get(("stream", 0), ())) == streamed + stream, "decodes are computed"
-    run.someone_came = lambda: True
+    run.request_arrived = lambda: True
     run.step()
     assert run.tokens["short", 0] and long.num_computed_tokens == before
     run.step()
@@ -53,7 +53,7 @@ def test_only_parts_that_are_most_of_a_step_are_given_up(start):
         run.add(f"stream{number}", [number], max_tokens=50)
     run.step()
     run.add("long", list(range(100)), max_tokens=1)
-    run.someone_came = lambda: pytest.fail("five decodes would be computed twice")
+    run.request_arrived = lambda: pytest.fail("five decodes would be computed twice")
     run.finish()
 
 
@@ -67,10 +67,10 @@ def test_the_last_part_of_a_long_prompt_is_given_up_as_well(start, n):
     run.step()
     long = run.engine.scheduler.group("long")[0]
     assert long.num_computed_tokens == 32
-    run.someone_came = lambda: comes(run, "short") or True
+    run.request_arrived = lambda: comes(run, "short") or True
     run.step()
     assert long.num_computed_tokens == 32 and ("long", 0) not in run.tokens
-    run.someone_came = lambda: False
+    run.request_arrived = lambda: False
     run.step()
     assert run.tokens["short", 0]
     run.finish()
@@ -82,7 +82,7 @@ def test_a_prompt_that_ends_and_a_batch_known_beforehand_are_not_given_up(start)
     for options, length in (({}, 10), ({"takes_more": False}, 100)):
         run = start(block_size=4, **FEW, **options)
         run.add("only", list(range(length)), max_tokens=3)
-        run.someone_came = lambda: pytest.fail("asked")
+        run.request_arrived = lambda: pytest.fail("asked")
         run.finish()
 
 
@@ -91,10 +91,10 @@ def test_who_shares_what_was_given_up_computes_it(start):
     run = start(block_size=4, **FEW)
     prompt = list(range(40))
     run.add("first", prompt, max_tokens=3)
-    run.someone_came = lambda: run.add("second", prompt[:15], max_tokens=3) or True
+    run.request_arrived = lambda: run.add("second", prompt[:15], max_tokens=3) or True
     run.step()
     assert run.kv.pool.cached == {}
-    run.someone_came = lambda: False
+    run.request_arrived = lambda: False
     run.finish()
     for name, own in (("first", prompt), ("second", prompt[:15])):
         request = next(o for o in run.outputs if o.request_id == name)
@@ -125,7 +125,7 @@ def test_tokens_are_the_same_whoever_comes(start, seed, block_size, num_blocks):
 
     for _ in range(3):
         add()
-    run.someone_came = lambda: choose.random() < 0.7 and (number >= 20 or add())
+    run.request_arrived = lambda: choose.random() < 0.7 and (number >= 20 or add())
     run.finish()
     for (name, _), tokens in run.tokens.items():
         assert tokens == oracle(prompts[name], GREEDY, 0, 6)

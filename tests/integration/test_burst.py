@@ -21,11 +21,11 @@ def serve(llm: LLM, work: list[list[int]]) -> tuple[dict[int, list[int]], int]:
     scheduler, executor = engine.engine.scheduler, engine.executor
     submit, most = executor.submit, 0
 
-    def counting(plan: SchedulerOutput, someone_came: Callable[[], bool]) -> Any:
+    def counting(plan: SchedulerOutput, request_arrived: Callable[[], bool]) -> Any:
         nonlocal now, most
         now += 0.002 + 5e-5 * plan.num_scheduled_tokens
         most = max(most, len(plan.scheduled))
-        return submit(plan, someone_came)
+        return submit(plan, request_arrived)
 
     executor.submit = counting  # type: ignore[method-assign]
     scheduler._clock = lambda: now

@@ -179,9 +179,9 @@ class Interrupting:
     def __init__(self, executor: Any) -> None:
         self._executor = executor
 
-    def submit(self, plan: Any, someone_came: Any) -> Any:
+    def submit(self, plan: Any, request_arrived: Any) -> Any:
         signal.raise_signal(signal.SIGINT)
-        return self._executor.submit(plan, someone_came)
+        return self._executor.submit(plan, request_arrived)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._executor, name)

@@ -200,7 +200,7 @@ class EngineLoop:
                 for request, error in self._grammars.take():
                     self._add(request, error)
                 if engine.has_unfinished_requests():
-                    self._send_step(engine.step(self._someone_came))
+                    self._send_step(engine.step(self._request_arrived))
         except (EOFError, OSError):
             engine.executor.shutdown()  # its ranks end, too
             raise
@@ -230,7 +230,7 @@ class EngineLoop:
             yield self._received.popleft()
         yield from self._link.receive()
 
-    def _someone_came(self) -> bool:
+    def _request_arrived(self) -> bool:
         """Return whether a request has come that starts at once; asked in the midst of a step."""
         new: list[Any] = []  # those that came before do not start at once, or it would have ended
         with suppress(EOFError, OSError):  # the next look between steps sees it, too
