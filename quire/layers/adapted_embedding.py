@@ -17,9 +17,9 @@ class AdaptedEmbedding:
     """An embedding that adapters may be added to; as a linear it multiplies as it did.
 
     Args:
-        backend: Computes.
-        linear: Looks up.
-        slots: What adapters make of it.
+        backend: The backend that computes.
+        linear: The embedding without adapters.
+        slots: The adapters' changes of its rows.
     """
 
     def __init__(self, backend: Backend, linear: Linear, slots: AdapterSlots) -> None:

@@ -24,9 +24,9 @@ class AdaptedExperts:
     """Experts that adapters may be added to.
 
     Args:
-        backend: Computes.
-        experts: Multiply.
-        gate_up, down: Of each expert what adapters make of its matrices.
+        backend: The backend that computes.
+        experts: The experts without adapters.
+        gate_up, down: The adapters' changes of each expert's matrices, by expert.
     """
 
     def __init__(

@@ -14,9 +14,9 @@ class AdaptedLinear:
     """A linear of a model that adapters may be added to; see ``kernels/low_rank.py``.
 
     Args:
-        backend: Computes.
-        linear: Multiplies.
-        slots: What adapters make of it.
+        backend: The backend that computes.
+        linear: The linear without adapters.
+        slots: The adapters' changes of its outputs.
     """
 
     def __init__(self, backend: Backend, linear: Linear, slots: AdapterSlots) -> None:

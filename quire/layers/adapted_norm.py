@@ -12,9 +12,9 @@ class AdaptedNorm:
     """A norm that adapters may be added to.
 
     Args:
-        backend: Computes.
-        norm: Of all rows.
-        slots: What adapters make of it.
+        backend: The backend that computes.
+        norm: The norm without adapters.
+        slots: The adapters' replacements of its bias.
     """
 
     def __init__(self, backend: Backend, norm: Norm, slots: AdapterSlots) -> None:

@@ -1,7 +1,7 @@
-"""What adapters make of one part of a model, by the slots that rows of a step name.
+"""Adapters' changes of one part of a model, by the slots that rows of a step name.
 
-What takes adapters (a linear, an embedding, a norm, an expert's matrix) has one
-:class:`AdapterSlots` each. T rows, R rank.
+Each linear, embedding, norm and expert's matrix that takes adapters has one
+:class:`AdapterSlots`. T rows, R rank.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ class StackedExperts:
     """A parameter that holds a matrix of all experts, by which PEFT may name them.
 
     Attributes:
-        parameter: Its name, as adapters say it.
-        expert: Which of them this is.
-        count: How many there are.
-        interleaved: Rows of the matrices that a linear is stacked of alternate.
-        transposed: Experts are stored (in, out).
+        parameter: The parameter's name in adapters.
+        expert: Index of this expert in the parameter.
+        count: Number of experts in the parameter.
+        interleaved: Whether the rows of the stacked matrices alternate.
+        transposed: Whether experts are stored (in, out).
     """
 
     parameter: str
@@ -39,22 +39,23 @@ class StackedExperts:
 
 @dataclass(frozen=True, slots=True)
 class AdapterPlace:
-    """What an adapter must know of a part of a model to be added to it.
+    """A part of a model as adapters see it: names, shapes and how it is stored.
 
     Attributes:
-        modules: Names of the matrices that it is stacked of, as adapters say them.
-        rows: Outputs of each.
+        modules: Names in adapters of the matrices that the part is stacked of.
+        rows: Outputs of each matrix.
         columns: Inputs; of an embedding the vocabulary, whose rows are its outputs; 0 of a norm.
-        orders: Of each, which of its stored rows each of the linear's is; None for its own.
+        orders: Index of the stored row for each row of the linear, by matrix; None where the order
+            is the same.
         stored: The checkpoint's modules of the same part.
-        biased: Whether they have biases.
-        transposed: Whether they are stored (in, out).
+        biased: Whether these modules have biases.
+        transposed: Whether these modules are stored (in, out).
         whole: (vocabulary, model dim) where an adapter may bring a whole matrix, or None.
-        embeds: Whether it is looked up.
-        aliases: Other names of its one module.
-        stacks: Of an expert, the parameters that it may be in.
-        is_expert: Whether a router chooses it.
-        kept: Which of all rows, in the linear's order, are there; None for all.
+        embeds: Whether the part is an embedding, whose rows are looked up.
+        aliases: Other names of a part's only module.
+        stacks: The parameters that an expert may be in.
+        is_expert: Whether the part belongs to an expert, which a router chooses.
+        kept: Indices of the rows that are present, in the linear's order; None for all.
     """
 
     modules: tuple[str, ...]
@@ -74,14 +75,14 @@ class AdapterPlace:
 
 @dataclass(frozen=True, slots=True)
 class AdapterChange:
-    """What an adapter makes of outputs ``y``: ``(y + low rank) * factors + shifts``.
+    """An adapter's change of outputs ``y``: ``(y + low rank) * factors + shifts``.
 
     Attributes:
-        low_rank: Is added, or None.
+        low_rank: The product that is added, or None.
         factors, shifts: (outputs,), both or None.
-        whole: Multiplies, or is looked up, in place of the model's, or None.
-        table: (V, R) of an embedding: its rows are what ``low_rank`` is given; else None.
-        nbytes: Memory of all.
+        whole: The linear or embedding that replaces the model's, or None.
+        table: (V, R), an embedding's inputs to ``low_rank``, by token; else None.
+        nbytes: Bytes of all arrays.
     """
 
     low_rank: LowRank | None = None
@@ -100,7 +101,7 @@ class AdapterSlots:
     """The changes of one place.
 
     Args:
-        place: What it is to adapters.
+        place: The part of the model that they change.
     """
 
     def __init__(self, place: AdapterPlace) -> None:
@@ -109,19 +110,19 @@ class AdapterSlots:
 
     @property
     def is_used(self) -> bool:
-        """Whether any slot gets anything."""
+        """Whether any slot has a change."""
         return bool(self._changes)
 
     def set(self, slot: int, change: AdapterChange) -> None:
-        """Have rows of a slot get what an adapter makes of them, from the next step on."""
+        """Apply a change to the rows of a slot from the next step on."""
         self._changes[slot] = change
 
     def clear(self, slot: int) -> None:
-        """Have rows of a slot get nothing."""
+        """Remove the change of a slot."""
         self._changes.pop(slot, None)
 
     def get(self, slot: int) -> AdapterChange | None:
-        """Return what rows of a slot get; None for nothing."""
+        """Return the change of a slot, or None."""
         return self._changes.get(slot)
 
     def present(

@@ -1,4 +1,4 @@
-"""How a layer mixes its rows: projections of what it is given, then the attention of a backend.
+"""The mixing of a layer's rows: projections of its inputs, then the attention of a backend.
 
 T tokens, D model dim, N query heads, K KV heads, H head dim.
 """
@@ -15,11 +15,11 @@ from quire.layers.workspace import Activations
 
 
 class Mixing(Protocol):
-    """What a layer does before its output projection."""
+    """The part of a layer before its output projection."""
 
     @property
     def attention(self) -> PlannedAttention:
-        """Rotates, stores and attends."""
+        """The backend's attention, which rotates, stores and attends."""
         ...
 
     @property
@@ -30,11 +30,11 @@ class Mixing(Protocol):
 
     @property
     def inputs(self) -> Linear:
-        """The first that what comes in is multiplied with."""
+        """The linear that the layer's inputs are multiplied with first."""
         ...
 
     def project(self, x: Array, step: Activations) -> None:
-        """Multiply what the layer is given, (T, D), to what :meth:`attend` is given."""
+        """Multiply the layer's inputs (T, D) to the inputs of :meth:`attend`."""
         ...
 
     def attend(self, step: Activations) -> None:
@@ -66,11 +66,11 @@ class HeadsMixing:
 
 @dataclass(frozen=True, slots=True)
 class QueryRank:
-    """Queries by way of fewer elements.
+    """Queries that are projected down to fewer elements, then up.
 
     Attributes:
-        norm: Of those.
-        up: From there to N H.
+        norm: The norm of the fewer elements.
+        up: The fewer elements to N H.
     """
 
     norm: Norm
@@ -82,8 +82,8 @@ class LatentMixing:
     """Queries, and latents that keys and values are made of.
 
     Attributes:
-        inputs: D to queries (N H), or to what ``rank`` makes them of.
-        rank: None where there is nothing in between.
+        inputs: D to queries (N H), or to the inputs of ``rank``.
+        rank: The second half of a query projection in two steps; None for one step.
         latents: D to latent and rotated part of the keys.
         attention, plan: See :class:`Mixing`.
     """

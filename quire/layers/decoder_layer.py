@@ -30,11 +30,11 @@ from quire.layers.workspace import Activations
 
 
 class Layer(Protocol):
-    """What a decoder does with one of its layers."""
+    """One layer of a decoder."""
 
     @property
     def mixing(self) -> Mixing:
-        """Projects and attends."""
+        """The part that projects and attends."""
         ...
 
     def attend(self, step: Activations) -> None:
@@ -48,12 +48,12 @@ class Layer(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """What is done to a part's output before it is added.
+    """The changes of a part's output before it is added.
 
     Attributes:
-        backend: Computes.
-        norm: None without.
-        scale: Multiplies it.
+        backend: The backend that computes.
+        norm: The norm of the output, or None.
+        scale: Factor on the output.
     """
 
     backend: Backend
@@ -74,10 +74,10 @@ class DecoderLayer:
     """Attention first, then the feed-forward part.
 
     Attributes:
-        mixing: Projects and attends.
-        output: From what attention gives, N H as a rule, to D.
-        attention_end, mlp_end: Before what they give is added.
-        mlp_norm: Before the feed-forward part.
+        mixing: The part that projects and attends.
+        output: The output projection: attention's outputs, N H as a rule, to D.
+        attention_end, mlp_end: Changes of each part's output before it is added.
+        mlp_norm: The norm before the feed-forward part.
         feed_forward: Dense or mixture of experts.
         next_norm: The next layer's first norm, or the model's last.
     """

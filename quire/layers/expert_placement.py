@@ -1,4 +1,4 @@
-"""Which ranks have which experts, and who multiplies a row; plain numbers.
+"""Placements of experts on ranks, and the rank that multiplies a row; plain numbers.
 
 E experts, R routed rows.
 """
@@ -17,11 +17,11 @@ from quire.core.parallel_layout import split
 
 @dataclass(frozen=True)
 class ExpertPlacement:
-    """Experts on ranks; those that several have are redundant.
+    """Experts on ranks; experts that several ranks have are redundant.
 
     Attributes:
-        ranks: By expert, at least one each.
-        size: Ranks.
+        ranks: Ranks that have each expert, at least one, by expert.
+        size: Number of ranks.
     """
 
     ranks: tuple[tuple[int, ...], ...]
@@ -33,7 +33,7 @@ class ExpertPlacement:
 
     @cached_property
     def _choices(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-        """By expert, how many ranks have it (E,), and which (E, most of these)."""
+        """Number of ranks that have each expert (E,), and these ranks (E, most ranks)."""
         counts = np.array([len(ranks) for ranks in self.ranks])
         table = np.zeros((len(self.ranks), counts.max()), np.int64)
         for expert, ranks in enumerate(self.ranks):
@@ -41,7 +41,11 @@ class ExpertPlacement:
         return counts, table
 
     def owners(self, ids: npt.NDArray[np.int32]) -> npt.NDArray[np.int64]:
-        """Return which rank multiplies each of R rows, by their experts: one's ranks in turn."""
+        """Return the rank that multiplies each of R rows; the ranks of an expert take turns.
+
+        Args:
+            ids: (R,), the experts of the rows.
+        """
         counts, table = self._choices
         if table.shape[1] == 1:
             only: npt.NDArray[np.int64] = table[ids, 0]
@@ -54,7 +58,7 @@ class ExpertPlacement:
         return found
 
     def imbalance(self, rows: Sequence[int]) -> float:
-        """Return the rows of the busiest rank over those of the mean, given those of experts."""
+        """Return the rows of the busiest rank over the ranks' mean, given each expert's rows."""
         loads = np.zeros(self.size)
         for ranks, count in zip(self.ranks, rows, strict=True):
             loads[list(ranks)] += count / len(ranks)
@@ -63,11 +67,12 @@ class ExpertPlacement:
 
 @dataclass(frozen=True, slots=True)
 class ExpertDivision:
-    """What ranks have of experts.
+    """The division of a layer's experts over ranks.
 
     Attributes:
-        whole: Each has some experts; else each has a part of every one, and the rest is 0.
-        redundant: Places of each rank for experts that others have, too.
+        whole: Whether each rank has some experts; else it has a part of every one, and the other
+            fields are 0.
+        redundant: Places of each rank for experts that other ranks have, too.
         interval: Steps after which experts may move; 0 for never.
     """
 
@@ -77,14 +82,14 @@ class ExpertDivision:
 
 
 def first_placement(num_experts: int, size: int, redundant: int) -> ExpertPlacement:
-    """Return where experts are before any has had a row."""
+    """Return the placement of experts before any of them has had a row."""
     if not redundant:
         return even_placement(num_experts, size)
     return balanced_placement([1] * num_experts, size, -(-num_experts // size) + redundant)
 
 
 def even_placement(num_experts: int, size: int) -> ExpertPlacement:
-    """Return neighbours on one rank; each expert on several where there are more ranks."""
+    """Return a placement of neighbours on one rank; more ranks than experts share each expert."""
     if size > num_experts:
         parts = split(size, num_experts)
         return ExpertPlacement(tuple(tuple(part) for part in parts), size)
@@ -95,8 +100,8 @@ def even_placement(num_experts: int, size: int) -> ExpertPlacement:
 def balanced_placement(rows: Sequence[int], size: int, slots: int) -> ExpertPlacement:
     """Return a placement of experts that had some numbers of rows.
 
-    What is left of ``size * slots`` places once each expert has one goes to the busiest; then the
-    busiest copies go to the ranks that have the least so far.
+    Each expert gets one of ``size * slots`` places, and the busiest get those that are left; then
+    the busiest copies go to the ranks that have the fewest rows so far.
 
     Source: the redundant experts of DeepSeek-AI 2024 (DeepSeek-V3); Graham 1969 (longest first).
     """

@@ -7,13 +7,13 @@ from quire.kernels.forward_batch import BatchRows
 
 
 class ShapedHead:
-    """``cap * tanh(scale * head(x) / cap)``; what looks tokens up is the head as it is.
+    """``cap * tanh(scale * head(x) / cap)``; tokens are looked up in the head as it is.
 
     Args:
-        backend: Computes.
+        backend: The backend that computes.
         linear: The head, D to V.
-        scale: Multiplies logits.
-        cap: None without.
+        scale: Factor on logits.
+        cap: Bound that logits are bent towards; None for no bound.
     """
 
     def __init__(self, backend: Backend, linear: Linear, scale: float, cap: float | None) -> None:

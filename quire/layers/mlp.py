@@ -9,7 +9,7 @@ from quire.layers.workspace import Activations
 
 
 class FeedForward(Protocol):
-    """What a layer does to each row after attention."""
+    """The part of a layer after attention, which treats each row alone."""
 
     def __call__(self, step: Activations) -> Array:
         """Return the result for ``step.normed``, which may be overwritten, as (T, D)."""

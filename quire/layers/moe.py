@@ -11,10 +11,10 @@ class SharedExperts:
     """``down(act(gate(x)) * up(x))`` of experts that are always on, added to the others' mix.
 
     Args:
-        backend: Computes.
+        backend: The backend that computes.
         gate_up, down: The MLP.
-        activation: Its activation.
-        gate: Weighs each row by the sigmoid of its output (T, 1); None for no weight.
+        activation: The MLP's activation.
+        gate: Linear to (T, 1), the sigmoid of which weighs each row; None for no weight.
     """
 
     def __init__(
@@ -29,7 +29,7 @@ class SharedExperts:
         self._gate_up, self._down, self._gate = gate_up, down, gate
 
     def compute(self, step: Activations) -> Array | None:
-        """Write the result for ``step.normed``, which stays, to ``step.shared``.
+        """Write the result for ``step.normed``, which stays as it is, to ``step.shared``.
 
         Returns:
             The gate's output, or None.
@@ -41,7 +41,7 @@ class SharedExperts:
         return shares
 
     def add(self, step: Activations, shares: Array | None) -> Array:
-        """Add what was computed, given what that returned, to ``step.mixed``."""
+        """Add ``step.shared``, weighed by what :meth:`compute` returned, to ``step.mixed``."""
         if shares is None:
             return self._backend.add_residual(step.shared, step.mixed)
         return self._backend.add_gated_rows(step.shared, shares, step.mixed)
@@ -51,13 +51,14 @@ class MixtureOfExperts:
     """``sum_j weight_j * expert_j(x)`` over the chosen experts of each row, and those always on.
 
     Args:
-        backend: Computes.
-        routing: How experts are chosen.
-        router: Gives their logits.
-        bias: (E,), added to scores where experts are chosen, or None.
-        experts: What is chosen from.
-        shared: Those always on, or None.
-        weighs_inputs: Weights, of one expert for each row, multiply what it is given.
+        backend: The backend that computes.
+        routing: The rule by which experts are chosen.
+        router: The linear that computes the experts' logits.
+        bias: (E,), added to scores for the choice of experts alone, or None.
+        experts: The experts to choose from.
+        shared: The experts that are always on, or None.
+        weighs_inputs: Whether the weights multiply the experts' inputs, not their outputs; each row
+            has one expert then.
     """
 
     def __init__(

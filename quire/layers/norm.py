@@ -16,8 +16,8 @@ class Norm(Protocol):
     ) -> Array:
         """Write the norm of ``x``, or of ``residual += x``, to ``out``, which may be ``x``.
 
-        As of a linear, ``rows`` are what those of ``x`` are in the step; a plain norm does not look
-        at them.
+        ``rows`` tell which rows of the step those of ``x`` are, as in a linear; a plain norm
+        ignores them.
         """
         ...
 
@@ -50,7 +50,7 @@ class LayerNorm:
 
 
 class CarriedNorm:
-    """A norm whose output goes on in place of what it is of, too: norms after sums (BERT)."""
+    """A norm whose output also replaces its input in the residual: norms after sums (BERT)."""
 
     def __init__(self, backend: Backend, norm: Norm) -> None:
         self._scale, self._norm = backend.scale, norm
@@ -65,7 +65,7 @@ class CarriedNorm:
 
 
 class Unnormed:
-    """Where a family has no norm: rows stay as they are."""
+    """A norm that leaves rows as they are, for families without one."""
 
     def __init__(self, backend: Backend) -> None:
         self._add_residual, self._scale = backend.add_residual, backend.scale

@@ -1,7 +1,7 @@
-"""The experts of a layer that are here, where others are elsewhere: routed rows, one expert each.
+"""The experts of a layer that this process has; it multiplies routed rows with one expert each.
 
-What a row's expert makes of it depends on that row alone, so that whoever multiplies it, and along
-with which others, changes no bit; rows are then summed in the order of the router.
+An expert's output for a row depends on that row alone, so neither the process that multiplies it
+nor the other rows of the product change a bit; rows are then summed in the router's order.
 
 R routed rows, T tokens with k experts each, D model dim.
 """
@@ -17,9 +17,9 @@ from quire.kernels.backend import Array, Backend, MixedExperts
 from quire.kernels.forward_batch import BatchRows
 from quire.kernels.packed_weights import PackedWeights
 
-#: What was packed of experts, by their numbers: of gate and up, and of down.
+#: Packed weights of experts, by their numbers: of gate and up, and of down.
 Packed = Mapping[int, tuple[Sequence[PackedWeights], Sequence[PackedWeights]]]
-#: Makes experts of their numbers; what is packed of them is not read.
+#: Creates experts by their numbers; those whose packed weights are given are not read.
 MakeExperts = Callable[[Sequence[int], Packed], MixedExperts]
 
 
@@ -27,33 +27,33 @@ class OwnExperts:
     """Some experts of a layer.
 
     Args:
-        backend: Computes.
-        make: Makes them.
-        numbers: Which, in their order.
+        backend: The backend that computes.
+        make: Creates the experts.
+        numbers: The experts' numbers, in their order.
 
     Attributes:
-        numbers: As given, or as :meth:`place` was.
+        numbers: The numbers given here, or last to :meth:`place`.
     """
 
     def __init__(self, backend: Backend, make: MakeExperts, numbers: Sequence[int]) -> None:
         self._backend, self._make = backend, make
         self._experts: MixedExperts | None = None
         self.numbers: Sequence[int] = ()
-        self._places = np.empty(0, np.int32)  # by number, which of these it is
+        self._places = np.empty(0, np.int32)  # by number, its index in numbers
         self.place(numbers)
 
     @property
     def nbytes(self) -> int:
-        """Memory of the packed weights."""
+        """Bytes of the packed weights."""
         return 0 if self._experts is None else self._experts.nbytes
 
     @property
     def packed(self) -> Sequence[Sequence[PackedWeights]]:
-        """What was packed: of each expert gate and up, then of each one's down."""
+        """Packed weights: gate and up of each expert, then down of each."""
         return () if self._experts is None else self._experts.packed
 
     def place(self, numbers: Sequence[int]) -> None:
-        """Have these experts; what is packed of them is kept."""
+        """Replace the experts by these; packed weights of experts that stay are kept."""
         if numbers == self.numbers:
             return
         count, packed = len(self.numbers), self.packed
@@ -72,13 +72,13 @@ class OwnExperts:
         out: Array,
         rows: BatchRows | None = None,
     ) -> Array:
-        """Multiply each row with one expert; from any thread, as long as none moves.
+        """Multiply each row with one expert; from any thread, as long as no expert moves.
 
         Args:
             x: (R, D).
             experts: (R,), numbers that are among :attr:`numbers`.
             out: (R, D), written and returned.
-            rows: What the rows are in a step, for what adapters add.
+            rows: The rows' places in the step, for adapters.
         """
         if self._experts is None or not len(experts):
             return out
@@ -94,9 +94,9 @@ def combine_in_order(
     """Sum up routed rows that lie in another order than the router's.
 
     Args:
-        backend: Computes.
+        backend: The backend that computes.
         y: (T k, D).
-        order: (T k,), which of the router's each is.
+        order: (T k,), index of each row in the router's order.
         weights: (T, k).
         out: (T, D), written and returned.
     """

@@ -21,7 +21,7 @@ class Scratch:
     """Memory of what goes between ranks, used by one linear at a time.
 
     Args:
-        backend: Allocates.
+        backend: The backend that allocates.
     """
 
     def __init__(self, backend: Backend) -> None:
@@ -39,7 +39,7 @@ class Scratch:
 
 
 class _Wrapped:
-    """What is that of the linear inside."""
+    """A linear with the attributes and rows of the one inside it."""
 
     def __init__(self, linear: Linear, scratch: Scratch) -> None:
         self._linear, self._scratch = linear, scratch
@@ -56,10 +56,10 @@ class GatheredLinear(_Wrapped):
 
     Args:
         group: The ranks.
-        linear: All inputs to this rank's outputs.
-        scratch: Memory.
-        inputs: Widths of the ranks' inputs; None where each has all.
-        outputs: Widths of the ranks' outputs; None where each has all.
+        linear: The product of all inputs to this rank's outputs.
+        scratch: Memory for messages.
+        inputs: Widths of the ranks' inputs; None where each rank has all.
+        outputs: Widths of the ranks' outputs; None where each rank has all.
     """
 
     def __init__(
@@ -94,12 +94,12 @@ class GatheredLinear(_Wrapped):
 class ReducedLinear(_Wrapped):
     """A linear of some inputs on each rank, whose products are added up in the order of ranks.
 
-    It rounds otherwise than one rank alone would, which sums over all inputs in one go.
+    It rounds differently from one rank alone, which sums over all inputs in one go.
 
     Args:
         group: The ranks.
-        linear: This rank's inputs to all outputs.
-        scratch: Memory.
+        linear: The product of this rank's inputs to all outputs.
+        scratch: Memory for messages.
     """
 
     def __init__(self, group: Group, linear: Linear, scratch: Scratch) -> None:
@@ -112,12 +112,12 @@ class ReducedLinear(_Wrapped):
 
 
 class OwnOutputs(_Wrapped):
-    """A rank's outputs of a linear that each has whole, because its rows do not stand alone.
+    """A rank's outputs of a linear that each rank has whole, as its rows do not stand alone.
 
     Args:
-        linear: Computes all outputs.
-        scratch: Memory.
-        columns: Which of them are the rank's.
+        linear: The linear of all outputs.
+        scratch: Memory for messages.
+        columns: Indices of the rank's outputs.
     """
 
     def __init__(self, linear: Linear, scratch: Scratch, columns: npt.NDArray[np.int64]) -> None:
@@ -142,8 +142,8 @@ class VocabularyLinear(_Wrapped):
     Args:
         group: The ranks.
         linear: D to this rank's tokens.
-        scratch: Memory.
-        tokens: Each rank's, in order.
+        scratch: Memory for messages.
+        tokens: The tokens of each rank, in order.
     """
 
     def __init__(

@@ -1,8 +1,8 @@
-"""Experts that several ranks have some of each; bit for bit those of one process, if asked.
+"""A layer's experts, some on each of several ranks; bit for bit those of one process, if asked.
 
 All ranks have all rows and their routes. Each multiplies the routed rows of its own experts, rows
-are exchanged, and what a row's experts gave is summed in the order of the router. T rows, k experts
-of each, R = T k routed rows, D model dim.
+are exchanged, and the outputs of a row's experts are summed in the order of the router. T rows, k
+experts of each, R = T k routed rows, D model dim.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from quire.layers.parallel_linear import Scratch
 
 log = logging.getLogger(__name__)
 
-#: Experts do not move for less of the busiest rank's rows.
+#: Part of the busiest rank's rows that a move of experts must save, at least.
 LEAST_GAIN = 0.05
 
 
@@ -33,20 +33,20 @@ class RankExperts:
     """The experts of a layer, some of them on this rank.
 
     Args:
-        backend: Computes.
+        backend: The backend that computes.
         group: The ranks.
-        scratch: Memory.
-        placement: Which rank has which.
-        make: Makes this rank's.
-        exact: Rows are exchanged and summed in the order of the router; else each rank sums up
-            what it has, and one message adds these sums.
-        balance: When experts move.
-        first_step: From which steps are counted: layers take turns.
+        scratch: Memory for messages.
+        placement: The ranks that have each expert at first.
+        make: Creates this rank's experts.
+        exact: Whether rows are exchanged and summed in the order of the router; else each rank sums
+            up the rows it has, and one message adds these sums.
+        balance: The rule by which experts move.
+        first_step: Steps by which this layer's first move is later, so that layers take turns.
 
     Attributes:
-        placement: As given, or as :meth:`rebalance` made it.
-        num_rows: By expert, rows that were routed to it since then, those of all ranks.
-        nbytes, packed: Of this rank's.
+        placement: The placement given here, or last computed by :meth:`rebalance`.
+        num_rows: Rows of all ranks that were routed to each expert since then, by expert.
+        nbytes, packed: Bytes and packed weights of this rank's experts.
     """
 
     def __init__(
@@ -70,22 +70,22 @@ class RankExperts:
 
     @property
     def packed(self) -> Sequence[Sequence[PackedWeights]]:
-        """What was packed: of each of this rank's experts gate and up, then of each one's down."""
+        """Packed weights of this rank's experts: gate and up of each, then down of each."""
         return self._own.packed
 
     @property
     def imbalance(self) -> float:
-        """Rows of the busiest rank over those of the mean, since the last :meth:`rebalance`."""
+        """Rows of the busiest rank over the ranks' mean, since the last :meth:`rebalance`."""
         return self.placement.imbalance(self.num_rows.tolist())
 
     def rebalance(self) -> bool:
-        """Place experts anew by the rows that they had; what moves is read from the checkpoint.
+        """Place experts anew by the rows they had; those that move are read from the checkpoint.
 
-        All ranks call it between the same two steps; no message is sent, as all have counted the
-        same.
+        All ranks call it between the same two steps; no message is sent, as all ranks have counted
+        the same rows.
 
         Returns:
-            Whether any moved: not for less than :data:`LEAST_GAIN`.
+            Whether any expert moved; none does for less than :data:`LEAST_GAIN`.
         """
         rows, size = self.num_rows.tolist(), self._group.size
         found = balanced_placement(rows, size, self._slots)
@@ -103,7 +103,7 @@ class RankExperts:
     def __call__(
         self, x: Array, ids: Array, weights: Array, out: Array, rows: BatchRows | None = None
     ) -> Array:
-        """As of :class:`quire.kernels.backend.Experts`."""
+        """Mix the experts of each row; see :class:`quire.kernels.backend.Experts`."""
         self._steps += 1
         if self._interval and self._steps > self._interval:
             self._steps = 1
@@ -129,9 +129,9 @@ class RankExperts:
         rows: BatchRows | None,
         num_routed: int,
     ) -> Array:
-        """Return what experts of this rank make of some tokens' rows, (own routed rows, D).
+        """Return the outputs of this rank's experts for some tokens' rows, (own routed rows, D).
 
-        They are the first of ``num_routed`` rows of "outputs".
+        They are the first of ``num_routed`` rows of the scratch "outputs".
         """
         count, backend = len(experts), self._backend
         made = self._scratch.take("outputs", num_routed, x.shape[1])[:count]
@@ -160,7 +160,7 @@ class RankExperts:
         weights: Array,
         out: Array,
     ) -> Array:
-        """Send routed rows to where their tokens are summed up, and the sums to all."""
+        """Send routed rows to the ranks that sum up their tokens, and the sums to all ranks."""
         (num_rows, top_k), width = weights.shape, made.shape[1]
         shares = split(num_rows, self._group.size)
         cuts = np.searchsorted(own, [share.start * top_k for share in shares[1:]])

@@ -1,4 +1,4 @@
-"""Keeps the residual stream of a step where it enters chosen layers: what EAGLE-3 heads read.
+"""The residual stream of a step where it enters chosen layers, which EAGLE-3 heads read.
 
 T tokens of the step, C captured layers, D model dim.
 """
@@ -14,11 +14,11 @@ from quire.kernels.backend import Array, Backend
 class ResidualCapture:
     """The residual stream of all rows of the last step, at the entry of some layers.
 
-    What enters layer ``i`` is the embedding plus what layers ``0 .. i - 1`` added to it, before any
+    The input of layer ``i`` is the embedding plus the sums of layers ``0 .. i - 1``, before any
     norm: the auxiliary hidden state of layer id ``i`` of EAGLE-3 heads.
 
     Args:
-        backend: Where the rows are kept, in its ``activation_dtype``.
+        backend: The backend that keeps the rows, in its ``activation_dtype``.
         layers: Indices of the layers, ascending; the columns of :attr:`states` are in this order.
         hidden_size: D.
         num_layers: Layers of the decoder.
@@ -52,7 +52,7 @@ class ResidualCapture:
 
     @property
     def states(self) -> Array:
-        """(T, C D) of the last step; the next one overwrites it."""
+        """(T, C D), the last step's rows; the next step overwrites them."""
         rows = self._rows[: self._num_rows]
         return rows.reshape(self._num_rows, len(self.layers) * self._hidden_size)
 

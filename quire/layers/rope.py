@@ -42,7 +42,7 @@ def rope_tables(rope: RopeConfig, num_positions: int) -> tuple[np.ndarray, np.nd
 
 
 def query_scales(scaling: QueryScaling, num_positions: int) -> np.ndarray:
-    """Return what queries are multiplied by at each position, (P,) float32."""
+    """Return the factor on queries at each position, (P,) float32."""
     positions = np.arange(num_positions, dtype=np.float32) + np.float32(scaling.first)
     steps = np.floor(positions / np.float32(scaling.length))
     scales: np.ndarray = 1 + np.float32(scaling.factor) * np.log1p(steps)
@@ -126,7 +126,7 @@ def longrope_attention(stretch: float, original: int) -> float:
     """Return LongRoPE's factor on cosines and sines.
 
     Args:
-        stretch: How many times as long as the original context the longest is.
+        stretch: The longest context over the original one.
         original: The original context, in tokens.
     """
     return math.sqrt(1 + math.log(stretch) / math.log(original)) if stretch > 1 else 1.0

@@ -1,4 +1,4 @@
-"""From logits to tokens and their log-probabilities, as plain data; it knows no requests.
+"""Tokens and their log-probabilities from logits, as plain data; it knows no requests.
 
 L rows of logits, B draws, V vocabulary.
 """
@@ -34,7 +34,7 @@ class Sampler:
         return tokens
 
     def probabilities(self, logits: Array, batch: SamplingBatch) -> FloatArray:
-        """Return what :meth:`draw` draws from, (B, V) float32; ``logits`` (B, V) are overwritten.
+        """Return the probabilities of :meth:`draw`, (B, V) float32; ``logits`` are overwritten.
 
         A row is 0 everywhere where no token is possible.
         """
@@ -65,9 +65,9 @@ class Sampler:
         """Describe ``token_ids`` (B,) under raw ``logits`` (B, V).
 
         Args:
-            logits: Not changed.
-            token_ids: int32.
-            num_top: Per row, how many of the best tokens to list; -1 lists all V.
+            logits: (B, V), left as they are.
+            token_ids: (B,) int32.
+            num_top: Number of the best tokens to list, by row; -1 lists all V.
         """
         vocab_size = logits.shape[1]
         wanted = [vocab_size if k < 0 else min(k, vocab_size) for k in num_top]

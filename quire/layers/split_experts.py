@@ -1,7 +1,7 @@
-"""Experts of each of which every rank has a part; bit for bit those of one process.
+"""Experts that every rank has a part of each; bit for bit those of one process.
 
-As of a dense MLP, outputs of both products are divided: what a rank's part of the middle gives is
-gathered, and so are its part of the outputs. T rows, k experts of each, R = T k routed rows, M
+The outputs of both products are divided, as in a dense MLP: the ranks' parts of the middle are
+gathered, and so are their parts of the outputs. T rows, k experts of each, R = T k routed rows, M
 width of an expert, D model dim.
 """
 
@@ -21,12 +21,12 @@ from quire.layers.parallel_linear import Scratch
 
 @dataclass(frozen=True, slots=True)
 class PartedExperts:
-    """A rank's parts.
+    """A rank's part of each expert.
 
     Attributes:
-        gate_up: D to this rank's gate and up of each expert.
-        down: M to this rank's outputs of each.
-        activation: Between them.
+        gate_up: The product of D to this rank's gate and up of each expert.
+        down: The product of M to this rank's outputs of each expert.
+        activation: The activation between both products.
         inner, outputs: Widths of the parts of M and of D, by rank.
     """
 
@@ -38,13 +38,13 @@ class PartedExperts:
 
 
 class SplitExperts:
-    """See :class:`quire.kernels.backend.Experts`.
+    """The experts of a layer; see :class:`quire.kernels.backend.Experts`.
 
     Args:
-        backend: Computes.
+        backend: The backend that computes.
         group: The ranks.
-        scratch: Memory.
-        parts: This rank's.
+        scratch: Memory for messages.
+        parts: The part of each expert on this rank.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""What pooled states go through: an encoder's pooler, and a classifier.
+"""The head on pooled states: an encoder's pooler, and a classifier.
 
 R pooled states, D model dim, C classes.
 """
@@ -12,7 +12,7 @@ class StateHead:
     """``classifier(tanh(pooler(x)))``; each row's result depends on that row alone.
 
     Args:
-        backend: Computes.
+        backend: The backend that computes.
         pooler: D to D, or None.
         classifier: D to C, or None.
     """

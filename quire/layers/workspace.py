@@ -20,17 +20,17 @@ MAX_KEPT_ROWS = 128
 
 @dataclass(slots=True)
 class Activations:
-    """What layers work on: the step and its T rows. Fields that share memory never live together.
+    """The step that layers compute, and its T rows; fields that share memory are not live together.
 
     Attributes:
-        rows: The step, and which of its rows these are.
-        plans: What attention prepared for the step, by :attr:`Mixing.plan`.
+        rows: The step, and the places of these rows in it.
+        plans: Attention's preparations for the step, by :attr:`Mixing.plan`.
         residual: (T, D).
         normed: (T, D): a norm's output, and the output of the projection that follows it.
         qkv: (T, (N + 2 K) H); of latent attention queries alone, (T, N H).
         latents: (T, r + R) of latent attention: latents, and the part of keys that turns.
-        query_latents: (T, query rank), what queries are made of.
-        attended: (T, N H), or what values of N heads take.
+        query_latents: (T, query rank), from which queries are projected.
+        attended: (T, N H), or (T, width of the values of N heads).
         up: (T, 2 M), or (T, M) where the MLP is not gated; shares memory with ``qkv``.
         activated: (T, M); shares memory with ``attended``.
         routed: (T, experts) of a mixture of experts; shares memory with ``qkv``.
@@ -63,8 +63,8 @@ class Workspace:
     """Buffers for up to ``max_tokens`` rows, used by one step at a time.
 
     Args:
-        backend: Where to allocate, and of which type.
-        config: Widths.
+        backend: The backend that allocates, in its ``activation_dtype``.
+        config: The model's widths.
         max_tokens: Most rows of a step.
     """
 
@@ -149,7 +149,7 @@ def _widths(config: ModelConfig) -> tuple[int, int]:
 
 
 def _inputs_of_attention(config: ModelConfig) -> tuple[int, int, int]:
-    """Return the widths of queries (and keys and values), latents, and what queries are made of."""
+    """Return the widths of queries (with keys and values), latents, and query latents."""
     queries, latent = config.num_heads * config.head_dim, config.latent
     if latent is None:
         return queries + 2 * config.num_kv_heads * config.head_dim, 0, 0
