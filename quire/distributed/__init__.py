@@ -1,1 +1,1 @@
-"""Ranks that compute one model together: collectives, and who is which rank."""
+"""Ranks that compute one model together: their collectives, connections and processor cores."""

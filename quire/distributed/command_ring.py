@@ -1,4 +1,4 @@
-"""What the driver tells all workers: messages of any size, each to every one of them, in order."""
+"""The driver's messages to workers: of any size, each to every worker, in order."""
 
 from __future__ import annotations
 
@@ -7,22 +7,25 @@ from typing import Any, Protocol
 
 
 class CommandChannel(Protocol):
-    """One rank's end. Both raise :class:`~quire.core.errors.RankDeadError`, as groups do."""
+    """One rank's end of the channel.
+
+    Both methods raise :class:`~quire.core.errors.RankDeadError`, as groups do.
+    """
 
     def send(self, buffers: Sequence[bytes | memoryview]) -> None:
-        """Send one message, the buffers one after another; the driver alone.
+        """Send one message, the buffers one after another; for the driver alone.
 
-        Waits while workers have too many unread.
+        It waits while workers have too many unread messages.
         """
         ...
 
     def receive(self) -> bytearray:
-        """Return the next message, whenever it comes; a worker alone."""
+        """Wait for the next message and return it; for a worker alone."""
         ...
 
 
 class CommandRing:
-    """A channel in shared memory; made by a ``SharedMemory``.
+    """A channel in shared memory; created by a ``SharedMemory``.
 
     CPU: native/runtime/shared_stream.cpp.
     """

@@ -1,4 +1,4 @@
-"""Connections between processes: messages' frames, which are let in, how a lost one is noticed."""
+"""Connections between processes: frames of messages, admission by a key, and keep-alive."""
 
 from __future__ import annotations
 
@@ -18,26 +18,26 @@ from quire.core.log import get_logger
 log = get_logger(__name__)
 
 Message = TypeVar("Message")
-#: Before each message: its bytes.
+#: Bytes of the length that precedes each message.
 LENGTH_BYTES = 4
-#: Of what one that has connected says first.
+#: Bytes of a peer's first message with its proof, at most.
 _MAX_GREETING_BYTES = 4096
-#: What it is asked then begins with this, and its answer proves that it has the key.
+#: The beginning of a challenge, the bytes of a challenge, and those of the proof that answers it.
 _MARK, _CHALLENGE_BYTES, _PROOF_BYTES = b"quire key", 24, 32
-#: How long it may take to say that.
+#: Seconds that a peer may take for its first message.
 GREETING_SECONDS = 5.0
-#: Of those that have not said it yet; the oldest goes where one more comes.
+#: Peers that have not sent it yet, at most; one more takes the place of the oldest.
 _MAX_WAITING = 64
-#: After one that could not be let in.
+#: Pause after a connection that could not be accepted.
 _PAUSE_SECONDS = 0.1
-#: A machine that is gone sends nothing: it is asked after this time, that often, that many times.
+#: Seconds until the kernel probes a silent machine, seconds between probes, and their number.
 _IDLE_SECONDS, _PROBE_SECONDS, _NUM_PROBES = 5, 2, 5
-#: After which one that answers nothing at all, not even by its kernel, is gone.
+#: Seconds after which a machine whose kernel does not answer either counts as lost.
 GONE_SECONDS = _IDLE_SECONDS + _PROBE_SECONDS * _NUM_PROBES
 
 
 def framed(data: bytes) -> bytes:
-    """Return a message as it is sent."""
+    """Return a message with its length in front."""
     return len(data).to_bytes(LENGTH_BYTES, "little") + data
 
 
@@ -45,8 +45,8 @@ def exactly(connection: socket.socket, count: int) -> bytes:
     """Return the next bytes of a connection.
 
     Raises:
-        EOFError: The other side is gone.
-        OSError: Likewise, or it does not send in time.
+        EOFError: The other side has closed the connection.
+        OSError: The connection is lost, or the other side does not send in time.
     """
     data = bytearray()
     while len(data) < count:
@@ -58,27 +58,29 @@ def exactly(connection: socket.socket, count: int) -> bytes:
 
 
 def decoded(decode: Callable[[Any], Message], data: bytes | bytearray | memoryview) -> Message:
-    """Return the message that a peer has sent: all such bytes are read here.
+    """Decode the message that a peer has sent: all such bytes are read here.
 
     Args:
-        decode: A decoder of msgspec, which may raise more than ``DecodeError``: text that is no
-            UTF-8 and deep nesting have errors of their own.
+        decode: A decoder of msgspec, which may raise more than ``DecodeError``: invalid UTF-8 and
+            deep nesting have errors of their own.
         data: The peer's bytes.
 
     Raises:
-        ConnectionError: They are no such message.
+        ConnectionError: The bytes are no message that the decoder knows.
     """
     try:
         return decode(data)
     except Exception as error:
-        raise ConnectionError(f"no message that is known here was sent: {error}") from error
+        raise ConnectionError(f"a message of no known kind was sent: {error}") from error
 
 
 def readable(connections: Iterable[socket.socket], seconds: float) -> list[socket.socket]:
-    """Wait until some can be read or have ended, and return these; any number of descriptors.
+    """Wait until some connections can be read or have ended, and return these.
+
+    The number of descriptors is not limited.
 
     Args:
-        connections: All are open.
+        connections: Open connections.
         seconds: The longest wait.
     """
     by_descriptor = {one.fileno(): one for one in connections}
@@ -89,10 +91,10 @@ def readable(connections: Iterable[socket.socket], seconds: float) -> list[socke
 
 
 def introduce(connection: socket.socket, key: str, greeting: bytes) -> None:
-    """Say to a :class:`Door` who this is, and prove that it has the key, which stays here.
+    """Send a greeting to a :class:`Door`, and prove possession of the key, which is not sent.
 
     Raises:
-        EOFError, OSError: It is not there, or does not answer in time.
+        EOFError, OSError: The peer is gone, does not answer in time, or is not of Quire.
     """
     connection.sendall(framed(greeting))
     challenge = exactly(connection, _CHALLENGE_BYTES)
@@ -106,7 +108,7 @@ def _proof(key: str, challenge: bytes, greeting: bytes) -> bytes:
 
 
 def keep_alive(connection: socket.socket) -> None:
-    """Have the kernel find out when the other machine is gone, and send small messages at once."""
+    """Let the kernel notice a lost machine, and send small messages at once."""
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for name, value in (
@@ -120,7 +122,7 @@ def keep_alive(connection: socket.socket) -> None:
 
 
 class _Stranger(NamedTuple):
-    """One that has connected: until when it may speak, what it has said, what it is asked."""
+    """A peer that has connected: the end of its time, the bytes it has sent, and its challenge."""
 
     end: float
     said: bytearray
@@ -128,22 +130,22 @@ class _Stranger(NamedTuple):
 
 
 class Door:
-    """A port that anybody may reach; who connects says one short message, and proves its key.
+    """A port that any peer may reach; each sends one short message, and proves that it has the key.
 
-    Nothing of the message is read before: a proof belongs to the challenge, so that one that was
-    overheard opens no door. Those that say nothing, little by little, or too much hold up no other.
+    The message is read only once the proof is checked. A proof belongs to one challenge, so that an
+    overheard one admits no peer. A peer that sends nothing, slowly or too much delays no other.
 
     Args:
         listener: Owned by this object from now on.
         key: Key that peers must have.
-        seconds: That one may take to say its message.
+        seconds: Seconds that a peer may take for its message.
     """
 
     def __init__(
         self, listener: socket.socket, key: str, seconds: float = GREETING_SECONDS
     ) -> None:
         self._listener, self._key, self._seconds = listener, key, seconds
-        listener.setblocking(False)  # one may be gone before it is let in
+        listener.setblocking(False)  # a peer may be gone before it is accepted
         self._waiting: dict[socket.socket, _Stranger] = {}
 
     def __enter__(self) -> Door:
@@ -159,15 +161,15 @@ class Door:
 
     @property
     def address(self) -> tuple[str, int]:
-        """Where it is."""
+        """Host and port."""
         host, port = self._listener.getsockname()[:2]
         return host, port
 
     def greet(self, seconds: float) -> list[tuple[socket.socket, bytes | None]]:
-        """Wait at most that long, and return who has said a whole message.
+        """Wait at most ``seconds``, and return the peers that have sent a whole message.
 
         Returns:
-            Connections with their messages, and with None where the key is another one.
+            Connections with their messages, or with None where the peer has another key.
         """
         found: list[tuple[socket.socket, bytes | None]] = []
         for one in readable([self._listener, *self._waiting], seconds):
@@ -181,7 +183,7 @@ class Door:
         return found
 
     def close(self) -> None:
-        """Close the port, and send away those that have said nothing."""
+        """Close the port, and disconnect peers that have not sent their message."""
         self._listener.close()
         for one in self._waiting:
             one.close()
@@ -190,9 +192,9 @@ class Door:
     def _let_in(self) -> None:
         try:
             connection, _ = self._listener.accept()
-        except (BlockingIOError, ConnectionError):  # it is gone already
+        except (BlockingIOError, ConnectionError):  # the peer is gone already
             return
-        except OSError:  # no descriptor is free, and it can still be read
+        except OSError:  # no descriptor is free, and the peer keeps waiting
             time.sleep(_PAUSE_SECONDS)
             return
         connection.setblocking(False)
@@ -204,7 +206,7 @@ class Door:
         )
 
     def _hear(self, connection: socket.socket) -> bool:
-        """Take what it says, and ask for the proof; return whether all of it is there."""
+        """Read what a peer sends, and ask for the proof; return whether all has arrived."""
         _, said, challenge = self._waiting[connection]
         try:
             part = connection.recv(_MAX_GREETING_BYTES)
@@ -220,7 +222,7 @@ class Door:
             self._send_away(connection)
             return False
         if len(said) == size:
-            with suppress(OSError):  # that it is gone is heard
+            with suppress(OSError):  # the next read finds that the peer is gone
                 connection.send(challenge)
         if len(said) < whole:
             return False
@@ -228,7 +230,7 @@ class Door:
         return True
 
     def _proven(self, stranger: _Stranger) -> bytes | None:
-        """Return the message of one that has the key."""
+        """Return the message of a peer that has the key; None for another key."""
         said = bytes(stranger.said)
         greeting, proof = said[LENGTH_BYTES:-_PROOF_BYTES], said[-_PROOF_BYTES:]
         is_own = hmac.compare_digest(proof, _proof(self._key, stranger.challenge, greeting))
@@ -236,7 +238,7 @@ class Door:
 
     def _send_away(self, connection: socket.socket) -> None:
         del self._waiting[connection]
-        with suppress(OSError):  # nobody is there any more
+        with suppress(OSError):  # the peer is gone
             host = connection.getpeername()[0]
             log.warning("[port] %s connected and did not say who it is", host)
         connection.close()

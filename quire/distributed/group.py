@@ -1,4 +1,4 @@
-"""Collectives: what ranks that compute one model together may ask of each other.
+"""Collectives: the calls that ranks computing one model together make to each other.
 
 T tokens of the step, D model dim.
 """
@@ -14,19 +14,19 @@ from quire.kernels.forward_batch import Array
 
 @dataclass(slots=True)
 class CollectiveCounts:
-    """What a rank has asked for.
+    """A rank's calls so far.
 
     Attributes:
-        calls: By name of the method.
-        num_bytes: Likewise, of payloads: the array that the call is about, once, whatever way it
-            takes to how many ranks.
+        calls: Number of calls, by method.
+        num_bytes: Bytes of payloads, by method: each call's array counts once, whatever the number
+            of ranks and its way to them.
     """
 
     calls: dict[str, int] = field(default_factory=dict)
     num_bytes: dict[str, int] = field(default_factory=dict)
 
     def add(self, name: str, num_bytes: int) -> None:
-        """Count a call."""
+        """Count a call of a method."""
         self.calls[name] = self.calls.get(name, 0) + 1
         self.num_bytes[name] = self.num_bytes.get(name, 0) + num_bytes
 
@@ -35,16 +35,16 @@ class Group(Protocol):
     """Ranks 0 to ``size - 1``; all of them call the same methods in the same order.
 
     Arrays are contiguous, on the host for groups of processes of one machine. Results do not depend
-    on who comes first: sums are formed in the order of ranks.
+    on which rank calls first: sums are formed in the order of ranks.
 
     Every method raises :class:`~quire.core.errors.RankDeadError` when a rank has died or does not
-    come in time.
+    call in time.
 
     Attributes:
-        rank: Of this process.
-        size: Ranks.
-        name: Of the transport, such as ``shared memory``.
-        counts: What this rank has asked for.
+        rank: Rank of this process.
+        size: Number of ranks.
+        name: Name of the transport, such as ``shared memory``.
+        counts: Calls of this rank.
     """
 
     rank: int
@@ -53,7 +53,7 @@ class Group(Protocol):
     counts: CollectiveCounts
 
     def all_reduce(self, x: Array) -> Array:
-        """Replace float32 ``x``, of any shape, by the sum of all ranks' in their order."""
+        """Replace float32 ``x``, of any shape, by the sum of all ranks' arrays in their order."""
         ...
 
     def all_gather_columns(self, part: Array, widths: Sequence[int], out: Array) -> Array:
@@ -61,7 +61,7 @@ class Group(Protocol):
 
         Args:
             part: (T, widths[rank]) of this rank, float32.
-            widths: Of all ranks; 0 is allowed.
+            widths: Columns of all ranks, by rank; 0 is allowed.
             out: (T, sum(widths)), written and returned; not ``part``.
         """
         ...
@@ -69,13 +69,13 @@ class Group(Protocol):
     def gather_columns(
         self, part: Array, widths: Sequence[int], out: Array | None, root: int = 0
     ) -> Array | None:
-        """Do the same for one rank alone: ``out`` is None for, and returned as, all others'."""
+        """Do the same for one rank alone; the others give None for ``out`` and get None."""
         ...
 
     def all_to_all(self, parts: Sequence[Array], out: Sequence[Array]) -> Sequence[Array]:
         """Send ``parts[i]`` to rank i and get rank i's as ``out[i]``, any sizes, float32 or int32.
 
-        Both sides know the sizes beforehand: ``out[i]`` has that of what rank i sends.
+        Both sides know the sizes beforehand: ``out[i]`` has the size of rank i's array.
         """
         ...
 
@@ -84,15 +84,15 @@ class Group(Protocol):
         ...
 
     def any(self, flag: bool) -> bool:
-        """Return whether it is true for any rank."""
+        """Return whether the flag is true for any rank."""
         ...
 
     def send(self, x: Array, rank: int) -> None:
-        """Hand ``x`` to one rank, which calls :meth:`recv`; may return before it has."""
+        """Send ``x`` to a rank that calls :meth:`recv`; may return before that rank has it."""
         ...
 
     def recv(self, x: Array, rank: int) -> Array:
-        """Write to ``x`` what a rank sends; messages of one rank come in their order."""
+        """Write a rank's next message to ``x``; its messages arrive in their order."""
         ...
 
     def barrier(self) -> None:
@@ -100,5 +100,5 @@ class Group(Protocol):
         ...
 
     def close(self) -> None:
-        """Let go of what it holds; no call follows."""
+        """Release memory and connections; no call follows."""
         ...

@@ -13,9 +13,9 @@ import msgspec
 
 from quire.distributed.connections import LENGTH_BYTES, decoded, exactly, framed
 
-#: Of a message: the hashes of a prompt of millions of tokens.
+#: Bytes of a message, at most: enough for the hashes of a prompt of millions of tokens.
 _MOST_BYTES = 2**26
-#: After a connection that could not be let in.
+#: Pause after a connection that could not be accepted.
 _PAUSE_SECONDS = 0.1
 Message = TypeVar("Message")
 
@@ -38,12 +38,12 @@ def receive(
     """Return the next message, and the descriptors that came with it.
 
     Args:
-        connection: To the other side.
-        decode: Reads messages of the kinds that it sends.
+        connection: The connection to the other side.
+        decode: Decoder of the kinds of messages that the other side sends.
 
     Raises:
         EOFError: The other side is gone.
-        OSError: It does not send in time, or no such message.
+        OSError: The other side does not send in time, or sends no such message.
     """
     head, descriptors, *_ = socket.recv_fds(connection, LENGTH_BYTES, 1)
     head += exactly(connection, LENGTH_BYTES - len(head)) if head else b""
@@ -56,9 +56,9 @@ def receive(
 
 
 def accept_own_user(listener: socket.socket) -> socket.socket | None:
-    """Wait for a connection to a Unix socket and let it in; None where it is another user's.
+    """Wait for a connection to a Unix socket and accept it; None where it is another user's.
 
-    None as well where it is gone already, or cannot be let in now: for want of descriptors, say.
+    None as well where it is gone already, or cannot be accepted now, say for lack of descriptors.
     """
     try:
         connection, _ = listener.accept()

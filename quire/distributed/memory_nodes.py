@@ -1,8 +1,8 @@
-"""Which cores a rank computes on: those of a memory node, or of its own.
+"""The cores that a rank computes on: those of a memory node, or cores of its own.
 
 Memory lies on the node of the thread that first writes to it, so a rank whose threads stay on one
-node has its weights and its cache there. Ranks that fill the cores have theirs each: the system may
-wake a rank on the core of one that is waited for while another core has nothing to do.
+node has its weights and its cache there. Ranks that fill the cores have separate ones: the system
+may wake a rank on the core of a rank that others wait for, while another core is idle.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ class MemoryNode:
     """A part of the machine: a socket, or a share of one.
 
     Attributes:
-        number: As the system counts them.
-        processors: Those of it that this process may use.
+        number: The system's number of the node.
+        processors: The node's processors that this process may use.
     """
 
     number: int
@@ -66,8 +66,8 @@ class Binding:
     """A rank whose thread is kept on some cores until :meth:`release`, from any thread.
 
     Attributes:
-        text: What was done, for the log.
-        thread: As the system numbers it; None where nothing was done.
+        text: Description for the log.
+        thread: The system's number of the thread; None where it was not bound.
     """
 
     text: str
@@ -82,12 +82,12 @@ class Binding:
 def bind_rank(rank: int, size: int, threads: int, root: Path = Path("/")) -> Binding:
     """Keep this thread, and those that it will start, on the rank's share of the machine.
 
-    A thread may be bound by several engines, which are let go in any order.
+    A thread may be bound by several engines, which release it in any order.
 
     Args:
-        rank, size: Of this process among those of the machine.
-        threads: That each of them computes with.
-        root: Of the system's files.
+        rank, size: Index of this process among those of the machine, and their number.
+        threads: Threads that each process computes with.
+        root: Root of the system's files.
     """
     if size == 1 or not hasattr(os, "sched_setaffinity"):
         return Binding(f"rank {rank} may use all cores")
@@ -112,7 +112,7 @@ def bind_rank(rank: int, size: int, threads: int, root: Path = Path("/")) -> Bin
 
 
 class _BoundThreads:
-    """Where threads of this process could run before they were bound, and how often they are."""
+    """Processors of threads before they were bound, and how often each thread is bound."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -137,7 +137,7 @@ class _BoundThreads:
                 return
             before = self._before.pop(thread)
             native.use_memory_nodes([])
-            with suppress(OSError):  # it has ended
+            with suppress(OSError):  # the thread has ended
                 bound = os.sched_getaffinity(thread)
                 for task in {thread, *map(int, os.listdir("/proc/self/task"))}:
                     with suppress(OSError):

@@ -16,15 +16,15 @@ log = get_logger(__name__)
 
 
 class MixedWorld:
-    """One rank's connections to all others, each by the fastest way.
+    """One rank's connections to all others, each by the fastest transport.
 
     Args:
-        world: With all ranks.
+        world: The connections to all ranks.
         groups: World ranks of each group besides the one of all ranks.
-        machine: The same for ranks that can share memory.
+        machine: Identifier of the machine, the same for ranks that can share memory.
 
     Raises:
-        RankDeadError: A rank does not come in time.
+        RankDeadError: A rank does not connect in time.
     """
 
     def __init__(self, world: TorchWorld, groups: Sequence[Sequence[int]], machine: str) -> None:
@@ -44,17 +44,17 @@ class MixedWorld:
         return self._world.group(ranks)
 
     def commands(self) -> CommandChannel:
-        """Return rank 0's end for commands to all others, or another rank's end of it."""
+        """Return this rank's end of the channel for rank 0's commands to all others."""
         return self._world.commands()
 
     def fail(self, rank: int, reason: str) -> None:
-        """End waits of this machine's ranks; others learn it when they wait in vain."""
+        """End waits of this machine's ranks; other machines' ranks learn it when a wait fails."""
         if self._memory is not None:
             self._memory.fail(rank, reason)
         self._world.fail(rank, reason)
 
     def close(self) -> None:
-        """Let go of all."""
+        """Close the shared memory and all connections."""
         if self._memory is not None:
             self._memory.close()
         self._world.close()
@@ -63,7 +63,7 @@ class MixedWorld:
 def _share(
     world: TorchWorld, own: Sequence[int], groups: Sequence[Sequence[int]]
 ) -> SharedMemory | None:
-    """Return memory of all ranks of this machine; None for all of them where one cannot have it."""
+    """Return memory of all ranks of this machine; None for all where one cannot open it."""
     leader, memory = own[0], None
     try:
         if world.rank == leader:

@@ -1,4 +1,4 @@
-"""Where in shared memory each group, mailbox and ring of ranks lies; plain numbers."""
+"""Places of each group, mailbox and ring of ranks in shared memory; plain numbers."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 
 from quire.kernels.cpu.native import native
 
-#: Of the description that a rank which has nothing but the descriptor reads, after the header.
+#: Bytes of the layout's description after the header, for ranks that have the descriptor alone.
 TEXT_BYTES = 8192
 
 
@@ -17,9 +17,9 @@ class SegmentSizes:
     """Bytes of a segment's parts.
 
     Attributes:
-        area: Half of what each rank of a group writes to; longer arrays take several rounds.
-        mailbox: What a rank may send to another before that one receives; a power of two.
-        ring: Commands that workers have not read yet; a power of two.
+        area: Half of a rank's area in a group; longer arrays take several rounds.
+        mailbox: Bytes that a rank may send to another before that rank receives; a power of two.
+        ring: Bytes of commands that workers have not read yet; a power of two.
     """
 
     area: int = 512 << 10
@@ -28,12 +28,12 @@ class SegmentSizes:
 
 
 class SegmentLayout:
-    """Where each group, mailbox and ring lies: the same for all ranks.
+    """Offsets of each group, mailbox and ring: the same for all ranks.
 
     Args:
         size: Ranks of the whole.
         groups: World ranks of each group besides the one of all ranks.
-        sizes: Of the parts.
+        sizes: Bytes of the parts.
         spin: Seconds that a rank spins for another before it sleeps.
     """
 
@@ -46,7 +46,7 @@ class SegmentLayout:
     ) -> None:
         self.size, self.sizes, self.spin = size, sizes or SegmentSizes(), spin
         self.groups = [list(range(size)), *(list(group) for group in groups)]
-        #: Header, then what opens the segment.
+        #: End of the header and the description that opens the segment, then of the parts.
         self._end: int = native.shared_segment_header_bytes + TEXT_BYTES
         self.ring = self._place(native.SharedStream.num_bytes(size - 1, self.sizes.ring))
         self.areas: list[int] = []
@@ -66,7 +66,7 @@ class SegmentLayout:
 
     @property
     def num_bytes(self) -> int:
-        """Of the whole segment, if every page of it were used."""
+        """Bytes of the whole segment, if every page of it were used."""
         return self._end
 
     def _place(self, num_bytes: int) -> int:
@@ -76,7 +76,7 @@ class SegmentLayout:
         return offset
 
     def encode(self) -> bytes:
-        """Return what :meth:`decode` makes a layout of."""
+        """Return the layout as text that :meth:`decode` reads."""
         text = json.dumps([self.size, self.groups[1:], asdict(self.sizes), self.spin]).encode()
         assert len(text) <= TEXT_BYTES, len(text)
         return text.ljust(TEXT_BYTES)

@@ -1,7 +1,7 @@
 """Ranks as processes of one machine: collectives in native code over memory that they share.
 
-The memory has no name: the driver makes it, a worker gets its descriptor, and the system frees it
-with the last process that has it. Its pages take room once they are written to.
+The memory has no name: the driver creates it, a worker gets its descriptor, and the system frees it
+with the last process that has it. Its pages take memory once they are written to.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from quire.kernels.forward_batch import Array
 
 native.raise_lost_ranks_as(RankDeadError)
 
-#: How long a rank spins for others before it sleeps: shards of a layer end within that of each
-#: other, and to wake a thread costs tens of microseconds.
+#: Seconds that a rank spins for others before it sleeps: ranks end their shards of a layer within
+#: that time of each other, and to wake a thread costs tens of microseconds.
 SPIN_SECONDS = 100e-6
-#: Without any call of a rank that others wait for, which lives: it may compute a long prompt.
+#: Seconds that others wait for a call of a live rank, which may compute a long prompt.
 SILENCE_SECONDS = 300.0
 
 
 class SharedMemoryGroup:
-    """One rank; see :class:`quire.distributed.group.Group`. Made by a :class:`SharedMemory`.
+    """One rank; see :class:`quire.distributed.group.Group`. Created by a :class:`SharedMemory`.
 
     CPU: native/runtime/shared_group.cpp.
     """
@@ -105,9 +105,9 @@ class SharedMemory:
     """One rank's view of the memory; :meth:`create` in the driver, :meth:`attach` in a worker.
 
     Args:
-        descriptor: Of the memory; owned by this object from now on.
-        rank: Of this process.
-        layout: Of the memory.
+        descriptor: Descriptor of the memory; owned by this object from now on.
+        rank: Rank of this process.
+        layout: Layout of the memory.
         silence: Seconds until a rank without a sign of life counts as lost.
     """
 
@@ -131,14 +131,14 @@ class SharedMemory:
         rank: int = 0,
         silence: float = SILENCE_SECONDS,
     ) -> SharedMemory:
-        """Make the memory; this process is ``rank``, and may use the cores of all.
+        """Create the memory; this process is ``rank``, and may use the cores of all ranks.
 
         Args:
-            size: Ranks.
-            groups: Of some of them, besides the one of all.
-            sizes: Of the parts.
-            rank: This one.
-            silence: As of the class.
+            size: Number of ranks.
+            groups: Ranks of each group besides the one of all ranks.
+            sizes: Bytes of the parts.
+            rank: Rank of this process.
+            silence: The same as for the class.
 
         Raises:
             ConfigError: The system has no such memory, or there are too many ranks.
@@ -152,13 +152,13 @@ class SharedMemory:
             raise ConfigError(
                 f"[shared segment] ranks of one machine must be <= {native.max_ranks}; got {size}."
             )
-        # One that spins where ranks outnumber cores keeps the one it waits for from running.
+        # A rank that spins where ranks outnumber cores keeps the rank it waits for from running.
         ranks = {one for group in groups for one in group} or set(range(size))
         spin = SPIN_SECONDS if len(ranks) <= len(os.sched_getaffinity(0)) else 0.0
         layout = SegmentLayout(size, groups, sizes, spin)
         descriptor = os.memfd_create("quire", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         os.ftruncate(descriptor, layout.num_bytes)
-        # A process that cut it short would have the others killed by SIGBUS.
+        # A process that cut the memory short would cause SIGBUS in the others.
         seals = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
         fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, seals)
         os.pwrite(descriptor, layout.encode(), native.shared_segment_header_bytes)
@@ -166,16 +166,16 @@ class SharedMemory:
 
     @classmethod
     def attach(cls, descriptor: int, rank: int, silence: float = SILENCE_SECONDS) -> SharedMemory:
-        """Return the view of a rank that was handed the descriptor, which stays the caller's."""
+        """Return the view of a rank that was given the descriptor, which stays the caller's."""
         text = os.pread(descriptor, TEXT_BYTES, native.shared_segment_header_bytes)
         return cls(os.dup(descriptor), rank, SegmentLayout.decode(text), silence)
 
     @classmethod
     def of_process(cls, process: int, descriptor: int, rank: int) -> SharedMemory:
-        """Return a rank's view of what another process of this machine has open.
+        """Return a rank's view of memory that another process of this machine has open.
 
         Raises:
-            ConfigError: This one may not have it.
+            ConfigError: The process may not open it.
         """
         try:
             own = os.open(f"/proc/{process}/fd/{descriptor}", os.O_RDWR)
@@ -207,7 +207,7 @@ class SharedMemory:
         return SharedMemoryGroup(group, rank, len(members), open_stream)
 
     def commands(self) -> CommandRing:
-        """Return rank 0's end for commands to all others, or another rank's end of it."""
+        """Return this rank's end of the channel for rank 0's commands to all others."""
         readers = list(range(1, self.layout.size))
         place = (self.layout.ring, self.layout.sizes.ring)
         return CommandRing(native.SharedStream(self._native, *place, 0, readers, self.rank))

@@ -1,4 +1,4 @@
-"""What the driver tells workers on other machines: messages through a connection to each."""
+"""The driver's messages to workers on other machines, through a connection to each."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from quire.distributed.connections import Door, introduce, keep_alive
 
 _LENGTH, _RANK = struct.Struct("<Q"), struct.Struct("<I")
 _KEY = "commands"
-#: How often a driver looks whether the time is over.
+#: Interval at which a driver checks whether the time is over.
 _LOOK_SECONDS = 1.0
 
 
@@ -22,13 +22,13 @@ class SocketCommands:
     """A rank's end; see :class:`quire.distributed.command_ring.CommandChannel`.
 
     Args:
-        address: Of rank 0.
-        rank, size: Of this process, and of the whole.
-        tell, ask: Write and read a key that all ranks see; ``ask`` waits for it.
-        silence: Seconds until a rank that does not come, or reads nothing, counts as lost.
+        address: Address of rank 0.
+        rank, size: Rank of this process, and number of ranks.
+        tell, ask: Calls that write and read a key that all ranks see; ``ask`` waits for it.
+        silence: Seconds until a rank that does not connect, or reads nothing, counts as lost.
 
     Raises:
-        OSError: A rank does not come in time.
+        OSError: A rank does not connect in time.
     """
 
     def __init__(
@@ -85,7 +85,7 @@ class SocketCommands:
     def _accept(
         self, address: str, size: int, tell: Callable[[str, str], Any], silence: float
     ) -> None:
-        """Let every rank connect; whoever else comes does not know the word."""
+        """Wait until every rank has connected; other peers do not know the token."""
         token = secrets.token_hex(16)
         end = time.monotonic() + silence
         with Door(socket.create_server((address, 0)), token) as door:

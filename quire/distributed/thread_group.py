@@ -13,12 +13,12 @@ from quire.core.errors import RankDeadError
 from quire.distributed.group import CollectiveCounts
 from quire.kernels.forward_batch import Array
 
-#: Tests that hang would say nothing.
+#: Seconds that a rank waits for others: a test that hangs forever reports nothing.
 SECONDS = 60.0
 
 
 class _Meeting:
-    """What the threads of one group share."""
+    """State that the threads of one group share."""
 
     def __init__(self, size: int) -> None:
         self.barrier = threading.Barrier(size, timeout=SECONDS)
@@ -30,7 +30,7 @@ class _Meeting:
 
 
 class ThreadGroup:
-    """One rank; see :class:`quire.distributed.group.Group`. Made by :func:`thread_groups`."""
+    """One rank; see :class:`quire.distributed.group.Group`. Created by :func:`thread_groups`."""
 
     name = "threads"
 
@@ -39,7 +39,7 @@ class ThreadGroup:
         self.counts = CollectiveCounts()
 
     def _exchange(self, given: Any) -> list[Any]:
-        """Return what every rank gives, when all have; it stays as it is until the next one."""
+        """Return every rank's value once all are given; they stay until the next exchange."""
         try:
             self._meeting.given[self.rank] = given
             self._meeting.barrier.wait()

@@ -1,7 +1,7 @@
 """Ranks on several machines: collectives of messages by torch.distributed.
 
 Every collective is made of messages between two ranks, so that parts may have any size, sums are
-formed in the order of ranks, and what fails is a message of one rank, which the error names.
+formed in the order of ranks, and an error names the rank whose message failed.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from quire.distributed.group import CollectiveCounts
 from quire.distributed.socket_commands import SocketCommands
 from quire.kernels.forward_batch import Array
 
-#: Of messages that nobody has received yet; more have to wait.
+#: Bytes of messages that their ranks have not received yet, at most; more have to wait.
 _MOST_SENT_BYTES = 256 << 20
 _LOST_KEY = "lost"
 
@@ -28,14 +28,14 @@ class TorchWorld:
     """One rank's connections to all others; a process has one world in its life.
 
     Args:
-        address, port: Where rank 0 listens.
-        rank, size: Of this process, and of the whole.
+        address, port: Address and port that rank 0 listens on.
+        rank, size: Rank of this process, and number of ranks.
         backend: ``gloo`` for arrays of the host, ``nccl`` for those of CUDA devices.
-        silence: Seconds until a rank that does not come or answer counts as lost.
+        silence: Seconds until a rank that does not connect or answer counts as lost.
 
     Raises:
         ConfigError: torch is not installed, or lacks the backend.
-        RankDeadError: A rank does not come in time.
+        RankDeadError: A rank does not connect in time.
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class TorchWorld:
             )
         except (RuntimeError, OSError) as error:
             raise RankDeadError(
-                f"[distributed] all {size} ranks must come to {address}:{port} within "
+                f"[distributed] all {size} ranks must connect to {address}:{port} within "
                 f"{silence:.0f} s; rank {rank} got: {_first_line(error)}."
             ) from None
 
@@ -75,11 +75,11 @@ class TorchWorld:
         return TorchGroup(self, list(range(self.size)) if ranks is None else list(ranks))
 
     def commands(self) -> SocketCommands:
-        """Return rank 0's end for commands to all others, or another rank's end of it."""
+        """Return this rank's end of the channel for rank 0's commands to all others."""
         return self._commands
 
     def fail(self, rank: int, reason: str) -> None:
-        """Tell all ranks which one is lost; they learn it when they wait for others in vain."""
+        """Tell all ranks which rank is lost; they learn it when a wait for others fails."""
         self._is_lost = True
         with suppress(RuntimeError):
             if not self._store.check([_LOST_KEY]):
@@ -92,7 +92,7 @@ class TorchWorld:
                 raise RankDeadError(self._store.get(_LOST_KEY).decode())
 
     def close(self) -> None:
-        """Let all connections go."""
+        """Close all connections."""
         if not self._is_lost:
             with suppress(RankDeadError):
                 self.finish_given()
@@ -102,21 +102,21 @@ class TorchWorld:
             self._dist.destroy_process_group()
 
     def tell(self, key: str, text: str) -> None:
-        """Let all ranks know something."""
+        """Set a key that all ranks can read."""
         try:
             self._store.set(key, text)
         except RuntimeError as error:
             self._lose(0, error)
 
     def ask(self, key: str) -> str:
-        """Return what a rank tells, once it does."""
+        """Wait until a rank has set a key, and return its text."""
         try:
             return str(self._store.get(key).decode())
         except RuntimeError as error:
             self._lose(0, error)
 
     def exchange(self, key: str, text: str, ranks: Sequence[int]) -> list[str]:
-        """Tell something and return what each of ``ranks`` tells, this one among them."""
+        """Tell a text and return the texts of ``ranks``, this one among them."""
         self.tell(f"{key}/{self.rank}", text)
         return [self.ask(f"{key}/{rank}") for rank in ranks]
 
@@ -134,9 +134,9 @@ class TorchWorld:
     def exchange_copies(self, sends: dict[int, Any], receives: dict[int, Any]) -> None:
         """Send tensors that stay as they are, by rank, and take what these ranks send.
 
-        Who waits for a message to a rank that is lost may never be woken: when it is half sent,
-        gloo tells it nothing (``signalException`` in ``tcp/pair.cc`` leaves it out). So only what
-        comes is waited for: a rank that sends has taken what it was sent before.
+        A wait for a message to a lost rank may never end: gloo does not report a message that is
+        half sent (``signalException`` in ``tcp/pair.cc`` leaves it out). So only messages from
+        ranks are waited for: a rank that sends has received all that was sent to it before.
         """
         received, sent = self.start(sends, receives, _COLLECTIVES)
         self.finish(received)
@@ -147,17 +147,17 @@ class TorchWorld:
             self.finish_given()
 
     def finish_given(self) -> None:
-        """Wait until all that collectives have sent has left."""
+        """Wait until all messages of collectives have left."""
         given, self._given = self._given, []
         self.finish([(rank, message) for rank, _, message in given])
 
     def start(
         self, sends: dict[int, Any], receives: dict[int, Any], tag: int
     ) -> tuple[list[Any], list[Any]]:
-        """Start messages of tensors, by rank; those without elements are none.
+        """Start messages of tensors, by rank; tensors without elements are not sent.
 
         Returns:
-            ``(rank, message)`` of those that come, and of those that are sent.
+            ``(rank, message)`` of messages to receive, and of messages sent.
         """
         calls = ((self._dist.isend, sends), (self._dist.irecv, receives))
         if self.backend == "nccl":
@@ -179,7 +179,7 @@ class TorchWorld:
             self._lose(rank, error)
 
     def _start_together(self, calls: Iterable[tuple[Any, dict[int, Any]]]) -> list[Any]:
-        """Start messages that NCCL makes one work of: alone, each would wait for its other end."""
+        """Start messages as one work of NCCL: alone, each would wait for its other end."""
         operations = [
             self._dist.P2POp(call, tensor, rank)
             for call, tensors in calls
@@ -193,7 +193,7 @@ class TorchWorld:
         return [(operations[0].peer, work) for work in works]
 
     def finish(self, messages: Sequence[Any]) -> None:
-        """Wait until messages have come and gone."""
+        """Wait until messages are received or sent."""
         for rank, work in messages:
             try:
                 work.wait()
@@ -201,7 +201,7 @@ class TorchWorld:
                 self._lose(rank, error)
 
     def _lose(self, rank: int, error: RuntimeError) -> NoReturn:
-        """Name the rank that was lost first: others end because of it."""
+        """Raise an error that names the rank lost first: others end because of it."""
         self._is_lost = True
         self.check()
         self.fail(rank, _first_line(error))
@@ -219,7 +219,7 @@ class TorchGroup:
         self._sent_bytes = 0
 
     def _exchange(self, sends: Sequence[Array], receives: Sequence[Array]) -> None:
-        """Send each rank an array and write what it sends; the own ones are left alone."""
+        """Send each other rank an array and receive its array."""
         tensor, others = self._world.tensor, [i for i in range(self.size) if i != self.rank]
         copies = {id(sends[i]): sends[i] for i in others}  # most are the same
         copies = {key: tensor(x).clone() for key, x in copies.items()}
@@ -317,7 +317,7 @@ class TorchGroup:
         self._world.finish(works)
 
 
-#: Which message a rank waits for: of collectives, or of :meth:`TorchGroup.send`.
+#: Tags of messages: of collectives, and of :meth:`TorchGroup.send`.
 _COLLECTIVES, _MESSAGES = 0, 1
 
 

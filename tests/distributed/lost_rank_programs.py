@@ -13,7 +13,7 @@ from tests.distributed.worlds import World
 
 
 def compute(world: World) -> None:
-    """Reduce until somebody is lost."""
+    """Reduce until a rank is lost."""
     x = np.ones(20_000, np.float32)
     try:
         for step in range(1_000_000):

@@ -37,13 +37,13 @@ def compute(world: World, machines: str, times: str) -> None:
 def die(world: World, machines: str) -> None:
     """The last rank ends; its neighbour and the others name it."""
     mixed, ranks = mix(world, machines)
-    everybody, own, x = mixed.group(), mixed.group(ranks), np.zeros(4, np.float32)
-    everybody.barrier()
-    if everybody.rank == 3:
+    all_ranks, own, x = mixed.group(), mixed.group(ranks), np.zeros(4, np.float32)
+    all_ranks.barrier()
+    if all_ranks.rank == 3:
         os._exit(0)
     try:
         own.all_reduce(x)
-        everybody.all_reduce(x)
+        all_ranks.all_reduce(x)
     except RankDeadError as error:
         print(str(error).partition(":")[0])
         mixed.fail(3, "a watcher says so")

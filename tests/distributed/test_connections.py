@@ -32,11 +32,11 @@ def door() -> Iterator[Door]:
 
 
 def greeted(door: Door) -> tuple[socket.socket, bytes | None]:
-    """Wait until somebody has said something."""
+    """Wait until a peer has sent its message."""
     for _ in range(200):
         if found := door.greet(0.1):
             return found[0]
-    raise AssertionError("nobody came")
+    raise AssertionError("no peer came")
 
 
 def is_sent_away(door: Door, one: socket.socket) -> bool:
@@ -149,7 +149,7 @@ def test_whatever_a_peer_sends_is_a_message_or_one_refusal(kind: str, data: st.D
     try:
         decoded(decode, bytes(frame))
     except ConnectionError as error:
-        assert "no message that is known here was sent" in str(error)
+        assert "a message of no known kind was sent" in str(error)
 
 
 def test_any_number_of_descriptors_is_waited_for() -> None:

@@ -108,7 +108,7 @@ def test_a_rank_that_does_not_come_to_torch_s_world() -> None:
     pytest.importorskip("torch")
     with Ranks(f"{PROGRAMS}:compute", free_ports(), 2, silence=1.0, absent=[1]) as ranks:
         _, errors = ranks.processes[0].communicate(timeout=SOON_SECONDS)
-        assert "RankDeadError: [distributed] all 2 ranks must come" in errors
+        assert "RankDeadError: [distributed] all 2 ranks must connect" in errors
 
 
 def test_ranks_that_make_different_calls_say_so() -> None:

@@ -91,7 +91,7 @@ def test_engines_of_one_thread_are_let_go_in_any_order(tmp_path: Path, order: li
         assert pool.submit(bind).result() == [{*others}, {*others}, {first, *others}]
 
 
-def test_one_node_that_ranks_share_with_others_binds_nobody(tmp_path: Path) -> None:
+def test_one_node_that_ranks_share_with_others_binds_no_rank(tmp_path: Path) -> None:
     processors = os.sched_getaffinity(0)
     root = machine(tmp_path, f"{min(processors)}-{max(processors)}")
     told = bind_rank(1, 2, len(processors), root)
