@@ -37,7 +37,7 @@ def nodes(request: pytest.FixtureRequest) -> Iterator[tuple[ServeProcess, ServeP
     first = start_server(arguments, QUIRE_MACHINE_ID="machine-0")
     try:
         first.wait_ready()
-        wait_for(lambda: f"ranks exchange by {transport}" in first.stderr)  # its engine's line
+        wait_for(lambda: f"ranks exchange data by {transport}" in first.stderr)  # its engine's line
         yield first, second
     finally:
         codes = [process.end() for process in (first, second)]
@@ -60,7 +60,7 @@ def check_cores(first: ServeProcess, second: ServeProcess, division: str) -> Non
     ranks = sorted(children(psutil.Process(second.popen.pid)), key=lambda rank: rank.pid)
     assert [frozenset(rank.cpu_affinity()) for rank in ranks] == shares
     told = "is bound to memory node" if shares[0] < allowed else "may use all cores"
-    wait_for(lambda: f"[parallel] of this machine rank 0 {told}" in first.stderr)
+    wait_for(lambda: f"[parallel] on this machine, rank 0 {told}" in first.stderr)
 
 
 def test_tokens_are_those_of_one_process_and_a_killed_rank_is_survived(nodes, alone, request):

@@ -1,1 +1,1 @@
-"""One model on several ranks: the driver announces what it does, and the others do their part."""
+"""One model on several ranks: the driver announces each command, and the others do their part."""

@@ -1,4 +1,4 @@
-"""Adapters on ranks: the driver says which are in memory, and every rank has its part of them."""
+"""Adapters on ranks: the driver names those in memory, and every rank has its part of them."""
 
 from __future__ import annotations
 
@@ -12,26 +12,26 @@ from quire.runner.parallel.commands import ClearAdapter, Command, ReadAdapter, S
 
 
 class ToldAdapters:
-    """Tells other ranks; see :class:`quire.runner.adapter_store.OtherRanks`."""
+    """Announcements to other ranks; see :class:`quire.runner.adapter_store.OtherRanks`."""
 
     def __init__(self, announce: Callable[[Command], None]) -> None:
         self._announce = announce
 
     def read(self, adapter: AdapterReference) -> None:
-        """Have them begin to read it."""
+        """Tell ranks to begin reading an adapter."""
         self._announce(ReadAdapter(adapter))
 
     def set(self, content_hash: str, slot: int) -> None:
-        """Have them take it into use, when they have read it."""
+        """Tell ranks to put an adapter into use once they have read it."""
         self._announce(SetAdapter(content_hash, slot))
 
     def clear(self, slot: int) -> None:
-        """Have them let go of it."""
+        """Tell ranks to release the adapter of a slot."""
         self._announce(ClearAdapter(slot))
 
 
 class RankAdapters:
-    """Those of a rank that is told."""
+    """The adapters of a rank that follows the driver."""
 
     def __init__(self, reader: AdapterReader) -> None:
         self._reader = reader
@@ -40,19 +40,19 @@ class RankAdapters:
         self._placed: dict[int, PlacedAdapter] = {}
 
     def read(self, adapter: AdapterReference) -> None:
-        """Begin to read an adapter; what an earlier reading came to is dropped."""
+        """Begin to read an adapter; the result of an earlier reading is dropped."""
         self._reading = {adapter.content_hash: self._thread.submit(self._reader.read, adapter)}
 
     def set(self, content_hash: str, slot: int) -> None:
-        """Take an adapter into use.
+        """Put an adapter into use.
 
         Raises:
-            ModelLoadError: It cannot be read here, though the driver could.
+            ModelLoadError: The adapter cannot be read here, though the driver could read it.
         """
         placed = self._reading.pop(content_hash).result()
         placed.set(slot)
         self._placed[slot] = placed
 
     def clear(self, slot: int) -> None:
-        """Let go of an adapter."""
+        """Release the adapter of a slot."""
         self._placed.pop(slot).clear(slot)

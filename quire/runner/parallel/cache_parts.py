@@ -1,6 +1,6 @@
-"""Blocks of a KV cache of which each rank has a part: their bytes are those of all ranks in turn.
+"""Blocks of a KV cache that each rank has a part of: their bytes are those of all ranks in turn.
 
-B blocks. The driver, rank 0, gets what the others have.
+B blocks. The driver, rank 0, gets the bytes of the others.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ def gather_blocks(
     own: KVCache, block_ids: Sequence[int], group: Group, part_bytes: Sequence[int]
 ) -> Array:
     """Return, on rank 0, (B, bytes of all ranks) uint8."""
-    # Moved as words; nothing is computed with them.
+    # Moved as 32-bit words; nothing is computed with them.
     part = np.ascontiguousarray(own.read_blocks(block_ids)).view(np.float32)
     widths = [size // part.itemsize for size in part_bytes]
     out = np.empty((len(block_ids), sum(widths)), np.float32) if group.rank == 0 else None

@@ -1,4 +1,4 @@
-"""What the driver tells the other ranks: each command once, to all of them, in order."""
+"""The driver's commands to the other ranks: each is sent once, to all of them, in order."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ Numbers: TypeAlias = npt.NDArray[Any]
 
 
 class Allocate(msgspec.Struct, frozen=True, tag=True):
-    """Make the KV cache and the activations.
+    """Allocate the KV cache and the activations.
 
     Attributes:
-        num_blocks: Of the cache, the null block included.
-        max_tokens, max_logits_rows: As of :meth:`quire.models.decoder.Decoder.reserve`.
+        num_blocks: Blocks of the cache, the null block included.
+        max_tokens, max_logits_rows: The same as in :meth:`quire.models.decoder.Decoder.reserve`.
         part_bytes: Bytes of a block of the cache, by rank.
     """
 
@@ -37,11 +37,11 @@ class Forward(msgspec.Struct, frozen=True, tag=True):
     """Compute a step.
 
     Attributes:
-        arrays: Of its :class:`~quire.kernels.forward_batch.ForwardBatch`, but those that are None.
-        may_end: Ranks ask each other between layers whether the step is to end there.
+        arrays: Fields of the :class:`~quire.kernels.forward_batch.ForwardBatch` that are not None.
+        may_end: Whether ranks ask each other between layers if the step is to end there.
         captured: Layers whose residual stream the driver reads where it enters them.
-        num_drawn: As of the batch: a last stage of several multiplies that many of its states with
-            the head, without being told further.
+        num_drawn: Number of states to draw from, as in the batch: the last of several stages
+            multiplies them with the head without a further command.
     """
 
     arrays: dict[str, Numbers]
@@ -61,8 +61,8 @@ class Multiply(msgspec.Struct, frozen=True, tag=True):
     """Multiply states (L, D) float32 with the head.
 
     Attributes:
-        states: What is multiplied.
-        adapters: (L,) int32, the slot of each one's adapter; None where they have none.
+        states: (L, D) float32.
+        adapters: (L,) int32, the slot of each state's adapter; None where no state has one.
     """
 
     states: Numbers
@@ -88,20 +88,20 @@ class CopySlots(msgspec.Struct, frozen=True, tag=True):
 
 
 class ReadBlocks(msgspec.Struct, frozen=True, tag=True):
-    """Give the driver the bytes of blocks."""
+    """Send the driver the bytes of blocks."""
 
     block_ids: list[int]
 
 
 class WriteBlocks(msgspec.Struct, frozen=True, tag=True):
-    """Take the content of blocks: of ``data`` (B, bytes of all ranks) the own columns."""
+    """Write blocks with the rank's own columns of ``data`` (B, bytes of all ranks)."""
 
     block_ids: list[int]
     data: Numbers
 
 
 class SumBlocks(msgspec.Struct, frozen=True, tag=True):
-    """Give the driver the checksums of blocks."""
+    """Send the driver the checksums of blocks."""
 
     block_ids: list[int]
 
@@ -113,14 +113,14 @@ class ReadAdapter(msgspec.Struct, frozen=True, tag=True):
 
 
 class SetAdapter(msgspec.Struct, frozen=True, tag=True):
-    """Take an adapter, of which :class:`ReadAdapter` told, into use under a slot."""
+    """Put an adapter that :class:`ReadAdapter` announced into use under a slot."""
 
     content_hash: str
     slot: int
 
 
 class ClearAdapter(msgspec.Struct, frozen=True, tag=True):
-    """Let go of the adapter of a slot."""
+    """Release the adapter of a slot."""
 
     slot: int
 
@@ -153,7 +153,7 @@ def _flat(array: Any) -> Any:
 
 def _array(kind: type, flat: Any) -> Any:
     dtype, shape, data = flat
-    # A copy: what comes in lies anywhere, and its buffer is used again.
+    # A copy: the received bytes may be unaligned, and their buffer is used again.
     return np.frombuffer(data, dtype).reshape(shape).copy()
 
 
@@ -167,10 +167,10 @@ def encode(command: Command) -> bytes:
 
 
 def decode(data: bytes | bytearray | memoryview) -> Command:
-    """Return the command that :func:`encode` made bytes of.
+    """Return the command that :func:`encode` turned into bytes.
 
     Raises:
-        ConnectionError: They are none.
+        ConnectionError: The bytes are no command.
     """
     found: Command = decoded(_decode, data)
     return found

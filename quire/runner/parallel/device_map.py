@@ -1,4 +1,4 @@
-"""``--device-map auto``: settings with the stages that the memory of devices calls for."""
+"""``--device-map auto``: settings with stages that fit the memory of devices."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ from quire.runner.memory import useful_memory
 def map_devices(
     folder: Path, config: EngineConfig, model_config: ModelConfig, machine: Machine
 ) -> tuple[EngineConfig, tuple[str, ...]]:
-    """Return the settings with stages by memory, and a line that says which; as they are without.
+    """Return the settings with stages by memory, and a line that names them, for ``auto``.
 
-    No weights are read.
+    Settings without ``auto`` are returned as they are. No weights are read.
 
     Raises:
         ConfigError: The devices do not hold the model, or a setting is impossible.
@@ -60,7 +60,7 @@ def map_devices(
 
 
 def _rooms(resolved: ResolvedConfig) -> list[Room]:
-    """Return the devices with what may be used of each; all of them share this machine's memory."""
+    """Return the devices with the bytes to use of each; all of them share this machine's memory."""
     text, left = resolved.config.parallel.max_memory, resolved.memory_bytes
     if text is None:
         return [Room(resolved.device, left)]
@@ -72,12 +72,12 @@ def _rooms(resolved: ResolvedConfig) -> list[Room]:
 
 
 class _Needs:
-    """What a checkpoint's layers will take.
+    """The memory that a checkpoint's layers will take.
 
     Args:
         folder, model_config: The model.
         resolved: Settings of the rank.
-        machine: What may be used.
+        machine: The machine's memory and processors.
     """
 
     def __init__(
@@ -99,7 +99,7 @@ class _Needs:
             demand = stage_demand(self._folder, backend, config, resolved, layers)
         if layers[0] > 0:
             return demand
-        # The process that has requests proposes tokens, too.
+        # The process that has the requests also proposes tokens.
         heads = find_heads(self._folder, config, resolved, backend.activation_dtype)
         demand = with_heads(demand, heads)
         for draft in self._drafts:

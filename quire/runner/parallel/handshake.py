@@ -1,4 +1,4 @@
-"""What the driver and a rank that starts tell each other over a socket, before any command."""
+"""Messages between the driver and a starting rank over a socket, before any command."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from quire.core.errors import ModelLoadError, QuireError
 from quire.distributed.connections import LENGTH_BYTES, decoded, exactly, framed
 
 Message = TypeVar("Message")
-#: Far more than any message has: a length that somebody else sends would have memory taken.
+#: Bytes of a message, at most, far more than any has: another peer's length must allocate no more.
 _MAX_BYTES = 1 << 20
 
 
 class StartRank(msgspec.Struct, frozen=True):
-    """What a rank is to be.
+    """The driver's settings for a rank.
 
     Attributes:
-        rank: Its number.
+        rank: The rank's number.
         folder: The checkpoint, a folder or a GGUF file.
         config: The engine's settings; memory and threads are this rank's.
     """
@@ -34,13 +34,13 @@ class StartRank(msgspec.Struct, frozen=True):
 
 
 class RankLoaded(msgspec.Struct, frozen=True, tag=True):
-    """A rank has its part of the weights.
+    """Report of a rank that has loaded its part of the weights.
 
     Attributes:
-        weight_bytes, scratch_bytes: Of memory.
-        block_bytes: Of a block of its part of the KV cache.
-        num_blocks: That fit in its memory.
-        max_model_len: Tokens of a request that fit.
+        weight_bytes, scratch_bytes: Memory of the weights and of activations.
+        block_bytes: Bytes of a block in the rank's part of the KV cache.
+        num_blocks: Blocks that fit in the rank's memory.
+        max_model_len: Tokens of the longest request that fits.
     """
 
     weight_bytes: int
@@ -51,11 +51,11 @@ class RankLoaded(msgspec.Struct, frozen=True, tag=True):
 
 
 class StartFailed(msgspec.Struct, frozen=True, tag=True):
-    """What was started ends, because something went wrong.
+    """Report of a rank that ends because of an error.
 
     Attributes:
         kind: Name of the error's class.
-        text: Its message.
+        text: The error's message.
     """
 
     kind: str
@@ -63,11 +63,11 @@ class StartFailed(msgspec.Struct, frozen=True, tag=True):
 
     @classmethod
     def of(cls, error: QuireError) -> StartFailed:
-        """Return what tells of an error."""
+        """Return the report of an error."""
         return cls(type(error).__name__, str(error))
 
     def error(self) -> QuireError:
-        """Return the error that it tells of."""
+        """Return the error that is reported."""
         kind = getattr(errors, self.kind, None)
         if isinstance(kind, type) and issubclass(kind, QuireError):
             return kind(self.text)
@@ -87,8 +87,8 @@ def receive(connection: socket.socket, kind: type[Message]) -> Message:
     """Wait for a message.
 
     Raises:
-        EOFError: The other side is gone.
-        OSError: Likewise, or what it says is no such message.
+        EOFError: The other side has closed the connection.
+        OSError: The connection is lost, or the bytes are no such message.
     """
     size = int.from_bytes(exactly(connection, LENGTH_BYTES), "little")
     if size > _MAX_BYTES:
@@ -100,7 +100,7 @@ def decode(data: bytes, kind: type[Message]) -> Message:
     """Return the message that a side has sent.
 
     Raises:
-        OSError: It is none.
+        OSError: The bytes are no such message.
     """
     found: Message = decoded(partial(msgspec.msgpack.decode, type=built(kind)), data)
     return found

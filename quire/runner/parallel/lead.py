@@ -1,4 +1,4 @@
-"""The driver's part of a model on several ranks: announces each thing it computes, then does it.
+"""The driver's part of a model on several ranks: it announces each command, then does its part.
 
 L rows whose logits are wanted, D model dim, V vocabulary.
 """
@@ -34,12 +34,12 @@ from quire.runner.parallel.outputs import LeadLinear, Outputs, SentOutputs, Stag
 
 
 class LeadDecoder:
-    """Shard 0 of a decoder whose other shards are told; see :class:`quire.models.model.Model`.
+    """Shard 0 of a decoder, which commands the others; see :class:`quire.models.model.Model`.
 
     Args:
         decoder: The shard.
-        part: Which that is.
-        announce: Tells the others a command.
+        part: The shard's place among all.
+        announce: Call that sends the other ranks a command.
     """
 
     def __init__(self, decoder: Decoder, part: ModelPart, announce: Announce) -> None:
@@ -57,21 +57,21 @@ class LeadDecoder:
 
     @property
     def embedding(self) -> Linear:
-        """Looked up by token id."""
+        """The embedding, looked up by token id."""
         return self._embedding
 
     @property
     def head(self) -> Linear:
-        """What :meth:`logits` multiplies with."""
+        """The linear that :meth:`logits` multiplies with."""
         return self._outputs.head
 
     @property
     def state_head(self) -> StateHead:
-        """What pooled states go through."""
+        """The head on pooled states."""
         return self._decoder.state_head
 
     def reserve(self, max_tokens: int, max_logits_rows: int = 0) -> None:
-        """Allocate activations of this shard; the others did when they got their caches."""
+        """Allocate activations of this shard; the others did so with their caches."""
         self._decoder.reserve(max_tokens, max_logits_rows)
 
     def forward(
@@ -84,7 +84,7 @@ class LeadDecoder:
         """Compute a step on all ranks.
 
         Raises:
-            RankDeadError: A rank has failed, this one included: what the others did is unknown.
+            RankDeadError: A rank has failed, maybe this one: the state of the others is unknown.
         """
         assert isinstance(kv_cache, LeadKVCache)
         if not self._part.is_last:
@@ -109,12 +109,12 @@ class LeadDecoder:
         return self._outputs.logits(hidden)
 
     def close(self) -> None:
-        """Let go of what waits for other ranks."""
+        """End the thread that waits for other ranks."""
         self._outputs.close()
 
 
 def together(group: Group, between_layers: Callable[[], None]) -> Callable[[], None]:
-    """Return what ends a step on all ranks once ``between_layers`` raises on one of them."""
+    """Return a call that ends a step on all ranks once ``between_layers`` raises on one of them."""
 
     def look() -> None:
         ends = False
@@ -129,16 +129,16 @@ def together(group: Group, between_layers: Callable[[], None]) -> Callable[[], N
 
 
 class LeadKVCache:
-    """This rank's part of a KV cache, and by way of commands that of all others.
+    """A KV cache on several ranks: the part on this rank, and through commands all other parts.
 
     Args:
-        own: This rank's.
+        own: The part on this rank.
         group: The ranks.
-        announce: Tells the others a command.
+        announce: Call that sends the other ranks a command.
         part_bytes: Bytes of a block, by rank.
 
     Attributes:
-        spec: Of this rank's part.
+        spec: Description of the part on this rank.
     """
 
     def __init__(
@@ -174,7 +174,7 @@ class LeadKVCache:
         return gather_blocks(self.own, block_ids, self._group, self._part_bytes)
 
     def write_blocks(self, block_ids: Sequence[int], data: Array) -> None:
-        """Give blocks the content that was read of others."""
+        """Write blocks with data from :meth:`read_blocks`."""
         self._announce(WriteBlocks(list(block_ids), data))
         own = own_columns(data, self._part_bytes, 0)
         self.own.write_blocks(block_ids, np.ascontiguousarray(own))

@@ -19,7 +19,7 @@ log = get_logger(__name__)
 def start_local_ranks(folder: Path, config: EngineConfig) -> Ranks:
     """Start ranks 1 to ``size - 1``; this process is rank 0.
 
-    The thread that calls it must outlive them: the kernel ends them with it.
+    The calling thread must outlive the ranks: the kernel ends them with it.
 
     Args:
         folder: The checkpoint.
@@ -45,7 +45,7 @@ def start_local_ranks(folder: Path, config: EngineConfig) -> Ranks:
             children.append(child)
             socket.send_fds(child.socket, [b"\0"], [world.descriptor])
             send(child.socket, StartRank(rank, str(folder), config.of_rank(rank)))
-        # After the others were started, which would inherit it.
+        # After the others were started, which would inherit the binding.
         bindings.append(bind_rank(0, layout.size, config.parallel.threads or 1))
         log.info("[parallel] %s", bindings[0].text)
     except BaseException:

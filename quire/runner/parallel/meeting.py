@@ -1,7 +1,7 @@
-"""Where ranks find their driver, and engines their server: by TCP, each saying which it is.
+"""The TCP port where ranks find their driver, and engines their server, by number and key.
 
-Messages are data alone, so that whoever reaches the port can run nothing; who has no key is sent
-away.
+Messages are data alone, so that a peer that reaches the port can run nothing; a peer without the
+key is refused.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ log = get_logger(__name__)
 
 Address = tuple[str, int]
 Role = Literal["rank", "engine"]
-#: How long a rank waits for its driver, and a driver for its ranks.
+#: Seconds that a rank waits for its driver, and a driver for its ranks.
 MEETING_SECONDS = 600.0
 _CONNECT_SECONDS = 5.0
 _RETRY_SECONDS = 0.25
@@ -41,17 +41,17 @@ _OTHER_KEY = "[parallel] QUIRE_CLUSTER_KEY must be the same on all machines; got
 
 
 class Hello(msgspec.Struct, frozen=True):
-    """Who a rank is, or an engine.
+    """Introduction of a rank or an engine.
 
     Attributes:
-        rank: Which it is to be.
-        key: What only ranks of this engine know; it is proven and never sent.
-        version: Of the program.
-        machine: The same for all that can share memory.
+        rank: Number of the rank or engine.
+        key: Key that only ranks of this engine have; it is proven and never sent.
+        version: Version of the program.
+        machine: Identifier of the machine, the same for all processes that can share memory.
         node: Name of the machine, for people.
-        pid: Process id there.
-        role: What it is to be.
-        settings: What must be the same on all machines.
+        pid: Process id on that machine.
+        role: Kind of the process: a rank or an engine.
+        settings: Settings that must be the same on all machines.
     """
 
     rank: int
@@ -65,18 +65,18 @@ class Hello(msgspec.Struct, frozen=True):
 
 
 class Answer(msgspec.Struct, frozen=True):
-    """Whether the driver takes it: empty, or why not."""
+    """The driver's answer to a :class:`Hello`: the reason of a refusal, or empty."""
 
     refusal: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class RankLink:
-    """A rank or an engine that has come.
+    """A rank or an engine that has connected.
 
     Attributes:
-        connection: To it.
-        hello: Who it is.
+        connection: The connection to it.
+        hello: The introduction that it has sent.
     """
 
     connection: socket.socket
@@ -88,10 +88,10 @@ class RankLink:
 
 
 def machine_id() -> str:
-    """Return what is the same for processes that can share memory.
+    """Return an identifier that is the same for processes that can share memory.
 
-    The kernel's number of this boot, and the namespace of process ids: through ``/proc`` others are
-    reached by them.
+    It is the kernel's number of this boot with the namespace of process ids, by which others are
+    reached through ``/proc``.
     """
     given = env.get("QUIRE_MACHINE_ID")
     if given is not None:
@@ -106,22 +106,22 @@ def machine_id() -> str:
 def hello(
     rank: int, key: str, role: Role = "rank", settings: Mapping[str, str] | None = None
 ) -> Hello:
-    """Return what this process says of itself."""
+    """Return this process's introduction."""
     place = machine_id(), socket.gethostname(), os.getpid()
     return Hello(rank, key, __version__, *place, role, dict(settings or {}))
 
 
 class Meeting:
-    """A driver's port, open until all ranks have come, or a server's for its engines.
+    """A driver's port, open until all ranks have connected, or a server's for its engines.
 
     Args:
-        address: To listen at; port 0 is any.
-        key: That those who come must have.
-        role: What they are to be.
-        settings: That they must have, too, by name.
+        address: Address to listen at; port 0 is any.
+        key: Key that peers must have.
+        role: Role that peers must have.
+        settings: Settings that peers must share, by name.
 
     Raises:
-        ConfigError: It cannot be listened at.
+        ConfigError: The address cannot be listened at.
     """
 
     def __init__(
@@ -142,7 +142,7 @@ class Meeting:
 
     @property
     def address(self) -> Address:
-        """Where ranks come."""
+        """The address that ranks connect to."""
         return self._door.address
 
     def gather(
@@ -151,16 +151,16 @@ class Meeting:
         check: Callable[[], None] = lambda: None,
         seconds: float = MEETING_SECONDS,
     ) -> list[RankLink]:
-        """Return the ranks, in their order, when all have come; the port is closed then.
+        """Return the ranks, in their order, once all have connected; the port is closed then.
 
         Args:
-            ranks: Which are to come.
-            check: Called often; raises where one will not come.
+            ranks: Numbers of the ranks to wait for.
+            check: Check that is called often, and raises where a rank will not connect.
             seconds: The longest wait.
 
         Raises:
-            ModelLoadError: Some have not come.
-            QuireError: As ``check`` says.
+            ModelLoadError: Some ranks have not connected.
+            QuireError: The check failed.
         """
         found: dict[int, RankLink] = {}
         end = time.monotonic() + seconds
@@ -170,8 +170,8 @@ class Meeting:
                 if time.monotonic() > end:
                     missing = ", ".join(str(rank) for rank in sorted(ranks) if rank not in found)
                     raise ModelLoadError(
-                        f"[parallel] all ranks must come within {seconds:g} s; got none for "
-                        f"{missing}. See the log of the machines that they are to run on."
+                        f"[parallel] all ranks must connect within {seconds:g} s; got none for "
+                        f"{missing}. See the logs of the machines that they are to run on."
                     )
                 self.greet(ranks, found)
         except BaseException:
@@ -183,11 +183,11 @@ class Meeting:
         return [found[rank] for rank in sorted(found)]
 
     def greet(self, ranks: Collection[int], found: dict[int, RankLink]) -> None:
-        """Let in those that come within a moment, and drop those that are gone again.
+        """Accept ranks that connect within a moment, and drop those that are gone again.
 
         Args:
-            ranks: Which may come.
-            found: Those that are here, by number.
+            ranks: Numbers of the ranks that may connect.
+            found: Ranks that are connected, by number.
         """
         greetings = self._door.greet(_RETRY_SECONDS)
         _forget_gone(found)
@@ -204,7 +204,7 @@ class Meeting:
         ranks: Collection[int],
         found: dict[int, RankLink],
     ) -> RankLink | None:
-        """Answer who has connected and said something; None where it is sent away."""
+        """Answer a peer's introduction; return None where it is refused."""
         try:
             connection.settimeout(_CONNECT_SECONDS)
             host = connection.getpeername()[0]
@@ -215,12 +215,12 @@ class Meeting:
                 refusal = self._refusal(said, ranks, found)
             send(connection, Answer(refusal))
             if not refusal:
-                receive(connection, Answer)  # it may have given up meanwhile
+                receive(connection, Answer)  # the peer may have given up meanwhile
                 _keep_up(connection)
                 return RankLink(connection, said)
-            log.warning("[parallel] %s was sent away: %s", host, refusal)
+            log.warning("[parallel] a peer at %s was refused: %s", host, refusal)
         except (OSError, EOFError) as error:
-            log.warning("[parallel] one that connected is no %s: %s", self._role, error)
+            log.warning("[parallel] a peer that connected is no %s: %s", self._role, error)
         connection.close()
         return None
 
@@ -233,17 +233,17 @@ class Meeting:
         role = self._role
         if said.role != role:
             return (
-                f"[parallel] here {role}s come together; got a {said.role} of {said.node}. Give "
+                f"[parallel] only {role}s may connect here; got a {said.role} of {said.node}. Give "
                 "all machines the same -tp, -pp and -dp."
             )
         if said.rank not in ranks:
             return f"[parallel] {role}s must be {_span(ranks)}; got {said.rank}."
         if said.rank in found:
-            return f"[parallel] each {role} must come once; got {found[said.rank]} already."
+            return f"[parallel] each {role} must connect once; got {found[said.rank]} already."
         return self._difference(said)
 
     def _difference(self, said: Hello) -> str:
-        """Return which setting one that has come does not share; empty for none."""
+        """Return the refusal of a peer that does not share a setting; empty for none."""
         for name in sorted({*self._settings, *said.settings}):
             own, others = (of.get(name, "the default") for of in (self._settings, said.settings))
             if own != others:
@@ -264,18 +264,18 @@ def join(
     seconds: float = MEETING_SECONDS,
     check: Callable[[], None] = lambda: None,
 ) -> socket.socket:
-    """Go to the driver or server, as soon as it listens, and return the connection.
+    """Connect to the driver or server as soon as it listens, and return the connection.
 
     Args:
-        address: Where it listens.
-        own: What it says of itself.
+        address: The address that it listens at.
+        own: The introduction of this process.
         seconds: The longest wait.
-        check: Called often; raises where it is to go there no more.
+        check: Check that is called often, and raises where this process is to try no longer.
 
     Raises:
-        ModelLoadError: There is nobody.
-        ConfigError: It takes no such one.
-        QuireError: As ``check`` says.
+        ModelLoadError: The driver or server does not listen.
+        ConfigError: The driver or server has refused this process.
+        QuireError: The check failed.
     """
     end = time.monotonic() + seconds
     while True:
@@ -284,7 +284,7 @@ def join(
         try:
             connection = socket.create_connection(address, timeout=_CONNECT_SECONDS)
             if connection.getsockname() == connection.getpeername():
-                raise OSError("a port that nobody listens at met itself")
+                raise OSError("a port without a listener, connected to itself")
             connection.settimeout(max(1.0, end - time.monotonic()))
             greeting = msgspec.msgpack.encode(msgspec.structs.replace(own, key=""))
             introduce(connection, own.key, greeting)
@@ -311,7 +311,7 @@ def join(
 
 
 def _keep_up(connection: socket.socket) -> None:
-    """Have an end of the other side found out, also while something is on its way there."""
+    """Let the kernel notice the end of the other side, also while bytes are on their way there."""
     keep_alive(connection)
     if hasattr(socket, "TCP_USER_TIMEOUT"):
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 1000 * GONE_SECONDS)
@@ -319,9 +319,9 @@ def _keep_up(connection: socket.socket) -> None:
 
 
 def _forget_gone(found: dict[int, RankLink]) -> None:
-    """Drop ranks that are gone again: others may come in their place."""
+    """Drop ranks that are gone again: others may connect in their place."""
     ranks = {link.connection: rank for rank, link in found.items()}
-    # They say nothing until they are told what they are to be.
+    # Ranks send nothing until they get their settings.
     for connection in readable(ranks, 0):
         log.warning("[parallel] %s is gone again", found.pop(ranks[connection]))
         connection.close()

@@ -1,4 +1,4 @@
-"""Where the driver gets what the last layers make: of its own part, or from the last stage.
+"""Outputs of the last layers for the driver: from its own part, or from the last stage.
 
 L rows whose logits are wanted, D model dim, V vocabulary.
 """
@@ -24,21 +24,21 @@ from quire.runner.parallel.commands import Announce, Logits, Lookup, Multiply
 
 
 class Outputs(Protocol):
-    """What a step brings, when the driver has told it."""
+    """The outputs of a step that the driver has announced."""
 
     @property
     def head(self) -> Linear:
-        """Multiplies states outside of steps."""
+        """The head, which multiplies states outside of steps."""
         ...
 
     def capture(self, wanted: ResidualCapture) -> Capture:
-        """Return what keeps what enters the driver's own layers."""
+        """Return the capture of the inputs of the driver's own layers."""
         ...
 
     def hidden(
         self, own: HiddenStates, batch: ForwardBatch, capture: Capture | None
     ) -> HiddenStates:
-        """Return the states of a step whose part here is done; they may come later."""
+        """Return the states of a step whose part here is done; they may arrive later."""
         ...
 
     def logits(self, hidden: HiddenStates) -> Array:
@@ -46,44 +46,44 @@ class Outputs(Protocol):
         ...
 
     def close(self) -> None:
-        """Let go of what it holds."""
+        """End the thread, if there is one."""
         ...
 
 
 class StageOutputs:
-    """The driver is of the last stage; see :class:`Outputs`."""
+    """Outputs of a driver that is of the last stage; see :class:`Outputs`."""
 
     def __init__(self, decoder: Decoder, announce: Announce) -> None:
         self._decoder, self._announce = decoder, announce
         self.head: Linear = LeadLinear(decoder.head, decoder.backend, announce)
 
     def capture(self, wanted: ResidualCapture) -> Capture:
-        """Return itself."""
+        """Return ``wanted`` itself."""
         return wanted
 
     def hidden(
         self, own: HiddenStates, batch: ForwardBatch, capture: Capture | None
     ) -> HiddenStates:
-        """Return its own."""
+        """Return the driver's own states."""
         return own
 
     def logits(self, hidden: HiddenStates) -> Array:
-        """Compute its own part and take the others'."""
+        """Compute the driver's part of the logits and gather the others'."""
         self._announce(Logits(hidden.first, len(hidden)))
         return self._decoder.logits(hidden)
 
     def close(self) -> None:
-        """There is nothing."""
+        """Do nothing."""
 
 
 class LeadLinear:
-    """Embedding or head, of which each rank has a part; for what is computed outside of steps."""
+    """Embedding or head that each rank has a part of, for products outside of steps."""
 
     def __init__(self, linear: Linear, backend: Backend, announce: Announce) -> None:
         self._linear, self._backend, self._announce = linear, backend, announce
         self.in_features, self.out_features = linear.in_features, linear.out_features
         self.nbytes = linear.nbytes
-        self.packed: Sequence[PackedWeights] = ()  # of one rank they are not the whole
+        self.packed: Sequence[PackedWeights] = ()  # one rank's weights are not the whole
 
     def __call__(self, x: Array, out: Array | None = None, rows: BatchRows | None = None) -> Array:
         """Multiply (L, D) to (L, V)."""
@@ -97,7 +97,7 @@ class LeadLinear:
 
 
 def multiply_command(backend: Backend, states: Array, rows: BatchRows | None) -> Multiply:
-    """Return what tells ranks to multiply states (L, D), those of some rows, with the head."""
+    """Return the command to multiply states (L, D) of some rows with the head."""
     adapters = None
     if rows is not None and rows.batch.adapters is not None:
         adapters = np.ascontiguousarray(row_adapters(rows, backend.to_numpy))
@@ -105,10 +105,10 @@ def multiply_command(backend: Backend, states: Array, rows: BatchRows | None) ->
 
 
 class OwnCapture:
-    """Copies of what enters the driver's layers: the next step may begin before they are read.
+    """Copies of the inputs of the driver's layers: the next step may begin before they are read.
 
     Args:
-        wanted: Gets all rows, when the other stages' are there.
+        wanted: The capture that gets all rows once those of the other stages have arrived.
     """
 
     def __init__(self, wanted: ResidualCapture) -> None:
@@ -116,24 +116,24 @@ class OwnCapture:
         self.rows: dict[int, Array] = {}
 
     def keep(self, layer: int, residual: Array) -> None:
-        """Keep a copy of (T, D), if the layer is one of those."""
+        """Keep a copy of (T, D), if the layer is captured."""
         if layer in self.wanted.layers:
             self.rows[layer] = residual.copy()
 
     def settle(self) -> None:
-        """Hand all rows on; steps are read in their order."""
+        """Give all rows to ``wanted``; steps are read in their order."""
         for layer in self.wanted.layers:
             self.wanted.keep(layer, self.rows[layer])
 
 
 @dataclass(slots=True)
 class SentStep:
-    """What the last stage sends of one step.
+    """The last stage's outputs of one step.
 
     Attributes:
         states: (L, D).
-        logits: Of the first rows, those that tokens are drawn from.
-        capture: What entered layers, until it is handed on.
+        logits: Logits of the first rows, which tokens are drawn from.
+        capture: Captured inputs of layers, until they are given to their reader; None for none.
     """
 
     states: Array
@@ -143,7 +143,7 @@ class SentStep:
 
 @dataclass(slots=True)
 class DrawnStates(HiddenStates):
-    """Hidden states whose logits came with them."""
+    """Hidden states that arrived with their logits."""
 
     logits: Array | None = None
 
@@ -157,7 +157,7 @@ class AwaitedStates(HiddenStates):
 
     @property
     def states(self) -> Array:
-        """(L, D)."""
+        """(L, D), once they have arrived."""
         step = self._step.result()
         if step.capture is not None:
             step.capture.settle()
@@ -173,10 +173,10 @@ class AwaitedStates(HiddenStates):
 
 
 class SentOutputs:
-    """The last stage sends them, and a thread takes them; see :class:`Outputs`.
+    """Outputs that the last stage sends and a thread receives; see :class:`Outputs`.
 
-    Without the thread the last stage could not go on before the driver has time for it, and the
-    driver, which hands rows to the next stage, not before that one goes on.
+    Without the thread the last stage would wait until the driver has time to receive, and the
+    driver, which sends rows to the next stage, would wait for that stage in turn.
     """
 
     def __init__(self, decoder: Decoder, part: ModelPart, announce: Announce) -> None:
@@ -186,18 +186,18 @@ class SentOutputs:
         self.head: Linear = SentLinear(decoder, self)
 
     def capture(self, wanted: ResidualCapture) -> Capture:
-        """Return what copies."""
+        """Return a capture that copies."""
         return OwnCapture(wanted)
 
     def hidden(
         self, own: HiddenStates, batch: ForwardBatch, capture: Capture | None
     ) -> HiddenStates:
-        """Have the thread take them."""
+        """Let the thread receive the step's outputs."""
         assert capture is None or isinstance(capture, OwnCapture)
         return AwaitedStates(self._thread.submit(self._take_step, batch, capture), batch)
 
     def _take_step(self, batch: ForwardBatch, capture: OwnCapture | None) -> SentStep:
-        """Take what was captured, in the order of layers, then states, then logits."""
+        """Receive captured rows in the order of layers, then states, then logits."""
         size = self._config.hidden_size
         for layer in () if capture is None else capture.wanted.layers:
             if layer not in self._layers:
@@ -218,19 +218,19 @@ class SentOutputs:
         return receive(self._backend, self._part.world, self._part.output_rank, out)
 
     def logits(self, hidden: HiddenStates) -> Array:
-        """Return those that came with the step; others are asked for."""
+        """Return the logits that arrived with the step, or ask the last stage for others."""
         if isinstance(hidden, DrawnStates) and hidden.logits is not None:
             return hidden.logits
         return self.multiply(hidden.states, hidden.rows)
 
     def multiply(self, states: Array, rows: BatchRows | None) -> Array:
-        """Have the last stage multiply states (L, D), those of some rows, with the head; (L, V)."""
+        """Let the last stage multiply states (L, D) of some rows with the head; return (L, V)."""
         self._announce(multiply_command(self._backend, states, rows))
         num_rows, width = states.shape[0], self._config.vocab_size
         return self._thread.submit(self._take, num_rows, width, "float32").result()
 
     def close(self) -> None:
-        """End the thread; what it waits for has failed by then."""
+        """End the thread; the messages that it waits for have failed by then."""
         self._thread.shutdown(wait=False)
 
 
@@ -254,5 +254,5 @@ class SentLinear:
         return out
 
     def lookup(self, ids: Array, out: Array | None = None, rows: BatchRows | None = None) -> Array:
-        """Ids are looked up where the embedding is."""
+        """Refuse: ids are looked up in the embedding's stage."""
         raise NotImplementedError("the output head of a later stage looks nothing up")

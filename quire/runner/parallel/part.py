@@ -1,4 +1,4 @@
-"""A rank's part of a model, loaded, with the memory that it is given."""
+"""A rank's part of a model, loaded, with the memory that it may use."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from quire.runner.model_part import ModelPart
 
 @dataclass(frozen=True, slots=True)
 class LoadedPart:
-    """What a rank has.
+    """A rank's model, memory and adapters.
 
     Attributes:
-        model: Its part.
-        demand: Its bytes.
-        memory: How many blocks fit.
-        reader: Of adapters; None where there are none.
+        model: The rank's part of the model.
+        demand: Bytes that the part takes.
+        memory: Plan of the rank's memory, with the number of blocks that fit.
+        reader: Reader of adapters; None where there are none.
     """
 
     model: LoadedModel
@@ -41,10 +41,10 @@ def load_part(folder: Path, config: EngineConfig, rank_part: ModelPart) -> Loade
     Args:
         folder: A folder or a GGUF file.
         config: The rank's settings, memory and threads given.
-        rank_part: Which.
+        rank_part: The part to load.
 
     Raises:
-        ConfigError, ModelLoadError: It cannot be loaded.
+        ConfigError, ModelLoadError: The part cannot be loaded.
     """
     machine, model_config = read_machine(), read_model_config(folder)
     config = fit_to_model(config, model_config)

@@ -1,4 +1,4 @@
-"""Where the parts of an engine's model are: all in this process, or on several ranks."""
+"""Placement of the parts of an engine's model: all in this process, or on several ranks."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ from quire.runner.parallel.static_nodes import StaticNodes
 
 
 class Placement(Protocol):
-    """What this process, which runs the engine, has of the model, and what others have.
+    """The part of the model in this process, which runs the engine, and the parts of other ranks.
 
     Attributes:
-        config: The settings of what is here.
-        part: What is here; None for all of it.
-        failure: Readable once a rank is gone; None where there is no other.
+        config: The settings of the part in this process.
+        part: The part in this process; None for the whole model.
+        failure: Socket that is readable once a rank is gone; None where there is no other rank.
     """
 
     config: EngineConfig
@@ -45,27 +45,27 @@ class Placement(Protocol):
     failure: socket.socket | None
 
     def model(self, own: Decoder) -> Model:
-        """Return the whole, given what is here."""
+        """Return the whole, given this process's part."""
         ...
 
     def settle(self, own: MemoryPlan) -> MemoryPlan:
-        """Return what all have room for; others have loaded their parts then."""
+        """Wait until all ranks have loaded, and return the plan that all have room for."""
         ...
 
     def kv_cache(self, own: KVCache) -> KVCache:
-        """Return the whole, given what is here."""
+        """Return the whole, given this process's part."""
         ...
 
     def other_adapters(self) -> OtherRanks | None:
-        """Return who else must have adapters."""
+        """Return the other ranks that must have adapters, or None."""
         ...
 
     def lines(self) -> Sequence[str]:
-        """Say which rank has what."""
+        """Return lines that tell each rank's part."""
         ...
 
     def samples(self) -> Samples:
-        """Return what goes between ranks, and each one's memory, by metric stem."""
+        """Return the traffic between ranks, and each rank's memory, by metric stem."""
         ...
 
     def check(self) -> None:
@@ -82,7 +82,7 @@ class Placement(Protocol):
 
 
 class OneRank:
-    """All is here; see :class:`Placement`."""
+    """The whole model in this process; see :class:`Placement`."""
 
     part: ModelPart | None = None
     failure: socket.socket | None = None
@@ -91,43 +91,43 @@ class OneRank:
         self.config = config
 
     def model(self, own: Decoder) -> Model:
-        """Return it."""
+        """Return ``own``, which is the whole."""
         return own
 
     def settle(self, own: MemoryPlan) -> MemoryPlan:
-        """Return it."""
+        """Return ``own``, which is the whole."""
         return own
 
     def kv_cache(self, own: KVCache) -> KVCache:
-        """Return it."""
+        """Return ``own``, which is the whole."""
         return own
 
     def other_adapters(self) -> OtherRanks | None:
-        """Nobody must."""
+        """Return None: there is no other rank."""
         return None
 
     def lines(self) -> Sequence[str]:
-        """Nothing is to be said."""
+        """Return no lines."""
         return ()
 
     def samples(self) -> Samples:
-        """There is one."""
+        """Return the number of ranks."""
         return {"num_ranks": 1}
 
     def check(self) -> None:
-        """Return."""
+        """Do nothing."""
 
     def close(self) -> None:
-        """Return."""
+        """Do nothing."""
 
 
 class ManyRanks:
-    """This process is rank 0; see :class:`Placement`.
+    """A model on several ranks, with rank 0 in this process; see :class:`Placement`.
 
     Args:
-        ranks: The others.
+        ranks: The other ranks.
         config: The settings of each rank.
-        model_config: For the map of ranks.
+        model_config: The model's shape, for the map of ranks.
     """
 
     def __init__(self, ranks: Ranks, config: EngineConfig, model_config: ModelConfig) -> None:
@@ -143,13 +143,13 @@ class ManyRanks:
         self._rank_experts: Sequence[RankExperts] = ()
 
     def model(self, own: Decoder) -> Model:
-        """Return it with what it tells the others."""
+        """Return the part in this process with the commands to the others."""
         self._rank_experts = own.rank_experts
         self._lead = LeadDecoder(own, self._part, self._ranks.announce)
         return self._lead
 
     def settle(self, own: MemoryPlan) -> MemoryPlan:
-        """Wait until all have loaded; return the plan with as many blocks as all have room for."""
+        """Wait until all ranks have loaded; return the plan with as many blocks as fit on each."""
         demand = own.budget.demand
         mine = RankLoaded(
             demand.weight_bytes,
@@ -174,12 +174,12 @@ class ManyRanks:
         return MemoryPlan(budget, length, own.choices)
 
     def kv_cache(self, own: KVCache) -> KVCache:
-        """Return it with what it tells the others."""
+        """Return the part in this process with the commands to the others."""
         part_bytes = [rank.block_bytes for rank in self._loaded]
         return LeadKVCache(own, self._world, self._ranks.announce, part_bytes)
 
     def other_adapters(self) -> OtherRanks | None:
-        """Return what tells the others."""
+        """Return the announcements to the others."""
         return ToldAdapters(self._ranks.announce)
 
     def lines(self) -> Sequence[str]:
@@ -203,7 +203,7 @@ class ManyRanks:
         ]
 
     def samples(self) -> Samples:
-        """Return what goes between ranks, and each one's memory, by metric stem."""
+        """Return the traffic between ranks, and each rank's memory, by metric stem."""
         found = Samples()
         found["num_ranks"] = len(self._loaded)
         if self._rank_experts:
@@ -225,7 +225,7 @@ class ManyRanks:
         self._ranks.check()
 
     def close(self) -> None:
-        """End the others."""
+        """End the other ranks."""
         self._ranks.close()
         if self._lead is not None:
             self._lead.close()

@@ -1,4 +1,4 @@
-"""A rank's process: loads its part of a model, then does what it is told until it is let go."""
+"""A rank's process: it loads its part of a model, then carries out commands until it is ended."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def run(connection: socket.socket) -> None:
 
 
 def serve(connection: socket.socket, start: StartRank, world: World) -> None:
-    """Be a rank until the driver ends it; what goes wrong is told to the driver."""
+    """Run a rank until the driver ends it; errors are reported to the driver."""
     try:
         rank_part = ModelPart(start.rank, start.config.parallel, world.group)
         part = load_part(Path(start.folder), start.config, rank_part)
@@ -61,7 +61,7 @@ def serve(connection: socket.socket, start: StartRank, world: World) -> None:
         worker = Worker(part.model.decoder, rank_part, part.demand.spec, part.reader)
         worker.run(world.commands())
     except RankDeadError as error:
-        # Whoever died is named by the driver; this rank only cannot go on alone.
+        # The driver names the rank that died; this rank merely cannot continue alone.
         log.debug("%s", error)
     except Exception as error:
         if not isinstance(error, QuireError):
@@ -72,7 +72,7 @@ def serve(connection: socket.socket, start: StartRank, world: World) -> None:
 
 
 def _end_with(connection: socket.socket) -> None:
-    """End this process when the driver closes its end, whatever it is waiting for."""
+    """End this process when the driver closes its end, whatever the process waits for."""
 
     def wait() -> None:
         with suppress(OSError):

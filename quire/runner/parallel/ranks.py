@@ -1,4 +1,4 @@
-"""The other ranks of an engine, as its driver knows them: told, watched, ended."""
+"""The other ranks of an engine, which its driver commands, watches and ends."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ log = get_logger(__name__)
 
 
 class World(Protocol):
-    """How all ranks reach each other; this process's end."""
+    """Connections of a process to all ranks."""
 
     def group(self, ranks: Sequence[int] | None = None) -> Group:
-        """Return all ranks, or some of which this is one, as this one."""
+        """Return the group of all ranks, or that of some; this rank is one of them."""
         ...
 
     def commands(self) -> CommandChannel:
-        """Return the driver's end for commands to all others, or another rank's end of it."""
+        """Return this rank's end of the channel for rank 0's commands to all others."""
         ...
 
     def fail(self, rank: int, reason: str) -> None:
@@ -36,19 +36,19 @@ class World(Protocol):
         ...
 
     def close(self) -> None:
-        """Let go of what it holds."""
+        """Close the connections and release shared memory."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """A rank.
+    """A rank as its driver sees it.
 
     Attributes:
-        rank: Which.
-        connection: Readable when it says something, or is gone.
-        place: Where, for people: ``process 17`` or ``process 17 on node-b``.
-        why_gone: Returns what is known of its end, empty for nothing; may wait a little.
+        rank: Number of the rank.
+        connection: Socket that is readable when the rank sends something, or is gone.
+        place: The rank's process, for people: ``process 17`` or ``process 17 on node-b``.
+        why_gone: Call that returns the known reason of its end, or empty; it may wait a little.
     """
 
     rank: int
@@ -61,12 +61,12 @@ class Ranks:
     """Ranks 1 to ``size - 1``; this process is rank 0.
 
     Args:
-        peers: By rank.
-        world: With them.
-        end: Ends their processes, as far as this one started them.
+        peers: The ranks, in their order.
+        world: The connections to them.
+        end: Call that ends the processes that this one has started.
 
     Attributes:
-        failure: Readable once a rank is gone.
+        failure: Socket that is readable once a rank is gone.
     """
 
     def __init__(self, peers: Sequence[Peer], world: World, end: Callable[[], None]) -> None:
@@ -78,14 +78,14 @@ class Ranks:
         self._watcher = threading.Thread(target=self._watch, name="quire-ranks", daemon=True)
 
     def group(self, ranks: Sequence[int] | None = None) -> Group:
-        """Return all ranks, or some, as rank 0."""
+        """Return the group of all ranks, or that of some, as rank 0."""
         return self._world.group(ranks)
 
     def wait_until_loaded(self) -> list[RankLoaded]:
-        """Return what each rank has loaded, when all have; they are watched from then on.
+        """Return each rank's report once all have loaded; they are watched from then on.
 
         Raises:
-            QuireError: One could not load.
+            QuireError: A rank could not load its part.
         """
         found = []
         for peer in self._peers:
@@ -103,18 +103,18 @@ class Ranks:
         return found
 
     def announce(self, command: Command) -> None:
-        """Tell all ranks a command.
+        """Send all ranks a command.
 
         Raises:
-            RankDeadError: One of them is gone.
+            RankDeadError: A rank is gone.
         """
         self._commands.send([encode(command)])
 
     def check(self) -> None:
-        """Return when all ranks live.
+        """Check that all ranks live.
 
         Raises:
-            RankDeadError: One of them is gone.
+            RankDeadError: A rank is gone.
         """
         if self._error is not None:
             raise self._error
@@ -136,7 +136,7 @@ class Ranks:
         self._world.close()
 
     def _watch(self) -> None:
-        """Wait until a rank says that it ends, or is gone; then no rank can go on."""
+        """Wait until a rank reports its end, or is gone; then no rank can continue."""
         poll = select.poll()
         peers = {peer.connection.fileno(): peer for peer in self._peers}
         for descriptor in peers:

@@ -15,13 +15,13 @@ log = get_logger(__name__)
 
 
 class RankActor:
-    """What Ray runs: one rank of an engine, in a process of its own."""
+    """Actor that Ray runs: one rank of an engine, in a process of its own."""
 
     def __init__(self, rank: int) -> None:
         self._rank = rank
 
     def __repr__(self) -> str:
-        """Return how Ray begins each line that this rank logs."""
+        """Return the text that Ray puts before each line that this rank logs."""
         return f"rank {self._rank}"
 
     def run(self, address: Address, key: str) -> None:
@@ -32,14 +32,14 @@ class RankActor:
 
 
 class RayActors:
-    """Starts ranks 1 to ``size - 1`` in a Ray cluster.
+    """Ranks 1 to ``size - 1``, started in a Ray cluster.
 
     The shards of a stage are put on one node where any has room for them, those of stage 0 on this
-    one, and stages on as many nodes as there are. Room for rank 0 is taken, too.
+    node, and stages on as many nodes as there are. Room for rank 0 is taken, too.
 
     Args:
-        layout: Which ranks there are.
-        threads: Processors of each.
+        layout: The ranks and their groups.
+        threads: Processors of each rank.
 
     Raises:
         ConfigError: Ray is not installed, or there is no cluster.
@@ -53,7 +53,7 @@ class RayActors:
         self._runs: dict[int, Any] = {}
 
     def start(self, address: Address) -> None:
-        """Place and start the actors, each of which comes to ``address``.
+        """Place and start the actors, each of which connects to ``address``.
 
         Raises:
             ModelLoadError: The cluster has no room for them.
@@ -70,7 +70,7 @@ class RayActors:
         """Take room in the cluster; return the ranks of each part of it, which is on one node.
 
         Raises:
-            ModelLoadError: There is none.
+            ModelLoadError: The cluster has no room.
         """
         cluster, layout, threads = self._cluster, self._layout, self._threads
         if threads * layout.tensor <= max(cluster.processors(), default=0):
@@ -87,10 +87,10 @@ class RayActors:
         return ranks
 
     def check(self) -> None:
-        """Return as long as no actor has ended.
+        """Check that no actor has ended.
 
         Raises:
-            ModelLoadError: One has.
+            ModelLoadError: An actor has ended.
         """
         ended = self._cluster.ended(list(self._runs.values()))
         for rank, run in self._runs.items():
@@ -99,9 +99,9 @@ class RayActors:
                 raise ModelLoadError(f"[rank {rank}] it ended before all had come: {why}.")
 
     def why_gone(self, rank: int) -> str:
-        """Return what Ray knows of a rank that is gone, in a line."""
+        """Return the reason that Ray knows for a rank's end, in a line."""
         return failure_text(self._cluster.failure(self._runs[rank]))
 
     def close(self) -> None:
-        """End the actors and give their places back."""
+        """End the actors and release their places."""
         self._cluster.close()

@@ -1,6 +1,6 @@
-"""A Ray cluster: room on its nodes, processes there, and why one of them is gone.
+"""A Ray cluster: room on its nodes, processes there, and the reason why a process is gone.
 
-Ray only places and starts them; nothing of a step goes through it.
+Ray only places and starts processes; nothing of a step passes through it.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from typing import Any
 from quire.core import env
 from quire.core.errors import ConfigError, ModelLoadError
 
-#: How long a cluster may take to find room, and to say that it is one.
+#: Seconds that a cluster may take to find room, and to answer at its address.
 PLACE_SECONDS, REACH_SECONDS = 300.0, 10.0
-#: What a client of HTTP/2, and so of gRPC, says first: a preface, and settings that leave all as it
-#: is. A server answers with a frame of its own settings (RFC 9113, sections 3.4 and 6.5).
+#: First bytes of a client of HTTP/2, and so of gRPC: a preface, and settings that change nothing. A
+#: server answers with a frame of its own settings (RFC 9113, sections 3.4 and 6.5).
 _HEADER, _SETTINGS = 9, 4
 _PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes((0, 0, 0, _SETTINGS, 0, 0, 0, 0, 0))
 _NO_RAY = (
@@ -26,11 +26,11 @@ _NO_RAY = (
 
 
 def _reach(address: str | None) -> None:
-    """Try the cluster's address; Ray itself would go on for minutes, whatever is said there.
+    """Try the cluster's address; Ray itself would retry for minutes, whatever answers there.
 
     Raises:
         OSError: No server of gRPC answers there.
-        ValueError: It is no address.
+        ValueError: The text is no address.
     """
     if address is None:
         return
@@ -40,7 +40,7 @@ def _reach(address: str | None) -> None:
             peer.sendall(_PREFACE)
             header = peer.recv(_HEADER, socket.MSG_WAITALL)
             if len(header) < _HEADER or header[3] != _SETTINGS:
-                raise ConnectionError("what listens there is no Ray")
+                raise ConnectionError("the server at that address is not Ray")
 
 
 class RayCluster:
@@ -72,18 +72,18 @@ class RayCluster:
         self._actors: dict[int, Any] = {}
 
     def processors(self) -> list[float]:
-        """Return what each node that lives has in all."""
+        """Return the processors of each live node, whether in use or free."""
         return [one["Resources"].get("CPU", 0) for one in self._ray.nodes() if one["Alive"]]
 
     def take_room(self, processors: Sequence[int], strategy: str) -> None:
-        """Take room; each part of it is on one node, the first on this one.
+        """Reserve room; each part of it is on one node, the first on this one.
 
         Args:
-            processors: Of each part.
-            strategy: Of Ray, by which parts are placed.
+            processors: Processors of each part.
+            strategy: Ray's strategy, by which parts are placed.
 
         Raises:
-            ModelLoadError: There is none.
+            ModelLoadError: The cluster has no such room.
         """
         ray = self._ray
         bundles: list[dict[str, float]] = [{"CPU": count} if count else {} for count in processors]
@@ -98,14 +98,14 @@ class RayCluster:
             )
 
     def start(self, kind: type, number: int, part: int, processors: int, *arguments: object) -> Any:
-        """Start an actor, have it run, and return what ends when it has.
+        """Start an actor and its method ``run``; return a reference to the end of that run.
 
         Args:
-            kind: Its class, made with ``number``.
-            number: Which it is to be, in place of an earlier one.
-            part: Of the room.
-            processors: That it takes of that.
-            arguments: Of its method ``run``.
+            kind: The actor's class, created with ``number``.
+            number: Number of the actor, which replaces an earlier one of that number.
+            part: Index of the part of the room that it runs in.
+            processors: Processors that it takes of that part.
+            arguments: Arguments of ``run``.
         """
         from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
@@ -113,7 +113,7 @@ class RayCluster:
             self._ray.remote(kind)
             .options(
                 num_cpus=processors,
-                max_restarts=0,  # who started it knows whether another is wanted
+                max_restarts=0,  # the caller knows whether another is wanted
                 scheduling_strategy=PlacementGroupSchedulingStrategy(
                     self._group, placement_group_bundle_index=part
                 ),
@@ -124,12 +124,12 @@ class RayCluster:
         return actor.run.remote(*arguments)
 
     def ended(self, runs: Sequence[Any], seconds: float = 0.0) -> Sequence[Any]:
-        """Return those that have ended, as soon as there are any, or after a time."""
+        """Return the runs that have ended, as soon as there are any, or after a time."""
         ended: Sequence[Any] = self._ray.wait(runs, timeout=seconds)[0]
         return ended
 
     def failure(self, run: Any) -> Exception | None:
-        """Return what an actor has ended with; None where nothing is known."""
+        """Return the error that an actor has ended with; None where none is known."""
         try:
             self._ray.get(run, timeout=2.0)
         except self._ray.exceptions.GetTimeoutError:
@@ -142,7 +142,7 @@ class RayCluster:
         return None
 
     def close(self) -> None:
-        """End the actors and give their places back."""
+        """End the actors and release their places."""
         with suppress(Exception):  # the cluster may be gone
             for actor in self._actors.values():
                 self._ray.kill(actor)

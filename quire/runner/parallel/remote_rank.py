@@ -1,4 +1,4 @@
-"""A rank that was started by somebody else than its driver: it goes there, and serves it."""
+"""A rank that was not started by its driver: it connects to the driver and serves it."""
 
 from __future__ import annotations
 
@@ -28,18 +28,18 @@ def serve_driver(
     seconds: float = MEETING_SECONDS,
     folder: str | None = None,
 ) -> None:
-    """Go to the driver and be a rank of its engine, until it ends or is gone.
+    """Connect to the driver and serve as a rank of its engine, until the driver ends or is gone.
 
     Args:
-        address: Where it listens.
-        key: That ranks show.
-        rank: Which to be.
-        seconds: How long to wait for it.
-        folder: The checkpoint on this machine; None where the driver's is.
+        address: Address that the driver listens at.
+        key: Key that ranks must have.
+        rank: Number of the rank.
+        seconds: The longest wait for the driver.
+        folder: The checkpoint on this machine; None for the path that the driver uses.
 
     Raises:
-        ModelLoadError: There is no driver.
-        ConfigError: It takes no such rank.
+        ModelLoadError: No driver listens at the address, or it is gone.
+        ConfigError: The driver has refused this rank.
     """
     faulthandler.enable(all_threads=True)
     with join(address, hello(rank, key), seconds) as connection:

@@ -1,4 +1,4 @@
-"""The other ranks of an engine wherever they are: somebody starts them, and they come by TCP."""
+"""The other ranks of an engine on any machine: a launcher starts them, and they connect by TCP."""
 
 from __future__ import annotations
 
@@ -25,50 +25,50 @@ log = get_logger(__name__)
 
 
 class Launcher(Protocol):
-    """Who starts ranks 1 to ``size - 1``.
+    """Starter of ranks 1 to ``size - 1``.
 
     Attributes:
-        address: Where the driver listens.
-        key: That ranks show.
+        address: Address that the driver listens at.
+        key: Key that ranks must have.
     """
 
     address: Address
     key: str
 
     def start(self, address: Address) -> None:
-        """Start ranks, which come to ``address``.
+        """Start ranks, which connect to ``address``.
 
         Raises:
-            QuireError: It cannot.
+            QuireError: The ranks cannot be started.
         """
         ...
 
     def check(self) -> None:
-        """Return as long as all of them may still come.
+        """Check that all ranks may still connect.
 
         Raises:
-            QuireError: One will not.
+            QuireError: A rank will not connect.
         """
         ...
 
     def why_gone(self, rank: int) -> str:
-        """Return what is known of the end of a rank; empty if nothing is."""
+        """Return the known reason of a rank's end, or empty."""
         ...
 
     def close(self) -> None:
-        """End those that it has started."""
+        """End the ranks that it has started."""
         ...
 
 
 class Welcome(msgspec.Struct, frozen=True):
-    """What a driver tells a rank that has come.
+    """The driver's answer to a rank that has connected.
 
     Attributes:
-        start: What it is to be.
+        start: The rank's settings.
         memory: Process and descriptor of the memory that all ranks share; None where they are on
             several machines.
-        store: Where they meet then.
-        place, neighbours: Of the rank among those of its machine, and how many these are.
+        store: Address where the ranks of several machines meet, or None.
+        place, neighbours: Index of the rank among those of its machine, and their number.
     """
 
     start: StartRank
@@ -79,17 +79,17 @@ class Welcome(msgspec.Struct, frozen=True):
 
 
 def gather_ranks(folder: Path, config: EngineConfig, launcher: Launcher) -> Ranks:
-    """Have ranks 1 to ``size - 1`` started, and return them when they have come.
+    """Start ranks 1 to ``size - 1``, and return them once they have connected.
 
-    Ranks of one machine share memory; else torch.distributed joins them, and commands go by TCP.
+    Ranks of one machine share memory; others use torch.distributed, and get commands by TCP.
 
     Args:
         folder: The checkpoint.
         config: Settings of each rank.
-        launcher: Starts them.
+        launcher: Launcher that starts the ranks.
 
     Raises:
-        QuireError: Some have not come.
+        QuireError: Some ranks have not connected.
     """
     size = config.parallel.layout.size
     meeting = Meeting(launcher.address, launcher.key)
@@ -108,9 +108,9 @@ def gather_ranks(folder: Path, config: EngineConfig, launcher: Launcher) -> Rank
             link.connection.close()
         launcher.close()
         raise
-    log.info("[parallel] ranks exchange by %s", world.group().name)
+    log.info("[parallel] ranks exchange data by %s", world.group().name)
     binding = bind_rank(*places[0], config.parallel.threads or 1)
-    log.info("[parallel] of this machine %s", binding.text)
+    log.info("[parallel] on this machine, %s", binding.text)
 
     def end() -> None:
         launcher.close()
@@ -120,10 +120,10 @@ def gather_ranks(folder: Path, config: EngineConfig, launcher: Launcher) -> Rank
 
 
 def places_of(machines: Sequence[str]) -> list[tuple[int, int]]:
-    """Return each rank's place among those of its machine, and how many these are.
+    """Return each rank's index among those of its machine, and their number.
 
     Args:
-        machines: Of each rank, by rank.
+        machines: Machine of each rank, by rank.
     """
     before = Counter[str]()
     found = []
@@ -136,7 +136,7 @@ def places_of(machines: Sequence[str]) -> list[tuple[int, int]]:
 def _join(
     links: list[RankLink], folder: Path, config: EngineConfig, places: list[tuple[int, int]]
 ) -> World:
-    """Tell ranks what they are to be, and return how they are reached."""
+    """Send ranks their settings, and return the connections to them."""
     size, layout, machine = len(links) + 1, config.parallel.layout, machine_id()
     memory: SharedMemory | None = None
     shared = store = None

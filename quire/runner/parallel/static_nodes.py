@@ -1,7 +1,7 @@
-"""Ranks on machines that were started one by one: those of this machine as children of it.
+"""Ranks on machines that were started one by one; those of this machine are its children.
 
-Machine 0 has the driver, which waits for all others; they go to it, and go again when it is started
-again.
+Machine 0 has the driver, which waits for all others; they connect to it, and connect anew when it
+is restarted.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ log = get_logger(__name__)
 
 
 class GoTo(msgspec.Struct, frozen=True):
-    """Which rank a process is to be, and whose.
+    """The rank that a process is to be, and its driver.
 
     Attributes:
-        address: Where the driver listens.
-        key: That ranks show.
-        rank: Its number.
-        folder: The checkpoint on this machine; None where the driver's is.
+        address: Address that the driver listens at.
+        key: Key that ranks must have.
+        rank: Number of the rank.
+        folder: The checkpoint on this machine; None for the path that the driver uses.
     """
 
     address: Address
@@ -43,7 +43,7 @@ class GoTo(msgspec.Struct, frozen=True):
 
 
 def run(connection: socket.socket) -> None:
-    """Be the rank that the parent process says."""
+    """Serve as the rank that the parent process names."""
     use_background_stderr()
     try:
         told = receive(connection, GoTo)
@@ -62,10 +62,10 @@ def run(connection: socket.socket) -> None:
 class NodeRanks:
     """Processes of this machine, each a rank of an engine whose driver may be elsewhere.
 
-    The thread that makes it must outlive it.
+    The thread that creates it must outlive it.
 
     Args:
-        options: Which ranks, and where their driver is.
+        options: Layout of the ranks, and the address of their driver.
         folder: The checkpoint on this machine.
     """
 
@@ -85,7 +85,7 @@ class NodeRanks:
             raise
 
     def ended(self, seconds: float, wake: socket.socket | None = None) -> int | None:
-        """Return a rank that has ended, within that time; None for none."""
+        """Wait for a rank to end, and return it; None where none ends in that time."""
         sockets = {child.socket: rank for rank, child in self._children.items()}
         waited = [*sockets, *([] if wake is None else [wake])]
         for found in readable(waited, seconds):
@@ -94,13 +94,13 @@ class NodeRanks:
         return None
 
     def error_of(self, rank: int) -> StartFailed | None:
-        """Return what a rank that has ended says of it, if it says anything."""
+        """Return the report of a rank that has ended, if there is one."""
         with suppress(EOFError, OSError):
             return receive(self._children[rank].socket, StartFailed)
         return None
 
     def why_gone(self, rank: int) -> str:
-        """Return how the process of a rank of this machine has ended."""
+        """Return the reason why the process of a rank of this machine has ended."""
         child = self._children.get(rank)
         code = None if child is None else child.wait()
         return "" if code is None else f"its process has died, {ending_text(code)}"
@@ -112,12 +112,12 @@ class NodeRanks:
 
 
 class StaticNodes:
-    """The ranks of all machines, as the driver starts and awaits them.
+    """The ranks of all machines, which the driver starts or waits for.
 
     See :class:`quire.runner.parallel.remote_ranks.Launcher`.
 
     Args:
-        options: Which ranks there are, and where the driver listens.
+        options: Layout of the ranks, and the address that the driver listens at.
     """
 
     def __init__(self, options: ParallelOptions) -> None:
@@ -127,7 +127,7 @@ class StaticNodes:
         self._own: NodeRanks | None = None
 
     def start(self, address: Address) -> None:
-        """Start those of this machine; others are started there."""
+        """Start the ranks of this machine; other machines start their own."""
         log.info(
             "[parallel] waiting at %s:%d for the ranks of %d machines",
             *address,
@@ -136,37 +136,37 @@ class StaticNodes:
         self._own = NodeRanks(self._options, None)
 
     def check(self) -> None:
-        """Return as long as none of this machine has ended.
+        """Check that no rank of this machine has ended.
 
         Raises:
-            ModelLoadError: One has.
+            ModelLoadError: A rank has ended.
         """
         if self._own is not None and (rank := self._own.ended(0.0)) is not None:
             why = self._own.why_gone(rank) or "see the log"
             raise ModelLoadError(f"[rank {rank}] it ended before all had come: {why}.")
 
     def why_gone(self, rank: int) -> str:
-        """Return how a process of this machine has ended."""
+        """Return the reason why a process of this machine has ended."""
         return "" if self._own is None else self._own.why_gone(rank)
 
     def close(self) -> None:
-        """End those of this machine."""
+        """End the ranks of this machine."""
         if self._own is not None:
             self._own.close()
 
 
 def run_node(options: ParallelOptions, folder: Path, is_ending: Callable[[], bool]) -> None:
-    """Have the ranks of a machine without a driver serve the one on machine 0, again and again.
+    """Run the ranks of a machine without a driver, which serve the one on machine 0.
 
-    When the driver is gone, new ones wait for the next.
+    When the driver is gone, new ranks wait for the next driver.
 
     Args:
-        options: Which ranks, and where their driver is.
+        options: Layout of the ranks, and the address of their driver.
         folder: The checkpoint on this machine.
-        is_ending: Asked often; nothing more is to be served.
+        is_ending: Call that returns True once the ranks are to end; it is called often.
 
     Raises:
-        QuireError: A rank could not be what it is to be, or no driver has come.
+        QuireError: A rank could not start, or no driver was found.
     """
     while not is_ending():
         ranks = NodeRanks(options, folder)
@@ -177,7 +177,7 @@ def run_node(options: ParallelOptions, folder: Path, is_ending: Callable[[], boo
             failure = ranks.error_of(ended)
             if failure is not None:
                 raise failure.error()
-            why = ranks.why_gone(ended) or "no more is known"
-            log.warning("[rank %d] it has ended (%s); all of this machine begin again", ended, why)
+            why = ranks.why_gone(ended) or "the reason is not known"
+            log.warning("[rank %d] it has ended (%s); its machine's ranks start again", ended, why)
         finally:
             ranks.close()

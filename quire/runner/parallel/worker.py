@@ -1,4 +1,4 @@
-"""A rank other than the driver's: a part of the model that does what it is told; no requests."""
+"""A rank other than the driver's: a part of the model that carries out commands; no requests."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ from quire.runner.parallel.lead import together
 
 
 class Worker:
-    """Carries out commands.
+    """A rank's part of the model, which carries out commands.
 
     Args:
         decoder: The rank's part.
-        part: Which that is.
-        spec: Of its part of the KV cache.
-        reader: Of adapters; None where there are none.
+        part: The place of that part among all.
+        spec: Description of the rank's part of the KV cache.
+        reader: Reader of adapters; None where there are none.
     """
 
     def __init__(
@@ -67,7 +67,7 @@ class Worker:
         """Carry out commands until this process ends with its driver.
 
         Raises:
-            Exception: One failed; what this rank has is unknown, so that it must end.
+            Exception: A command failed; the rank's state is unknown then, so that it must end.
         """
         while True:
             command = commands.decode(channel.receive())
@@ -105,7 +105,7 @@ class Worker:
             self._hand_over(self._decoder.head(states, None, rows))
 
     def _hand_over(self, rows: Array) -> None:
-        """Give the driver what the last stage made, where the driver is not of that stage."""
+        """Send the driver rows of the last stage, where the driver is not of that stage."""
         if self._part.is_last and self._part.sends and len(rows):
             self._group.send(np.ascontiguousarray(self._backend.to_numpy(rows)), 0)
 

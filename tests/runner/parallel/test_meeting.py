@@ -78,7 +78,7 @@ def test_who_does_not_belong_is_told_why(threads, one):
     with pytest.raises(ConfigError, match=one.expected):
         join(driver.address, said)
     first = join(driver.address, hello(1, "k"))
-    with pytest.raises(ConfigError, match="each rank must come once"):
+    with pytest.raises(ConfigError, match="each rank must connect once"):
         join(driver.address, hello(1, "k"))
     second = join(driver.address, hello(2, "k"))
     closed(first, second, *(link.connection for link in waiting.result()))
@@ -129,7 +129,7 @@ def test_another_rank_may_come_in_the_place_of_one_that_is_gone(threads):
     closed(again, second, *(link.connection for link in links))
 
 
-def test_a_driver_s_port_that_somebody_else_has_is_said(monkeypatch):
+def test_a_driver_s_port_that_another_process_has_is_said(monkeypatch):
     has_answered = threading.Event()
     # The time is up with the first answer, however late that comes.
     clock = SimpleNamespace(monotonic=lambda: 100.0 * has_answered.is_set(), sleep=time.sleep)
