@@ -1,1 +1,1 @@
-"""KV blocks outside of the cache, by content hash: where they are kept, and how they get there."""
+"""KV blocks outside of the cache, by content hash: the tiers that keep them, and their threads."""

@@ -1,4 +1,4 @@
-"""Reads blocks of one tier in a thread, and keeps a few until the engine takes them."""
+"""Reader of one tier's blocks in a thread, which keeps a few until the engine takes them."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from quire.runner.tiers.traffic import Traffic
 
 log = get_logger(__name__)
 
-#: Weight of the last measurement.
+#: Weight of the last measurement in the mean.
 NEW_WEIGHT = 0.3
-#: With each lookup a tier is thought to be this much quicker, so that it is tried again some day.
+#: Factor on the expected seconds at each lookup, so that a slow tier is tried again some day.
 FORGOTTEN = 0.995
-#: Lookups whose answers nobody has asked for.
+#: Answers to lookups that are kept until a request asks for them, at most.
 MOST_ANSWERS = 256
 
 
@@ -27,14 +27,15 @@ class BlockReader:
     """Blocks of a tier on their way to memory.
 
     Args:
-        tier: Where they are.
-        block_bytes: Of each.
-        num_staged: Blocks that wait to be taken at most.
-        traffic: Of the tier.
-        arrived: Notified when something has come; its lock guards what threads share.
+        tier: The tier that has the blocks.
+        block_bytes: Bytes of each block.
+        num_staged: Blocks that wait to be taken, at most.
+        traffic: The tier's counters.
+        arrived: Condition that is notified when a block or an answer has arrived; its lock guards
+            the state that threads share.
 
     Attributes:
-        num_failed: Reads and lookups that went wrong in ways the tier does not know.
+        num_failed: Number of reads and lookups whose error the tier did not expect.
     """
 
     def __init__(
@@ -51,7 +52,7 @@ class BlockReader:
         self._traffic = traffic
         self._arrived = arrived
         self._seconds = block_bytes * tier.byte_seconds
-        self._wanted: Counter[bytes] = Counter()  # by how many requests
+        self._wanted: Counter[bytes] = Counter()  # number of requests that want it
         self._queue: OrderedDict[bytes, None] = OrderedDict()
         self._reading: bytes | None = None
         self._staged: dict[bytes, Bytes] = {}
@@ -66,16 +67,16 @@ class BlockReader:
 
     @property
     def block_seconds(self) -> float:
-        """What reading a block takes, as measured lately."""
+        """Seconds to read a block, as measured lately."""
         return self._seconds
 
     @property
     def backlog_seconds(self) -> float:
-        """What reading those takes that others wait for."""
+        """Seconds to read the blocks that other requests wait for."""
         return len(self._queue) * self._seconds
 
     def look_up(self, chain: Sequence[bytes]) -> int | None:
-        """Return how many leading blocks of a chain there are; None: ask again with this chain."""
+        """Return the number of leading blocks of a chain in the tier; None: ask again with it."""
         with self._arrived:
             answer = self._answers.pop(chain[0], None)
             if answer is not None:
@@ -86,7 +87,7 @@ class BlockReader:
             return None
 
     def want(self, block_hash: bytes) -> None:
-        """Read a block, after those asked for before."""
+        """Read a block, after those that were asked for before."""
         with self._arrived:
             self._wanted[block_hash] += 1
             if self._wanted[block_hash] == 1:
@@ -94,7 +95,7 @@ class BlockReader:
                 self._arrived.notify_all()
 
     def leave(self, block_hash: bytes) -> bool:
-        """Undo one :meth:`want`; return whether it was the last."""
+        """Undo one :meth:`want`; return whether it was the last for this block."""
         with self._arrived:
             if self._wanted[block_hash] > 1:
                 self._wanted[block_hash] -= 1
@@ -110,19 +111,19 @@ class BlockReader:
         return block_hash in self._staged
 
     def is_coming(self, block_hash: bytes) -> bool:
-        """Whether a block will be, or it will turn out not to be there."""
+        """Whether a block is wanted, and may still arrive or turn out to be missing."""
         with self._arrived:
             return block_hash in self._queue or block_hash == self._reading
 
     def take(self, block_hash: bytes) -> Bytes | None:
-        """Return a block that is ready, for once; None for others."""
+        """Return a block that is ready, and forget it; None for other blocks."""
         with self._arrived:
             found = self._staged.pop(block_hash, None)
             self._arrived.notify_all()
             return found
 
     def close(self) -> None:
-        """End the thread, unless it is in the midst of a block and its device does not answer."""
+        """End the thread, unless it is reading a block from a device that does not answer."""
         with self._arrived:
             self._is_closed = True
             self._arrived.notify_all()
@@ -136,7 +137,7 @@ class BlockReader:
                     self._answer(job)
                 else:
                     self._read(job)
-            except Exception:  # it costs this block; the thread has others to read
+            except Exception:  # only this block is lost; the thread has others to read
                 self.num_failed += 1
                 log.exception("[kv_tiers] reading from %s failed", self.tier.label)
 

@@ -1,8 +1,9 @@
-"""All tiers of one engine as one: where a block is looked for, and where it goes.
+"""All tiers of one engine as one: it chooses the tier to find a block in, and the tier to keep it.
 
 It is the engine's :class:`~quire.engine.tier_gate.Tiers` and the runner's
-:class:`~quire.runner.block_store.BlockStore`; both call it from the engine's thread. What leaves
-the cache goes to memory; what a step fills goes to those tiers that outlive the engine, in threads.
+:class:`~quire.runner.block_store.BlockStore`; both call it from the engine's thread. Blocks that
+leave the cache go to memory; blocks that a step fills go to tiers that outlive the engine, in
+threads.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from quire.runner.tiers.slow_tier import SlowTier
 from quire.runner.tiers.traffic import Traffic
 from quire.runner.transfer.inbox import Inbox
 
-#: Seconds that a byte takes from memory to the cache before that was measured.
+#: Seconds that a byte takes from memory to the cache, until that is measured.
 MOVE_BYTE_SECONDS = 1 / 4e9
 
 
@@ -29,14 +30,14 @@ class BlockTiers:
     """Blocks outside of the cache.
 
     Args:
-        ram: In memory.
-        slow: Others, the quickest first.
-        block_bytes: Of each block.
-        num_staged: Blocks of each slow tier that were read and wait to be taken at most.
-        num_queued: Blocks that wait to be written to each at most.
+        ram: The tier in memory.
+        slow: Other tiers, the quickest first.
+        block_bytes: Bytes of each block.
+        num_staged: Blocks of each slow tier that were read and wait to be taken, at most.
+        num_queued: Blocks that wait to be written to each slow tier, at most.
 
     Attributes:
-        outlive: Whether blocks are saved as soon as they are full.
+        outlive: Whether a tier outlives the engine, so that full blocks are saved at once.
     """
 
     def __init__(
@@ -71,16 +72,16 @@ class BlockTiers:
 
     @property
     def move_seconds(self) -> float:
-        """What it takes to copy a block from memory into the cache, as measured lately."""
+        """Seconds to copy a block from memory into the cache, as measured lately."""
         return self._move_seconds
 
     def skip(self, is_cached: Callable[[bytes], bool]) -> None:
-        """Have no block sent here that the cache holds."""
+        """Set the test for cached blocks, which other engines need not send."""
         if isinstance(self._ram, Inbox):
             self._ram.is_cached = is_cached
 
     def find(self, block_hashes: Sequence[bytes]) -> FoundBlocks | None:
-        """Look up a chain; None while a slow tier does: ask again with the same one."""
+        """Look up a chain; None while a slow tier does: ask again with the same chain."""
         seconds: list[float] = []
         used: set[BlockReader] = set()
         while len(seconds) < len(block_hashes):
@@ -102,12 +103,12 @@ class BlockTiers:
         return FoundBlocks(seconds, sum(reader.backlog_seconds for reader in used))
 
     def touch(self, block_hashes: Sequence[bytes]) -> None:
-        """Take note that blocks are used, which the cache has: they are given up later."""
+        """Record a use of blocks that the cache has, so that tiers evict them later."""
         for tier in self._slow:
             tier.touch(block_hashes)
 
     def fetch(self, block_hashes: Sequence[bytes]) -> None:
-        """Begin to read blocks into memory that are not there, in this order."""
+        """Begin to read the blocks that are not in memory, in this order."""
         for block_hash in block_hashes:
             reader = self._coming.get(block_hash)
             if reader is None and block_hash not in self._ram:
@@ -117,18 +118,18 @@ class BlockTiers:
                 self._coming[block_hash] = reader
 
     def num_ready(self, block_hashes: Sequence[bytes]) -> int | None:
-        """Return how many leading blocks are in memory; None when the first will not come."""
+        """Return the number of leading blocks in memory; None when the first will not arrive."""
         for count, block_hash in enumerate(block_hashes):
             if not self._is_ready(block_hash):
                 reader = self._coming.get(block_hash)
                 if count or (reader is not None and reader.is_coming(block_hash)):
                     return count
-                # It may have come in between.
+                # It may have arrived in between.
                 return count if self._is_ready(block_hash) else None
         return len(block_hashes)
 
     def claim(self, block_hashes: Sequence[bytes]) -> None:
-        """Keep blocks in memory, which they are in, for the next step to load."""
+        """Keep blocks that are in memory there until the next step loads them."""
         for block_hash in block_hashes:
             reader = self._coming.get(block_hash)
             found = None if reader is None else reader.take(block_hash)
@@ -136,19 +137,19 @@ class BlockTiers:
                 self._claimed[block_hash] = found
 
     def leave(self, block_hashes: Sequence[bytes]) -> None:
-        """Take note that one that had these fetched waits for them no more."""
+        """Record that a request no longer waits for blocks that were fetched for it."""
         for block_hash in block_hashes:
             reader = self._coming.get(block_hash)
             if reader is not None and reader.leave(block_hash):
                 del self._coming[block_hash]
 
     def wait(self, seconds: float) -> None:
-        """Wait until something has come, at most that long."""
+        """Wait until a block or an answer has arrived, at most ``seconds``."""
         with self._arrived:
             self._arrived.wait(seconds)
 
     def reset(self) -> None:
-        """Forget all blocks, but for those that others use, too."""
+        """Forget all blocks except those that other engines use, too."""
         self._ram.clear()
         for writer in self._writers.values():
             writer.reset()
@@ -156,26 +157,26 @@ class BlockTiers:
             tier.clear()
 
     def put(self, block_hash: bytes, data: Bytes) -> None:
-        """Keep a block that leaves the cache."""
+        """Keep a block that leaves the cache in memory."""
         start = time.perf_counter()
         if self._ram.put(block_hash, data):
             self._ram_traffic.stored(len(data), time.perf_counter() - start)
         self.save(block_hash, data)
 
     def save(self, block_hash: bytes, data: Bytes) -> None:
-        """Keep a block that stays in the cache, where it outlives the engine."""
+        """Keep a block that stays in the cache in tiers that outlive the engine."""
         for writer in self._writers.values():
             writer.offer(block_hash, data)
 
     def wants(self, block_hash: bytes) -> bool:
-        """Return whether blocks are saved that stay in the cache."""
+        """Return whether blocks that stay in the cache are saved."""
         return self.outlive
 
     def get(self, block_hash: bytes) -> Bytes:
         """Return a block.
 
         Raises:
-            KeyError: It is not in memory.
+            KeyError: The block is not in memory.
         """
         found = self._claimed.pop(block_hash, None)
         if found is None:
@@ -184,7 +185,7 @@ class BlockTiers:
         return found
 
     def moved(self, num_blocks: int, seconds: float) -> None:
-        """Take note of what loading took."""
+        """Record the seconds that loading blocks took."""
         self._claimed.clear()
         if not num_blocks:
             return
@@ -195,7 +196,7 @@ class BlockTiers:
 
     @property
     def num_queued(self) -> int:
-        """Blocks that wait to be written."""
+        """Number of blocks that wait to be written."""
         return sum(writer.num_queued for writer in self._writers.values())
 
     def close(self) -> None:
@@ -209,7 +210,7 @@ class BlockTiers:
         self._ram.close()
 
     def samples(self) -> Samples:
-        """Return what was moved, and what is held, by metric stem."""
+        """Return counts of moved and held blocks, by metric stem."""
         values: Samples = {
             'kv_offload_blocks{tier="ram"}': self._ram.num_blocks,
             'kv_offload_held_bytes{tier="ram"}': self._ram.nbytes,
@@ -230,7 +231,7 @@ class BlockTiers:
         return values
 
     def describe(self) -> str:
-        """Return what is held where, for people."""
+        """Return the content of each tier as text, for people."""
         ram = f"ram: {self._ram.num_blocks} blocks, {self._ram.nbytes} bytes"
         return "; ".join(["tiers: " + ram, *(tier.describe() for tier in self._slow)])
 
@@ -245,7 +246,7 @@ class BlockTiers:
         return None
 
     def _find_slow(self, reader: BlockReader, chain: Sequence[bytes]) -> int | None:
-        """Return how many leading blocks a slow tier has; None while it is being asked."""
+        """Return the number of leading blocks in a slow tier; None while it is being asked."""
         count = 0
         while count < len(chain) and (there := reader.tier.contains(chain[count])):
             count += 1

@@ -1,4 +1,4 @@
-"""Writes blocks to one tier in a thread; what does not fit in its queue is dropped and counted."""
+"""Writer of blocks to one tier in a thread; those beyond its queue are dropped and counted."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ class BlockWriter:
     """Blocks on their way to a tier.
 
     Args:
-        tier: It is writable.
-        most_queued: Blocks that wait at most.
-        traffic: Of the tier.
+        tier: A writable tier.
+        most_queued: Blocks that wait, at most.
+        traffic: The tier's counters.
 
     Attributes:
         num_dropped: Blocks for which there was no place in the queue.
-        num_failed: Blocks whose writing went wrong in ways the tier does not know.
+        num_failed: Blocks whose writing failed with an error that the tier did not expect.
     """
 
     def __init__(self, tier: SlowTier, most_queued: int, traffic: Traffic) -> None:
@@ -45,11 +45,11 @@ class BlockWriter:
 
     @property
     def num_queued(self) -> int:
-        """Blocks that wait, the one being written among them."""
+        """Number of blocks that wait, the one being written among them."""
         return len(self._queue)
 
     def offer(self, block_hash: bytes, data: Bytes) -> None:
-        """Write a copy of a block unless it is there or on its way, or too many are."""
+        """Queue a copy of a block, unless the tier has it or the queue has it or is full."""
         if self._tier.contains(block_hash):
             return
         with self._changed:
@@ -62,13 +62,13 @@ class BlockWriter:
             self._changed.notify()
 
     def reset(self) -> None:
-        """Write nothing of what is queued; what is being written is forgotten when it is there."""
+        """Drop queued blocks; the one being written is removed from the tier once it is written."""
         with self._changed:
             self._queue.clear()
             self._num_resets += 1
 
     def close(self) -> None:
-        """Write what is queued, for a while; then end the thread, unless its device is stuck."""
+        """Write queued blocks, for a while; then end the thread, unless its device is stuck."""
         with self._changed:
             self._is_closed = True
             self._changed.notify()
@@ -90,7 +90,7 @@ class BlockWriter:
             start = time.perf_counter()
             try:
                 is_kept = self._tier.write(block_hash, data)
-            except Exception:  # it costs this block; the thread has others to write
+            except Exception:  # only this block is lost; the thread has others to write
                 self.num_failed += 1
                 log.exception("[kv_tiers] writing to %s failed", self._tier.label)
                 is_kept = False
@@ -98,7 +98,7 @@ class BlockWriter:
                 self._traffic.stored(len(data), time.perf_counter() - start)
             with self._changed:
                 is_wanted = num_resets == self._num_resets
-                if is_wanted:  # else one of the same name may have come since
+                if is_wanted:  # else the same block may have been queued since
                     self._queue.pop(block_hash, None)
             if not is_wanted:
                 self._tier.forget(block_hash)

@@ -1,4 +1,4 @@
-"""The tiers that settings ask for."""
+"""Creation of the tiers that settings ask for."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ from quire.runner.transfer.ports import open_inbox
 
 log = get_logger(__name__)
 
-#: Most memory, and most blocks, of a slow tier that were read and wait to be taken.
+#: Bytes, and blocks, of a slow tier that were read and wait to be taken, at most.
 STAGED_BYTES, STAGED_BLOCKS = 64 * 2**20, 64
-#: The same of those that wait to be written.
+#: Bytes, and blocks, of a slow tier that wait to be written, at most.
 QUEUED_BYTES, QUEUED_BLOCKS = 128 * 2**20, 256
 
 
 def tier_pools(options: OffloadOptions, spec: KVCacheSpec) -> tuple[KVPool, ...]:
-    """Return the memory of KV blocks outside of the cache; none where there are no such blocks."""
+    """Return the memory pools of KV blocks outside of the cache; empty where there are none."""
     if spec.window is not None:  # as in create_tiers
         return ()
     num_blocks = options.ram_bytes // spec.block_bytes
@@ -48,10 +48,10 @@ def check_tiers(options: OffloadOptions) -> None:
     """Refuse tiers that :func:`create_tiers` would refuse; nothing is connected.
 
     Raises:
-        ConfigError: The store's URL is none, or its package is not installed.
+        ConfigError: The store's URL is invalid, or its package is not installed.
     """
     if options.kv_offload_url is not None:
-        create_client(options.kv_offload_url, 0)  # it is not asked
+        create_client(options.kv_offload_url, 0)  # it sends nothing
 
 
 def create_tiers(
@@ -65,13 +65,13 @@ def create_tiers(
 
     Args:
         path: The checkpoint.
-        model: Its shape.
+        model: The model's shape.
         resolved: The settings.
-        kv_cache: Of all ranks.
-        backend: Computes what is in it.
+        kv_cache: The KV cache of all ranks.
+        backend: The backend that computes its content.
 
     Raises:
-        ConfigError: The store's URL is none, or its package is not installed.
+        ConfigError: The store's URL is invalid, or its package is not installed.
     """
     options, spec, block_bytes = resolved.config.offload, kv_cache.spec, kv_cache.block_bytes
     transfer = resolved.config.transfer

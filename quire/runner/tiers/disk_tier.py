@@ -1,10 +1,10 @@
 """KV blocks in files: ``FOLDER/FINGERPRINT/HH/HASH.kv``, one for each, named by their content.
 
-A file is written under another name and renamed when it is whole, so one that is there was written
-to its end, and what a crash or a full disk leaves is never read as a block; what a failing disk or
-anybody else makes of it is found by its checksum. One server writes a folder, others may read it.
-The least recently used files are removed when all models' together exceed the bound; a file's time
-of change says when it was used, also after a restart.
+A file is written under another name and renamed when it is whole, so the leftovers of a crash or a
+full disk are never read as a block. A checksum finds changes by a failing disk or another program.
+One server writes a folder, others may read it. The least recently used files are removed when those
+of all models together exceed the bound; a file's time of change is that of its last use, also after
+a restart.
 """
 
 from __future__ import annotations
@@ -37,23 +37,23 @@ UNFINISHED = ".part"
 _FOLDERS = re.compile("[0-9a-f]{32}/[0-9a-f]{2}")
 _BLOCK = re.compile("[0-9a-f]{64}" + re.escape(SUFFIX))
 _PART = re.compile(_BLOCK.pattern + "[.][0-9]+" + re.escape(UNFINISHED))
-#: Unfinished files older than that are nobody's.
+#: Age in seconds from which unfinished files are taken for leftovers and removed.
 UNFINISHED_SECONDS = 60.0
-#: How long nothing is written after a failure.
+#: Seconds without any writing after a failure.
 REST_SECONDS = 10.0
-#: How long a lookup waits for the folder's first listing.
+#: Seconds that a lookup waits for the folder's first listing, at most.
 LISTING_SECONDS = 30.0
 
 
 class DiskTier:
-    """The files of one folder, those of one model to be read.
+    """The files of one folder, of which those of one model are read.
 
     Args:
-        folder: Made when it is not there, unless only read.
-        fingerprint: (32 bytes) Of the model.
-        block_bytes: Of each block.
-        max_bytes: Of all files.
-        is_writable: Else files are only read.
+        folder: The folder, which is created where it is missing and writable.
+        fingerprint: (32 bytes), the model's.
+        block_bytes: Bytes of each block.
+        max_bytes: Bytes of all files, at most.
+        is_writable: Whether files are written and removed; else they are only read.
     """
 
     label = "disk"
@@ -82,8 +82,8 @@ class DiskTier:
         self.num_damaged = self.num_failures = 0
         self._is_closed = False
         if is_writable:
-            with suppress(OSError):  # it is not there yet, or not this user's
-                (folder / self._own).chmod(0o700)  # one that an older version has made
+            with suppress(OSError):  # the folder is not there yet, or not this user's
+                (folder / self._own).chmod(0o700)  # a folder that an older version has created
             threading.Thread(target=self._list, name="quire-kv-disk-list", daemon=True).start()
 
     def contains(self, block_hash: bytes) -> bool | None:
@@ -93,7 +93,7 @@ class DiskTier:
         return False if self._is_listed.is_set() else None
 
     def look_up(self, block_hashes: Sequence[bytes]) -> int:
-        """Return how many leading blocks are there; what others write is looked for each time."""
+        """Return the number of leading blocks; files of other servers are looked for each time."""
         if self.is_writable:
             self._is_listed.wait(LISTING_SECONDS)
         for count, block_hash in enumerate(block_hashes):
@@ -103,14 +103,14 @@ class DiskTier:
         return len(block_hashes)
 
     def touch(self, block_hashes: Sequence[bytes]) -> None:
-        """Have blocks that are there be removed later; their files stay as they are."""
+        """Record a use of blocks, so that they are removed later; their files stay as they are."""
         with self._lock:
             for path in map(self._path, block_hashes):
                 if path in self._sizes:
                     self._sizes.move_to_end(path)
 
     def read(self, block_hash: bytes) -> Bytes | None:
-        """Return a block; a file that is not what its name says is removed."""
+        """Return a block; a file whose content does not match its name is removed."""
         path = self._path(block_hash)
         try:
             frame = self._read_file(path)
@@ -132,7 +132,7 @@ class DiskTier:
         return found
 
     def write(self, block_hash: bytes, data: Bytes) -> bool:
-        """Keep a block; after a failure nothing is tried for a while."""
+        """Keep a block; after a failure nothing is written for a while."""
         path, size = self._path(block_hash), HEAD_BYTES + len(data)
         self._is_listed.wait()
         if path in self._sizes:
@@ -143,7 +143,7 @@ class DiskTier:
         part = self._folder / f"{path}.{os.getpid()}{UNFINISHED}"
         try:
             _make_private(part.parent)
-            part.unlink(missing_ok=True)  # of another one that had this process' number
+            part.unlink(missing_ok=True)  # a leftover of an earlier process with this id
             with open(part, "xb", buffering=0, opener=_create) as file:
                 _write_all(file.fileno(), head_of(self._fingerprint, block_hash, data))
                 _write_all(file.fileno(), data.data)
@@ -170,7 +170,7 @@ class DiskTier:
         self._remove(self._path(block_hash))
 
     def samples(self) -> Samples:
-        """Return what it holds, by metric stem."""
+        """Return the numbers of blocks, bytes and damaged blocks, by metric stem."""
         return {
             'kv_offload_blocks{tier="disk"}': len(self._sizes),
             'kv_offload_held_bytes{tier="disk"}': self._num_bytes,
@@ -178,7 +178,7 @@ class DiskTier:
         }
 
     def describe(self) -> str:
-        """Return where it is and what it holds, for people."""
+        """Return the folder and its content as text, for people."""
         if not self.is_writable:
             return f"disk {self._folder}: only read"
         held = f"{len(self._sizes)} blocks, {self._num_bytes} of {self._max_bytes} bytes"
@@ -207,7 +207,7 @@ class DiskTier:
         return frame[:count]
 
     def _list(self) -> None:
-        """Take in what the folder has, and remove what nobody will finish."""
+        """Take in the folder's files, and remove those that no server will finish."""
         try:
             found = sorted(self._files())
         except OSError as error:
@@ -221,7 +221,7 @@ class DiskTier:
         self._make_room(0)
 
     def _files(self) -> Iterator[tuple[float, str, int]]:
-        """Yield time of use, path and size of every block; what has no name of ours is left."""
+        """Yield time of use, path and size of every block; files with other names are skipped."""
         for model in _folders(self._folder):
             for part in _folders(model.path):
                 folder = f"{model.name}/{part.name}"
@@ -260,7 +260,7 @@ class DiskTier:
 
 
 def _folders(path: str | Path) -> Iterator[os.DirEntry[str]]:
-    """Yield the folders in one; what is being removed meanwhile, or is none, has none."""
+    """Yield the folders in a folder; none where it is no folder, or is removed meanwhile."""
     with suppress(OSError), os.scandir(path) as entries:
         yield from (entry for entry in entries if entry.is_dir(follow_symlinks=False))
 
@@ -276,7 +276,7 @@ def _is_left_over(time_of_change: float) -> bool:
 
 
 def _make_private(folder: Path) -> None:
-    """Make a folder, and those above it that are missing, for this user alone."""
+    """Create a folder, and missing folders above it, for this user alone."""
     try:
         folder.mkdir(mode=0o700)
     except FileExistsError:
@@ -287,12 +287,12 @@ def _make_private(folder: Path) -> None:
 
 
 def _create(path: str, flags: int) -> int:
-    """Open a new file that no other user reads: a prompt could be told from its KV."""
+    """Open a new file that no other user can read: a prompt could be recovered from its KV."""
     return os.open(path, flags, 0o600)
 
 
 def _open(path: str, flags: int) -> int:
-    """Open a file at once, also one that is a pipe, whose other end nobody may ever open."""
+    """Open a file without waiting, also a pipe, whose other end no process may ever open."""
     return os.open(path, flags | os.O_NONBLOCK)
 
 

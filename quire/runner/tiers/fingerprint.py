@@ -1,4 +1,4 @@
-"""What the bytes of a KV block depend on besides its tokens, as one hash."""
+"""Fingerprints: one hash of all that a KV block's bytes depend on besides its tokens."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from quire.core.resolve import ResolvedConfig
 from quire.kernels.backend import KVCache
 from quire.models.packed_weights_cache import checkpoint_digest, samples, weight_files
 
-#: Changes when the same model would compute or store other bytes.
+#: Version, which changes when the same model computes or stores other bytes.
 VERSION = 2
 READ_BYTES = 1 << 22
 
@@ -20,18 +20,19 @@ READ_BYTES = 1 << 22
 def settings_of(
     model: ModelConfig, resolved: ResolvedConfig, kv_cache: KVCache, kernels: Mapping[str, str]
 ) -> str:
-    """Return what decides on a block's bytes besides the weights, as text.
+    """Return as text all that a block's bytes depend on besides weights and tokens.
 
     Args:
-        model: Its shape.
-        resolved: How weights are held, how long contexts are, and which rank has what.
-        kv_cache: Of all ranks: the order of a block's bytes is theirs.
-        kernels: That compute: other instruction sets round otherwise.
+        model: The model's shape.
+        resolved: Settings for the form of weights, the length of contexts and the division over
+            ranks.
+        kv_cache: The KV cache of all ranks, which decides the order of a block's bytes.
+        kernels: Names of the kernels, by kind: other instruction sets round differently.
     """
     options, parallel = resolved.config.model, resolved.config.parallel
-    # Without what was measured to choose them.
+    # Without the measurements that chose them.
     names = sorted((kind, name.partition(" (")[0]) for kind, name in kernels.items())
-    # There the context's length decides how positions are turned.
+    # With LongRoPE the rotation of positions depends on the context's length.
     longest = resolved.max_model_len if "longrope" in repr(model) else None
     return repr(
         (
@@ -44,7 +45,7 @@ def settings_of(
 
 
 def local_fingerprint(path: Path, settings: str) -> bytes:
-    """Return (32 bytes) what names a model's blocks on one machine, at once.
+    """Return the fingerprint (32 bytes) of a model's blocks on one machine, without delay.
 
     Files of a checkpoint are told apart by names, sizes, times of change and samples.
     """
@@ -52,9 +53,9 @@ def local_fingerprint(path: Path, settings: str) -> bytes:
 
 
 def quick_fingerprint(path: Path, settings: str) -> bytes:
-    """Return (32 bytes) what names a model's blocks on every machine, at once.
+    """Return the fingerprint (32 bytes) of a model's blocks on every machine, without delay.
 
-    Files of a checkpoint are told apart by names, sizes and samples, not by when they were copied.
+    Files of a checkpoint are told apart by names, sizes and samples, not by times of change.
     """
     state = sha256(settings.encode())
     for file in weight_files(path):
@@ -67,7 +68,7 @@ def quick_fingerprint(path: Path, settings: str) -> bytes:
 
 
 def shared_fingerprint(path: Path, settings: str) -> bytes:
-    """Return (32 bytes) what names a model's blocks on every machine: all its weights are read."""
+    """Return the fingerprint (32 bytes) of a model's blocks on every machine; reads all weights."""
     state = sha256(settings.encode())
     for file in weight_files(path):
         state.update(f"\n{file.name} {file.stat().st_size}\n".encode())

@@ -1,4 +1,4 @@
-"""KV blocks in the machine's memory; the least recently used are given up for others."""
+"""KV blocks in the machine's memory; the least recently used are evicted for others."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ class RamTier:
     """Blocks of equal size, by content hash.
 
     Args:
-        num_blocks: It holds at most.
-        block_bytes: Of each.
+        num_blocks: Blocks that the tier holds, at most.
+        block_bytes: Bytes of each block.
     """
 
     label = "ram"
@@ -28,24 +28,24 @@ class RamTier:
 
     @property
     def num_blocks(self) -> int:
-        """Blocks that it holds now."""
+        """Number of blocks that the tier holds now."""
         return len(self._rows)
 
     @property
     def nbytes(self) -> int:
-        """Bytes of them."""
+        """Bytes of these blocks."""
         return len(self._rows) * self._block_bytes
 
     def __contains__(self, block_hash: bytes) -> bool:
-        """Whether it holds a block."""
+        """Whether the tier holds a block."""
         return block_hash in self._rows
 
     def is_coming(self, block_hash: bytes) -> bool:
-        """Return False: nobody else fills it."""
+        """Return False: no other engine sends blocks to this tier."""
         return False
 
     def put(self, block_hash: bytes, data: Bytes) -> bool:
-        """Copy a block; the least recently used one makes room. Return whether it was not there."""
+        """Copy a block, and evict the least recently used one for it; return whether it is new."""
         row = self._rows.pop(block_hash, None)
         is_new = row is None
         if row is None:
@@ -57,17 +57,17 @@ class RamTier:
         return is_new
 
     def get(self, block_hash: bytes) -> Bytes:
-        """Return a block, good until the next :meth:`put`; it is the one used last.
+        """Return a block, valid until the next :meth:`put`, and record its use.
 
         Raises:
-            KeyError: It is not there.
+            KeyError: The tier does not hold the block.
         """
         self._rows.move_to_end(block_hash)
         found: Bytes = self._memory[self._rows[block_hash]]
         return found
 
     def close(self) -> None:
-        """End what fills it besides: nothing does."""
+        """Do nothing: the tier has no connections."""
 
     def clear(self) -> None:
         """Forget all blocks."""

@@ -1,4 +1,4 @@
-"""A block outside of the engine: its bytes with what they are and a checksum of all of it.
+"""A block outside of the engine: its bytes after a head with their identity and a checksum.
 
 ```
 "QUIREKV1"  fingerprint (32 bytes)  block hash (32)  number of bytes (uint64)
@@ -24,26 +24,26 @@ HEAD_BYTES = _HEAD.size + DIGEST_BYTES
 
 
 class DamagedBlockError(ValueError):
-    """A block is not what it should be."""
+    """A frame that is another block, or is damaged."""
 
 
 def head_of(fingerprint: bytes, block_hash: bytes, data: Bytes) -> bytes:
-    """Return what is written before a block's bytes.
+    """Return the head that is written before a block's bytes.
 
     Args:
-        fingerprint: (32 bytes) Of what the bytes depend on besides the tokens.
-        block_hash: (32 bytes) Of its tokens.
-        data: Its bytes.
+        fingerprint: (32 bytes), hash of all that the bytes depend on besides the tokens.
+        block_hash: (32 bytes), hash of the block's tokens.
+        data: The block's bytes.
     """
     head = _HEAD.pack(MAGIC, fingerprint, block_hash, len(data))
     return head + _digest(head, data)
 
 
 def opened(frame: Bytes, fingerprint: bytes, block_hash: bytes, num_bytes: int) -> Bytes:
-    """Return the bytes of the block that was asked for.
+    """Check a frame, and return the bytes of the block in it.
 
     Raises:
-        DamagedBlockError: It is another one, or damaged.
+        DamagedBlockError: The frame is another block, or is damaged.
     """
     if len(frame) != HEAD_BYTES + num_bytes:
         raise DamagedBlockError(f"{len(frame)} bytes in place of {HEAD_BYTES + num_bytes}")

@@ -1,7 +1,7 @@
 """KV blocks in a store that several servers share, by Redis' protocol (Redis, Valkey).
 
-The store evicts by its own rules (``maxmemory-policy allkeys-lru``). When it does not answer, it
-has no blocks for a while.
+The store evicts by its own rules (``maxmemory-policy allkeys-lru``). When it does not answer, it is
+treated as empty for a while.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ log = get_logger(__name__)
 
 T = TypeVar("T")
 
-#: How long an answer may take, from its first byte to its last one up to twice as long.
+#: Seconds until the first byte of an answer, at most; its last byte may take up to twice as long.
 ANSWER_SECONDS = 1.0
-#: How long the store is left alone after a failure.
+#: Seconds that the store is not asked after a failure.
 REST_SECONDS = 5.0
-#: Of an answer, besides a block: whether the store has each block of a prompt, for one.
+#: Bytes of an answer besides a block, such as whether the store has each block of a prompt.
 REST_BYTES = 2**20
 _PASSWORD = re.compile(r"//[^@/]*@")
 
@@ -49,13 +49,13 @@ class SharedTier:
 
     Args:
         url: ``redis://``, ``rediss://`` or ``unix://``.
-        find_fingerprint: Returns (32 bytes) what names the model on every machine; it may take a
-            while.
-        block_bytes: Of each block.
-        is_writable: Else blocks are only read.
+        find_fingerprint: Call that returns the model's fingerprint (32 bytes) on every machine; it
+            may take a while.
+        block_bytes: Bytes of each block.
+        is_writable: Whether blocks are written; else they are only read.
 
     Raises:
-        ConfigError: The URL is none, or the package ``redis`` is not there.
+        ConfigError: The URL is invalid, or the package ``redis`` is not installed.
     """
 
     label = "shared"
@@ -70,11 +70,11 @@ class SharedTier:
         is_writable: bool = True,
     ) -> None:
         self._shown = _PASSWORD.sub("//***@", url)
-        # One each: reading and writing threads do not wait for each other.
+        # One client each: reading and writing threads do not wait for each other.
         most = HEAD_BYTES + block_bytes + REST_BYTES
         self._clients: list[Redis] = [create_client(url, most) for _ in range(2)]
         self._fingerprint: Future[bytes] = Future()
-        self._begun = [math.inf] * len(self._clients)  # when each was asked what it is at
+        self._begun = [math.inf] * len(self._clients)  # when each client began its present call
         self._is_closed = threading.Event()
         for target, arguments in ((self._prepare, [find_fingerprint]), (self._watch, [])):
             name = f"quire-kv-shared-{target.__name__.strip('_')}"
@@ -86,11 +86,11 @@ class SharedTier:
         self.num_failures = 0
 
     def contains(self, block_hash: bytes) -> bool | None:
-        """Return None: the store has to be asked. False while it is not in use."""
+        """Return None, as the store has to be asked; False while it is not in use."""
         return None if self._is_in_use() else False
 
     def look_up(self, block_hashes: Sequence[bytes]) -> int:
-        """Return how many leading blocks the store has."""
+        """Return the number of leading blocks in the store."""
 
         def ask(client: Any) -> list[int]:
             pipeline = client.pipeline(transaction=False)
@@ -103,11 +103,11 @@ class SharedTier:
         return next((i for i, answer in enumerate(answers) if not answer), len(answers))
 
     def touch(self, block_hashes: Sequence[bytes]) -> None:
-        """Leave it to the store which blocks it gives up."""
+        """Do nothing: the store itself chooses the blocks that it evicts."""
 
     def read(self, block_hash: bytes) -> Bytes | None:
-        """Return a block; one that is not what its key says is removed."""
-        # A longer one is none of ours.
+        """Return a block; one whose content does not match its key is removed."""
+        # A longer value is not a block of ours.
         last = HEAD_BYTES + self._block_bytes
         found = self._call(0, lambda client: client.getrange(self._key(block_hash), 0, last))
         if not found or not isinstance(found, bytes):
@@ -136,17 +136,17 @@ class SharedTier:
         return bool(self._call(1, put))
 
     def clear(self) -> None:
-        """Leave the store as it is: others use it."""
+        """Do nothing: other servers use the store."""
 
     def forget(self, block_hash: bytes) -> None:
-        """Leave the store as it is: others use it."""
+        """Do nothing: other servers use the store."""
 
     def samples(self) -> Samples:
-        """Return what went wrong, by metric stem."""
+        """Return the number of damaged blocks, by metric stem."""
         return {'kv_offload_damaged_blocks{tier="shared"}': self.num_damaged}
 
     def describe(self) -> str:
-        """Return where it is and whether it answers, for people."""
+        """Return the store's address and whether it answers as text, for people."""
         return f"shared {self._shown}: {'in use' if self._is_in_use() else 'not in use now'}"
 
     def close(self) -> None:
@@ -161,12 +161,12 @@ class SharedTier:
     def _prepare(self, find_fingerprint: Callable[[], bytes]) -> None:
         try:
             self._fingerprint.set_result(find_fingerprint())
-        except Exception as error:  # without its name a store is not used; all else works
+        except Exception as error:  # without a fingerprint the store is not used; all else works
             log.warning("[kv_tiers] %s is not used: %r.", self._shown, error)
             self._fingerprint.set_exception(error)
 
     def _watch(self) -> None:
-        """Cut off answers that come byte by byte, or never end: each byte alone is in time."""
+        """Cut off answers that arrive byte by byte, or never end: each byte alone is in time."""
         while not self._is_closed.wait(ANSWER_SECONDS):
             for client, begun in zip(self._clients, self._begun, strict=True):
                 if time.monotonic() - begun > ANSWER_SECONDS:
@@ -178,17 +178,17 @@ class SharedTier:
         return is_named and time.monotonic() >= self._resumes
 
     def _call(self, number: int, ask: Callable[[Any], T]) -> T | None:
-        """Return the store's answer; None when it gives none in time."""
+        """Return the store's answer; None when there is none in time."""
         if not self._is_in_use():
             return None
         self._begun[number] = time.monotonic()
         try:
             return ask(self._clients[number])
-        except Exception as error:  # what anybody answers may break the client in its own ways
+        except Exception as error:  # an unknown server's answer may fail in ways of the library
             self.num_failures += 1
             self._resumes = time.monotonic() + REST_SECONDS
             log.warning("[kv_tiers] %s is left alone for a while: %r.", self._shown, error)
-            # The rest of an answer is not another one's.
+            # The rest of this answer must not be read as the next one.
             self._clients[number].connection_pool.disconnect()
             return None
         finally:
@@ -196,25 +196,25 @@ class SharedTier:
 
 
 class _BoundedSocket:
-    """A connection whose answers have no more bytes than ours: the library reads any whole."""
+    """A connection that bounds the bytes of an answer, which the library reads whole."""
 
     def __init__(self, connection: socket.socket, most: int) -> None:
         self._connection, self._most = connection, most
         self._left = most
 
     def sendall(self, data: bytes) -> None:
-        """Ask for one more answer."""
+        """Send a call, and allow the bytes of one more answer."""
         self._left = self._most
         self._connection.sendall(data)
 
     def recv(self, count: int) -> bytes:
-        """Return some of an answer."""
+        """Return a part of an answer."""
         data = self._connection.recv(count)
         self._take(len(data))
         return data
 
     def recv_into(self, buffer: bytearray) -> int:
-        """As :meth:`recv`; for the library's faster reader."""
+        """Read like :meth:`recv`, for the library's faster reader."""
         count = self._connection.recv_into(buffer)
         self._take(count)
         return count
@@ -229,7 +229,7 @@ class _BoundedSocket:
 
 
 def _bounded(kind: Any, most: int) -> Any:
-    """Return a kind of the library's connections whose answers are bounded."""
+    """Return a subclass of a connection of the library whose answers are bounded."""
 
     class Bounded(kind):  # type: ignore[misc]
         def _connect(self) -> Any:
@@ -243,10 +243,10 @@ def create_client(url: str, most: int) -> Redis:
 
     Args:
         url: Address of the store.
-        most: Bytes of an answer.
+        most: Bytes of an answer, at most.
 
     Raises:
-        ConfigError: The URL is none, or the package ``redis`` is not there.
+        ConfigError: The URL is invalid, or the package ``redis`` is not installed.
     """
     try:
         from redis import Redis

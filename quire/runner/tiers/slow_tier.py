@@ -1,6 +1,6 @@
-"""What a tier that is read and written in threads offers, and what it may do wrong: nothing.
+"""The interface of a tier that is read and written in threads; it raises nothing.
 
-Whatever fails in it is a block that is not there, or was not kept.
+A failure counts as a block that is missing, or was not kept.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ class SlowTier(Protocol):
     """Blocks by content hash.
 
     Attributes:
-        label: For metrics.
+        label: Name of the tier in metrics.
         is_writable: Whether blocks are put into it.
-        byte_seconds: What a byte takes until that was measured.
-        num_failures: Times that it did not answer, or take a block.
+        byte_seconds: Seconds to read a byte, until that is measured.
+        num_failures: Times that the tier did not answer, or take a block.
     """
 
     label: str
@@ -28,41 +28,41 @@ class SlowTier(Protocol):
     num_failures: int
 
     def contains(self, block_hash: bytes) -> bool | None:
-        """Return at once whether it has a block; None when only :meth:`look_up` can tell."""
+        """Return at once whether a block is there; None when only :meth:`look_up` can tell."""
         ...
 
     def look_up(self, block_hashes: Sequence[bytes]) -> int:
-        """Return how many leading blocks of a chain it has; it may take a while."""
+        """Return the number of leading blocks of a chain in the tier; it may take a while."""
         ...
 
     def touch(self, block_hashes: Sequence[bytes]) -> None:
-        """Take note at once that blocks are used, which may be there or not."""
+        """Record at once a use of blocks, which may be there or not."""
         ...
 
     def read(self, block_hash: bytes) -> Bytes | None:
-        """Return a block as it was written; None when it is not there."""
+        """Return a block as it was written; None when it is missing."""
         ...
 
     def write(self, block_hash: bytes, data: Bytes) -> bool:
-        """Keep a block; return whether that could be done."""
+        """Keep a block; return whether it was kept."""
         ...
 
     def clear(self) -> None:
-        """Forget the blocks that it may."""
+        """Remove all blocks of the model, if this server may remove them."""
         ...
 
     def forget(self, block_hash: bytes) -> None:
-        """Forget a block if it may."""
+        """Remove a block, if this server may remove it."""
         ...
 
     def samples(self) -> Samples:
-        """Return what it holds, by metric stem."""
+        """Return the tier's counts, by metric stem."""
         ...
 
     def describe(self) -> str:
-        """Return what it is and holds, for people."""
+        """Return the tier's place and content as text, for people."""
         ...
 
     def close(self) -> None:
-        """Let go of what it has open; it is not read or written any more."""
+        """Close files and connections; no call follows."""
         ...

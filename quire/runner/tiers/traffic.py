@@ -1,4 +1,4 @@
-"""What was moved to and from one tier, for metrics."""
+"""Traffic to and from one tier, for metrics."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from quire.core.metrics import OFFLOAD_SIZE_BUCKETS, Histogram, Samples
 
 
 class Traffic:
-    """Counts blocks, bytes and seconds of one tier.
+    """Counters of bytes and seconds of one tier.
 
     Args:
-        label: Of the tier.
+        label: Name of the tier.
     """
 
     def __init__(self, label: str) -> None:
@@ -19,11 +19,11 @@ class Traffic:
         self._sizes = {way: Histogram(OFFLOAD_SIZE_BUCKETS) for way in self._bytes}
 
     def loaded(self, num_bytes: int, seconds: float) -> None:
-        """Blocks came from the tier, at once."""
+        """Count blocks that were loaded from the tier in one go."""
         self._count("load", num_bytes, seconds)
 
     def stored(self, num_bytes: int, seconds: float) -> None:
-        """Blocks were put into the tier, at once."""
+        """Count blocks that were stored into the tier in one go."""
         self._count("store", num_bytes, seconds)
 
     def samples(self) -> Samples:

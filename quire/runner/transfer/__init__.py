@@ -1,1 +1,1 @@
-"""KV blocks on their way from an engine that computes prompts to one that goes on from them."""
+"""KV blocks on their way from an engine that computes prompts to one that continues them."""

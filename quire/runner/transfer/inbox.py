@@ -18,26 +18,26 @@ from quire.runner.transfer.shared_blocks import SharedBlocks
 
 log = get_logger(__name__)
 
-#: A block on its way is waited for while its sender is heard of, or this long after it was missed.
+#: Seconds to wait for a block on its way, since its sender last sent or since it was missed.
 PATIENCE_SECONDS = 1.0
 
 
 class Port(Protocol):
-    """Where senders come to."""
+    """A port that senders connect to."""
 
     def close(self) -> None:
-        """Send all away."""
+        """Close all connections."""
         ...
 
 
 @dataclass(slots=True, eq=False)
 class Sender:
-    """One that fills rows.
+    """A connection's state: an engine that fills rows.
 
     Attributes:
-        brings: Whether blocks take a while from there to here.
-        offered: What it may still bring.
-        heard: When it brought something last.
+        brings: Whether blocks take a while to arrive, as they do over a network.
+        offered: Hashes of the blocks that the sender may still send.
+        heard: Time at which the sender last sent a block.
     """
 
     brings: bool
@@ -49,7 +49,7 @@ class Sender:
 class _Expected:
     row: int
     sender: Sender
-    missed: float | None = None  # when it was looked for first
+    missed: float | None = None  # time of the first lookup that missed it
 
 
 class Inbox:
@@ -58,14 +58,14 @@ class Inbox:
     The engine's thread uses it as a tier; a thread for each sender answers its offers.
 
     Args:
-        num_blocks: It holds at most, those included that are on their way.
-        block_bytes: Of each.
+        num_blocks: Blocks that the inbox holds, at most, those on their way included.
+        block_bytes: Bytes of each block.
 
     Attributes:
-        is_cached: Returns whether the engine holds a block in its cache; such ones are not wanted.
-        memory: The blocks; senders of this machine write there.
-        hello: What senders are told first.
-        ports: Where they come to; closed with it.
+        is_cached: Call that returns whether the engine has a block in its cache, so needs no copy.
+        memory: Memory of the blocks, which senders of this machine write to.
+        hello: The first message to senders.
+        ports: Ports that senders connect to, which are closed with the inbox.
     """
 
     label = "ram"
@@ -84,16 +84,16 @@ class Inbox:
 
     @property
     def num_blocks(self) -> int:
-        """Blocks that it holds now, those on their way included."""
+        """Number of blocks that the inbox holds now, those on their way included."""
         return self._num_rows - len(self._free)
 
     @property
     def nbytes(self) -> int:
-        """Bytes of them."""
+        """Bytes of these blocks."""
         return self.num_blocks * self._block_bytes
 
     def __contains__(self, block_hash: bytes) -> bool:
-        """Whether it holds a block, which has come."""
+        """Whether the inbox holds a block that has arrived."""
         with self._lock:
             return block_hash in self._rows or self._has_come(block_hash)
 
@@ -109,10 +109,10 @@ class Inbox:
             return now - max(expected.missed, expected.sender.heard) < PATIENCE_SECONDS
 
     def put(self, block_hash: bytes, data: Bytes) -> bool:
-        """Copy a block that leaves the cache; return whether it was not there."""
+        """Copy a block that leaves the cache; return whether it is new."""
         with self._lock:
             if block_hash in self._expected:
-                return False  # it comes, or can be computed
+                return False  # it will arrive, or can be computed
             row = self._rows.pop(block_hash, None)
             is_new = row is None
             if row is None:
@@ -124,10 +124,10 @@ class Inbox:
             return is_new
 
     def get(self, block_hash: bytes) -> Bytes:
-        """Return a copy of a block; it is the one used last.
+        """Return a copy of a block, and record its use.
 
         Raises:
-            KeyError: It is not there.
+            KeyError: The inbox does not hold the block.
         """
         with self._lock:
             self._has_come(block_hash)
@@ -136,24 +136,24 @@ class Inbox:
         return found
 
     def clear(self) -> None:
-        """Forget all blocks but those on their way, which were computed since."""
+        """Forget all blocks except those on their way, which were computed since."""
         with self._lock:
             self._free += self._rows.values()
             self._rows.clear()
 
     def close(self) -> None:
-        """End the connections."""
+        """Close the ports and their connections."""
         for port in self.ports:
             port.close()
 
     def samples(self) -> Samples:
-        """Return what other machines have brought, by metric stem."""
+        """Return the traffic from other machines, by metric stem."""
         with self._lock:
             damaged = {'kv_offload_damaged_blocks{tier="transfer"}': self._num_damaged}
             return self._traffic.samples() | damaged
 
     def _has_come(self, block_hash: bytes) -> bool:
-        """Return whether an offered block is there, which is a block like others from now on."""
+        """Return whether an offered block has arrived, and make it one like others if so."""
         expected = self._expected.get(block_hash)
         if expected is None or not self.memory.flags[expected.row]:
             return False
@@ -168,7 +168,7 @@ class Inbox:
 
     # -- for senders, in threads of their own -------------------------------------------------
     def reserve(self, block_hashes: Sequence[bytes], sender: Sender) -> list[int]:
-        """Return a row for each block that is lacked, and ``NO_ROW`` for others."""
+        """Return a row for each block that is missing here, and ``NO_ROW`` for others."""
         rows = []
         with self._lock:
             for block_hash in block_hashes:
@@ -182,22 +182,22 @@ class Inbox:
         return rows
 
     def rows_of(self, block_hashes: Sequence[bytes], sender: Sender) -> list[int]:
-        """Return the rows that a sender may fill now.
+        """Return the rows that a sender may now fill.
 
         Raises:
-            OSError: It has not offered them, or has brought them already.
+            OSError: The sender has not offered the blocks, or has sent them already.
         """
         with self._lock:
             found = [self._expected.get(block_hash) for block_hash in block_hashes]
             rows = [one.row for one in found if one is not None and one.sender is sender]
         if len(set(rows)) < len(block_hashes):
-            raise OSError("blocks came that were not offered")
+            raise OSError("blocks must be offered before they are sent")
         return rows
 
     def brought(
         self, block_hashes: Sequence[bytes], sender: Sender, whole: Sequence[bool], seconds: float
     ) -> None:
-        """Take note of blocks that were written to their rows, and which of them are as sent."""
+        """Record blocks that were written to their rows, and which of them arrived undamaged."""
         with self._lock:
             sender.heard = time.monotonic()
             self._traffic.loaded(len(block_hashes) * self._block_bytes, seconds)
@@ -211,7 +211,7 @@ class Inbox:
                     self._free.append(self._expected.pop(block_hash).row)
 
     def give_up(self, block_hashes: Sequence[bytes], sender: Sender) -> None:
-        """Free the rows of blocks that have not come and will not."""
+        """Free the rows of blocks that have not arrived and will not."""
         with self._lock:
             for block_hash in block_hashes:
                 sender.offered.discard(block_hash)

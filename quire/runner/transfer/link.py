@@ -1,4 +1,4 @@
-"""A sender's way to one receiver: through memory of the machine, or by TCP to another one."""
+"""A sender's connection to one receiver: through memory of the machine, or by TCP to another."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from typing import Protocol, TypeAlias
 
 from quire.runner.tiers.sealed_block import Bytes
 
-#: A receiver that does not answer in this time, or reads nothing, gets no blocks: it computes them.
+#: Seconds within which a receiver must answer and read; else it gets no blocks and computes them.
 ANSWER_SECONDS = 1.0
 
-#: Takes note of bytes that went to a receiver, and the seconds that this took; from any thread.
+#: Records bytes that were sent to a receiver, and the seconds that this took; from any thread.
 Sent: TypeAlias = Callable[[int, float], None]
 
 
@@ -21,31 +21,31 @@ class Link(Protocol):
         """Return the row for each block, or ``NO_ROW``.
 
         Raises:
-            OSError, EOFError: It does not answer.
+            OSError, EOFError: The receiver does not answer.
         """
         ...
 
     def release(self, block_hashes: Sequence[bytes]) -> None:
-        """Say that blocks which were offered will not come.
+        """Tell the receiver that blocks which were offered will not be sent.
 
         Raises:
-            OSError: It is gone.
+            OSError: The receiver is gone.
         """
         ...
 
     def write(self, block_hash: bytes, row: int, data: Bytes) -> bool:
-        """Send a block that was offered; return whether there was room for it on the way.
+        """Send a block that was offered; return whether the queue had room for it.
 
         Args:
-            block_hash: Of its content.
-            row: The receiver's.
-            data: (block bytes,); nobody changes it from now on.
+            block_hash: Hash of the block's content.
+            row: Row of the receiver's memory.
+            data: (block bytes,), which stay as they are from now on.
 
         Raises:
-            OSError: It is gone.
+            OSError: The receiver is gone.
         """
         ...
 
     def close(self) -> None:
-        """Have nothing more sent."""
+        """Stop sending, and close the connection."""
         ...

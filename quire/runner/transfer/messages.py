@@ -1,9 +1,9 @@
-"""What both ends of a connection say.
+"""Messages between the two ends of a connection.
 
 The sender offers the hashes of a prompt's blocks before it computes them. The receiver answers with
-a row of its memory for each that it lacks. Within a machine both have mapped that memory: the
-sender writes a block there and then sets the row's flag; no message says that it has come, and none
-is late. From one machine to another, :class:`Blocks` brings them.
+a row of its memory for each block that it does not have. Within a machine both have mapped that
+memory: the sender writes a block there and then sets the row's flag; no message announces its
+arrival, and none is late. From one machine to another, :class:`Blocks` carries them.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ import msgspec
 from quire.distributed import local_messages
 from quire.distributed.connections import framed
 
-#: In place of a row: the receiver has the block, or no room for it.
+#: Answer in place of a row: the receiver has the block, or no room for it.
 NO_ROW = -1
-#: Of a system call: as many as the kernel takes, or fewer.
+#: Parts of memory in one system call: as many as the kernel takes, or fewer.
 _MOST_PARTS = 512
 
 
 class Knock(NamedTuple):
-    """How a sender on another machine introduces itself.
+    """Introduction of a sender on another machine.
 
     Attributes:
-        key: What only engines of this server know.
-        fingerprint: What its blocks depend on besides their tokens.
+        key: Key that only engines of this server have.
+        fingerprint: Hash of all that the sender's blocks depend on besides their tokens.
     """
 
     key: str
@@ -36,12 +36,12 @@ class Knock(NamedTuple):
 
 
 class Hello(msgspec.Struct, tag=True):
-    """First message of a receiver, within a machine with the descriptor of its memory.
+    """First message of a receiver; within a machine the descriptor of its memory is attached.
 
     Attributes:
         num_rows: Blocks that the memory has room for, after a flag for each.
-        block_bytes: Of each.
-        refusal: Why it takes nothing; empty where it does.
+        block_bytes: Bytes of each block.
+        refusal: Reason why the receiver takes no blocks, or empty.
     """
 
     num_rows: int
@@ -50,29 +50,29 @@ class Hello(msgspec.Struct, tag=True):
 
 
 class Offer(msgspec.Struct, tag=True):
-    """Blocks will be computed; :class:`Rows` follows."""
+    """Offer of blocks that will be computed; :class:`Rows` follows."""
 
     block_hashes: list[bytes]
 
 
 class Rows(msgspec.Struct, tag=True):
-    """Where to write each of the offered blocks, or :data:`NO_ROW`."""
+    """Rows to write the offered blocks to, or :data:`NO_ROW`, by block."""
 
     rows: list[int]
 
 
 class Release(msgspec.Struct, tag=True):
-    """What was offered and has not come will not; nothing more is written there."""
+    """Withdrawal of offered blocks that were not sent; their rows are not written any more."""
 
     block_hashes: list[bytes]
 
 
 class Blocks(msgspec.Struct, tag=True):
-    """The bytes of these blocks, which were offered, follow the message.
+    """Header of blocks that were offered, whose bytes follow the message.
 
     Attributes:
-        block_hashes: Of them.
-        checksums: Of each hash with its block.
+        block_hashes: Hashes of the blocks.
+        checksums: Checksum of each hash with its block.
     """
 
     block_hashes: list[bytes]
@@ -85,7 +85,7 @@ _decode: Callable[[bytes], Message] = msgspec.msgpack.Decoder(Message).decode
 
 
 def encoded(message: Message) -> bytes:
-    """Return a message as it is sent."""
+    """Return the bytes of a message with its length in front."""
     return framed(_encode(message))
 
 
@@ -95,10 +95,10 @@ def receive(connection: socket.socket) -> tuple[Message, list[int]]:
 
 
 def rows_of(answer: Message, count: int) -> list[int]:
-    """Return the rows that an offer of ``count`` blocks was answered with.
+    """Return the rows in the answer to an offer of ``count`` blocks.
 
     Raises:
-        OSError: It was not.
+        OSError: The answer is of another kind, or has another number of rows.
     """
     if not isinstance(answer, Rows) or len(answer.rows) != count:
         raise OSError(f"rows must follow an offer; got {type(answer).__name__}")
@@ -117,14 +117,14 @@ def send_parts(connection: socket.socket, parts: Sequence[memoryview]) -> None:
 
 
 def receive_parts(connection: socket.socket, parts: Sequence[memoryview]) -> None:
-    """Fill memory with what comes.
+    """Receive bytes into parts of memory until all are full.
 
     Raises:
         EOFError, OSError: The other side is gone.
     """
     left = list(parts)
     while left:
-        # Whole, so that the thread asks for the interpreter once and not for each packet.
+        # In full, so that the thread takes the interpreter's lock once and not for each packet.
         count = connection.recvmsg_into(left[:_MOST_PARTS], 0, socket.MSG_WAITALL)[0]
         if not count:
             raise EOFError
@@ -132,7 +132,7 @@ def receive_parts(connection: socket.socket, parts: Sequence[memoryview]) -> Non
 
 
 def _after(parts: list[memoryview], count: int) -> list[memoryview]:
-    """Return what is left after ``count`` bytes."""
+    """Return the parts that are left after ``count`` bytes."""
     done = 0
     while done < len(parts) and count >= len(parts[done]):
         count -= len(parts[done])

@@ -1,6 +1,6 @@
-"""Sends the blocks of prompts to the engines that go on from them, as soon as they are full.
+"""Sender of prompts' blocks to the engines that continue the prompts, as soon as they are full.
 
-It is the tiers of an engine that computes prompts for others: nothing is ever found in it.
+It takes the place of tiers in an engine that computes prompts for others: no block is ever found.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from quire.runner.transfer.tcp_link import TcpLink
 
 log = get_logger(__name__)
 
-#: A receiver that gave no answer is left alone for this many times as long as that took.
+#: Pause after a receiver gave no answer, as a multiple of the seconds that the attempt took.
 PAUSE_FACTOR = 10.0
 
 
@@ -38,9 +38,10 @@ class Outbox:
     """Blocks on their way out; the engine's thread calls it.
 
     Args:
-        transfer: Where engines take blocks, by their numbers.
-        block_bytes: Of each block.
-        fingerprint: (32 bytes) What blocks depend on besides their tokens, on every machine.
+        transfer: Addresses at which engines take blocks, by their numbers.
+        block_bytes: Bytes of each block.
+        fingerprint: (32 bytes), hash of all that blocks depend on besides their tokens, the same on
+            every machine.
     """
 
     outlive = True
@@ -51,14 +52,14 @@ class Outbox:
         self._knock = Knock(transfer.key, fingerprint)
         self._block_bytes = block_bytes
         self._links: dict[int, Link] = {}
-        self._pauses: dict[int, float] = {}  # till when
+        self._pauses: dict[int, float] = {}  # end of the pause, by engine
         self._places: dict[bytes, list[_Place]] = {}
         self._num_dropped = 0
         self._lock = threading.Lock()  # of all that follows
         self._traffic = Traffic("transfer")
 
     def announce(self, target: int, block_hashes: Sequence[bytes]) -> None:
-        """Have blocks that are about to be computed sent to an engine, as far as it lacks them."""
+        """Offer an engine blocks that are about to be computed, to send those it does not have."""
         start = time.monotonic()
         if start < self._pauses.get(target, 0.0):
             return
@@ -78,7 +79,7 @@ class Outbox:
                 self._places.setdefault(block_hash, []).append(_Place(link, target, row))
 
     def withdraw(self, block_hashes: Sequence[bytes]) -> None:
-        """Take note that what was announced of these and was not computed never will be."""
+        """Withdraw those of these announced blocks that were not computed and will not be."""
         left: dict[int, list[bytes]] = {}
         for block_hash in block_hashes:
             for place in self._places.pop(block_hash, ()):
@@ -91,7 +92,7 @@ class Outbox:
 
     # -- as a block store -----------------------------------------------------------------------
     def wants(self, block_hash: bytes) -> bool:
-        """Return whether a block that is full has a place to go to."""
+        """Return whether an engine has a row for a block that is full."""
         return block_hash in self._places
 
     def save(self, block_hash: bytes, data: Bytes) -> None:
@@ -105,62 +106,62 @@ class Outbox:
                 self._drop(place.target)
 
     def put(self, block_hash: bytes, data: Bytes) -> None:
-        """A block leaves the cache: it was sent when it was full."""
+        """Do nothing: a block that leaves the cache was sent when it was full."""
 
     def get(self, block_hash: bytes) -> Bytes:
-        """Refuse: nothing is kept."""
+        """Raise :class:`KeyError`: no block is kept."""
         raise KeyError(block_hash)
 
     def moved(self, num_blocks: int, seconds: float) -> None:
-        """Nothing is ever loaded."""
+        """Do nothing: no block is ever loaded."""
 
     # -- as tiers -------------------------------------------------------------------------------
     def skip(self, is_cached: Callable[[bytes], bool]) -> None:
-        """None is sent here."""
+        """Do nothing: no block is sent here."""
 
     def find(self, block_hashes: Sequence[bytes]) -> FoundBlocks | None:
-        """Find nothing."""
+        """Return that no block is found."""
         return FoundBlocks([])
 
     def touch(self, block_hashes: Sequence[bytes]) -> None:
-        """Nothing is kept."""
+        """Do nothing: no block is kept."""
 
     def claim(self, block_hashes: Sequence[bytes]) -> None:
-        """Nothing was found."""
+        """Do nothing: no block was found."""
 
     def fetch(self, block_hashes: Sequence[bytes]) -> None:
-        """Nothing was found."""
+        """Do nothing: no block was found."""
 
     def num_ready(self, block_hashes: Sequence[bytes]) -> int | None:
-        """Nothing will come."""
+        """Return None: no block will arrive."""
         return None
 
     def leave(self, block_hashes: Sequence[bytes]) -> None:
-        """Nobody waits for any."""
+        """Do nothing: no request waits for a block."""
 
     def wait(self, seconds: float) -> None:
-        """Nothing comes."""
+        """Do nothing: no block will arrive."""
 
     def reset(self) -> None:
-        """Nothing is kept."""
+        """Do nothing: no block is kept."""
 
     def samples(self) -> Samples:
-        """Return what was sent, by metric stem."""
+        """Return the traffic to other engines, by metric stem."""
         dropped = {'kv_offload_dropped_blocks{tier="transfer"}': self._num_dropped}
         with self._lock:
             return self._traffic.samples() | dropped
 
     def describe(self) -> str:
-        """Return what is on its way, for people."""
+        """Return the numbers of announced blocks and receivers as text, for people."""
         return f"outbox: {len(self._places)} blocks announced, {len(self._links)} receivers"
 
     def close(self) -> None:
-        """End the connections."""
+        """Close the connections."""
         for target in list(self._links):
             self._drop(target)
 
     def _connect(self, address: InboxAddress) -> Link:
-        """Return the way to a receiver: the shortest that there is."""
+        """Connect to a receiver by the fastest transport there is."""
         if address.name:
             try:
                 return SharedLink(address.name, self._block_bytes, self._sent)
@@ -170,12 +171,12 @@ class Outbox:
         return TcpLink(address, self._block_bytes, self._knock, self._sent)
 
     def _sent(self, num_bytes: int, seconds: float) -> None:
-        """Take note of what went out; called by threads."""
+        """Record bytes that were sent; called by threads."""
         with self._lock:
             self._traffic.stored(num_bytes, seconds)
 
     def _drop(self, target: int) -> None:
-        """Send nothing more to a receiver, which is told by the end of the connection."""
+        """Stop sending to a receiver, which learns it by the end of the connection."""
         link = self._links.pop(target, None)
         if link is None:
             return

@@ -1,4 +1,4 @@
-"""Where senders of blocks come to a receiver, and what it answers."""
+"""Ports of a receiver that senders of blocks connect to, and its answers."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ log = get_logger(__name__)
 
 
 class _Connections:
-    """Those of senders, a thread each."""
+    """Connections of senders, with a thread for each."""
 
     def __init__(self, inbox: Inbox) -> None:
         self._inbox = inbox
@@ -43,12 +43,12 @@ class _Connections:
         try:
             thread.start()
         except RuntimeError as error:  # the system has no more threads
-            log.warning("[kv] a sender is sent away: %s", error)
+            log.warning("[kv] a sender is refused: %s", error)
             self._connections.discard(connection)
             connection.close()
 
     def close(self) -> None:
-        """Send all away."""
+        """Close all connections."""
         for connection in list(self._connections):
             _end(connection)
 
@@ -74,7 +74,7 @@ class _Connections:
 
 
 def _take(connection: socket.socket, inbox: Inbox, message: Blocks, sender: Sender) -> None:
-    """Write blocks that come to their rows."""
+    """Receive blocks into their rows."""
     start = time.perf_counter()
     hashes = message.block_hashes
     if len(message.checksums) != len(hashes):
@@ -84,21 +84,21 @@ def _take(connection: socket.socket, inbox: Inbox, message: Blocks, sender: Send
     sums = [crc32(row, crc32(block_hash)) for block_hash, row in zip(hashes, rows, strict=True)]
     whole = [own == sent for own, sent in zip(sums, message.checksums, strict=True)]
     if not all(whole):
-        log.warning("[kv] %d blocks came damaged, and are computed here", whole.count(False))
+        log.warning("[kv] damaged blocks are computed here: %d", whole.count(False))
     inbox.brought(hashes, sender, whole, time.perf_counter() - start)
 
 
 def _end(connection: socket.socket) -> None:
-    with suppress(OSError):  # it is gone already
+    with suppress(OSError):  # the sender is gone already
         connection.shutdown(socket.SHUT_RDWR)
 
 
 class UnixPort:
-    """For senders of this machine and this user.
+    """A port for senders of this machine and this user.
 
     Args:
-        inbox: They send to.
-        name: Of the socket, in the kernel's own space of names: it has no file.
+        inbox: The inbox that they send to.
+        name: Name of the socket in the kernel's abstract namespace, without a file.
     """
 
     def __init__(self, inbox: Inbox, name: str) -> None:
@@ -111,7 +111,7 @@ class UnixPort:
         self._thread.start()
 
     def close(self) -> None:
-        """Send all away."""
+        """Close all connections."""
         self._is_closed = True
         _end(self._listener)  # which ends the wait
         self._thread.join()
@@ -126,15 +126,15 @@ class UnixPort:
 
 
 class TcpPort:
-    """For senders of other machines, who must have the key and the same model.
+    """A port for senders of other machines, which must have the key and the same model.
 
     Args:
-        inbox: They send to.
-        address: Listened at.
-        knock: What they must say.
+        inbox: The inbox that they send to.
+        address: Address to listen at.
+        knock: Introduction that senders must give.
 
     Raises:
-        ConfigError: It cannot be listened at.
+        ConfigError: The address cannot be listened at.
     """
 
     def __init__(self, inbox: Inbox, address: tuple[str, int], knock: Knock) -> None:
@@ -154,7 +154,7 @@ class TcpPort:
         self._thread.start()
 
     def close(self) -> None:
-        """Send all away."""
+        """Close all connections."""
         self._is_closed = True
         _end(self._listener)  # which ends the wait
         self._thread.join()
@@ -166,8 +166,8 @@ class TcpPort:
             for connection, greeting in self._door.greet(GREETING_SECONDS):
                 try:
                     self._meet(connection, greeting)
-                except Exception as error:  # nobody else could come
-                    log.warning("[kv] one that connected is no engine: %s", error)
+                except Exception as error:  # else no other sender could connect
+                    log.warning("[kv] a peer that connected is no engine: %s", error)
                     connection.close()
 
     def _meet(self, connection: socket.socket, fingerprint: bytes | None) -> None:
@@ -189,16 +189,17 @@ class TcpPort:
 def open_inbox(
     num_blocks: int, block_bytes: int, transfer: KVTransfer, fingerprint: bytes = b""
 ) -> Inbox:
-    """Return an inbox that senders can come to.
+    """Return an inbox with a port that senders can connect to.
 
     Args:
-        num_blocks: It holds at most, those included that are on their way.
-        block_bytes: Of each.
-        transfer: Where it takes them, and from whom.
-        fingerprint: (32 bytes) What blocks depend on besides their tokens, on every machine.
+        num_blocks: Blocks that the inbox holds, at most, those on their way included.
+        block_bytes: Bytes of each block.
+        transfer: Addresses that it listens at, and its senders.
+        fingerprint: (32 bytes), hash of all that blocks depend on besides their tokens, the same on
+            every machine.
 
     Raises:
-        ConfigError: Its port cannot be had.
+        ConfigError: The port cannot be listened at.
     """
     inbox, (address,) = Inbox(num_blocks, block_bytes), transfer.addresses
     if address.port:

@@ -15,15 +15,15 @@ _PAGE = 4096
 
 
 class SharedBlocks:
-    """Rows of equal size, mapped by two processes; it has no name and ends with both.
+    """Rows of equal size, mapped by two processes; the memory has no name and ends with both.
 
     Args:
-        descriptor: Of the memory, which this object owns.
-        num_rows, block_bytes: Of the rows.
+        descriptor: Descriptor of the memory, which this object owns.
+        num_rows, block_bytes: Number of rows, and bytes of each.
 
     Attributes:
-        descriptor: As given.
-        flags: (num_rows,) uint8: 1 when the row is written.
+        descriptor: The descriptor given.
+        flags: (num_rows,) uint8, 1 when the row is written.
         rows: (num_rows, block_bytes) uint8.
     """
 
@@ -37,13 +37,13 @@ class SharedBlocks:
 
     @classmethod
     def create(cls, num_rows: int, block_bytes: int) -> SharedBlocks:
-        """Return new memory; pages that nothing is written to take none."""
+        """Return new memory; pages take room once they are written to."""
         descriptor = os.memfd_create("quire-kv", os.MFD_CLOEXEC)
         os.ftruncate(descriptor, _flag_bytes(num_rows) + num_rows * block_bytes)
         return cls(descriptor, num_rows, block_bytes)
 
     def close(self) -> None:
-        """Let go of the memory; a second call does nothing."""
+        """Unmap the memory and close its descriptor; a second call does nothing."""
         if self.descriptor >= 0:
             os.close(self.descriptor)
             self.descriptor = -1

@@ -1,4 +1,4 @@
-"""The way to a receiver of the same machine, whose memory is mapped."""
+"""The connection to a receiver of the same machine, whose memory is mapped."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ class SharedLink:
     """A :class:`~quire.runner.transfer.link.Link` through memory.
 
     Args:
-        name: Of the receiver's socket, in the kernel's own space of names: it has no file.
-        block_bytes: Of each block.
-        sent: Told of each block.
+        name: Name of the receiver's socket in the kernel's abstract namespace, without a file.
+        block_bytes: Bytes of each block.
+        sent: Call that records each block.
 
     Raises:
-        OSError, EOFError: There is none, or it does not answer.
+        OSError, EOFError: The receiver does not exist, does not answer, or has other blocks.
     """
 
     def __init__(self, name: str, block_bytes: int, sent: Sent) -> None:
@@ -32,22 +32,22 @@ class SharedLink:
         try:
             self._connection.connect("\0" + name)
             if not peer_is_own_user(self._connection):
-                raise OSError("it is another user's")
+                raise OSError("the receiver must be this user's; it is another user's")
             hello, descriptors = receive(self._connection)
             if not isinstance(hello, Hello) or hello.block_bytes != block_bytes:
-                raise OSError(f"it has other blocks: {hello}")
+                raise OSError(f"the receiver must have blocks of {block_bytes} bytes; got {hello}")
             self._blocks = SharedBlocks(descriptors[0], hello.num_rows, block_bytes)
         except BaseException:
             self._connection.close()
             raise
 
     def offer(self, block_hashes: Sequence[bytes]) -> list[int]:
-        """Return the row for each block; see the protocol."""
+        """Offer blocks, and return the row for each; see the protocol."""
         send(self._connection, Offer(list(block_hashes)))
         return rows_of(receive(self._connection)[0], len(block_hashes))
 
     def release(self, block_hashes: Sequence[bytes]) -> None:
-        """Say that blocks will not come; see the protocol."""
+        """Withdraw offered blocks; see the protocol."""
         send(self._connection, Release(list(block_hashes)))
 
     def write(self, block_hash: bytes, row: int, data: Bytes) -> bool:
@@ -59,6 +59,6 @@ class SharedLink:
         return True
 
     def close(self) -> None:
-        """Have nothing more sent."""
+        """Close the memory and the connection."""
         self._connection.close()
         self._blocks.close()

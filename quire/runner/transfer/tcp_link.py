@@ -1,4 +1,4 @@
-"""The way to a receiver on another machine: a thread sends what is queued, with checksums."""
+"""The connection to a receiver on another machine: a thread sends queued blocks with checksums."""
 
 from __future__ import annotations
 
@@ -27,25 +27,25 @@ from quire.runner.transfer.messages import (
     send_parts,
 )
 
-#: Blocks that wait for the network, at most: as many as a step fills while the last ones' are sent.
+#: Bytes of blocks that wait for the network, at most: those of a step while the last are sent.
 QUEUED_BYTES = 256 * 2**20
-#: Of blocks that are sent at once: messages wait for no more than these.
+#: Bytes and blocks that are sent at once, at most: messages wait for no more than these.
 FRAME_BYTES, FRAME_BLOCKS = 2 * 2**20, 256
 
 
 class TcpLink:
     """A :class:`~quire.runner.transfer.link.Link` by TCP.
 
-    The engine's thread waits for answers to offers alone, which overtake blocks that are queued.
+    The engine's thread waits for answers to offers alone; offers overtake queued blocks.
 
     Args:
-        address: Of the receiver.
-        block_bytes: Of each block.
-        knock: How it introduces itself there.
-        sent: Told of blocks.
+        address: Address of the receiver.
+        block_bytes: Bytes of each block.
+        knock: Introduction to the receiver.
+        sent: Call that records the blocks sent.
 
     Raises:
-        OSError, EOFError: There is none, or it takes no blocks.
+        OSError, EOFError: The receiver does not exist, or takes no blocks of this sender.
     """
 
     def __init__(self, address: InboxAddress, block_bytes: int, knock: Knock, sent: Sent) -> None:
@@ -64,7 +64,7 @@ class TcpLink:
             introduce(self._connection, knock.key, knock.fingerprint)
             hello, _ = receive(self._connection)
             if not isinstance(hello, Hello) or hello.refusal or hello.block_bytes != block_bytes:
-                raise OSError(f"it takes no blocks of {block_bytes} bytes: {hello}")
+                raise OSError(f"the receiver must take blocks of {block_bytes} bytes; got {hello}")
         except BaseException:
             self._connection.close()
             raise
@@ -72,12 +72,12 @@ class TcpLink:
         self._thread.start()
 
     def offer(self, block_hashes: Sequence[bytes]) -> list[int]:
-        """Return the row for each block; see the protocol."""
+        """Offer blocks, and return the row for each; see the protocol."""
         self._say(Offer(list(block_hashes)))
         return rows_of(receive(self._connection)[0], len(block_hashes))
 
     def release(self, block_hashes: Sequence[bytes]) -> None:
-        """Say that blocks will not come; see the protocol."""
+        """Withdraw offered blocks; see the protocol."""
         self._say(Release(list(block_hashes)))
 
     def write(self, block_hash: bytes, row: int, data: Bytes) -> bool:
@@ -93,7 +93,7 @@ class TcpLink:
         return True
 
     def close(self) -> None:
-        """Have nothing more sent."""
+        """Stop sending, and close the connection."""
         with self._changed:
             self._is_closed = True
             self._changed.notify()
@@ -109,10 +109,10 @@ class TcpLink:
 
     def _check(self) -> None:
         if self._failure is not None:
-            raise OSError(f"it was not sent: {self._failure}")
+            raise OSError(f"an earlier message was not sent: {self._failure}")
 
     def _end(self) -> None:
-        with suppress(OSError):  # it is gone
+        with suppress(OSError):  # the receiver is gone
             self._connection.shutdown(socket.SHUT_RDWR)
 
     # -- in a thread of its own ---------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""KV blocks by TCP: they come whole or not at all, and nobody is held up by who does not listen."""
+"""KV blocks by TCP: they arrive whole or not at all, and a deaf peer holds up no other."""
 
 from __future__ import annotations
 
@@ -190,7 +190,7 @@ def test_of_two_senders_one_brings_a_block(
         (Knock("other", KNOWN), SIZE, "of another server"),
         (Knock("", KNOWN), SIZE, "of another server"),
         (Knock(KEY, b"g" * 32), SIZE, "another checkpoint"),
-        (Knock(KEY, KNOWN), SIZE + 1, "takes no blocks of 5001 bytes"),
+        (Knock(KEY, KNOWN), SIZE + 1, "must take blocks of 5001 bytes"),
     ],
 )
 def test_a_sender_of_something_else_is_sent_away(
@@ -244,7 +244,7 @@ def test_a_port_without_a_thread_for_a_sender_takes_the_next(
     assert outbox.wants(name(1))
 
 
-def test_strangers_hold_up_nobody(inbox: Inbox, outbox: Outbox, address: InboxAddress) -> None:
+def test_strangers_hold_up_no_sender(inbox: Inbox, outbox: Outbox, address: InboxAddress) -> None:
     with ExitStack() as stack:
         strangers = [
             stack.enter_context(socket.create_connection((address.host, address.port), timeout=60))
@@ -296,7 +296,7 @@ def test_a_receiver_that_does_not_read_is_given_up() -> None:
         assert link._connection.gettimeout() == tcp_link.ANSWER_SECONDS
         link._connection.settimeout(1.0)
         end = time.monotonic() + 60
-        with pytest.raises(OSError, match="it was not sent"):
+        with pytest.raises(OSError, match="an earlier message was not sent"):
             while time.monotonic() < end:
                 link.write(name(1), 0, data)
                 time.sleep(0.005)
@@ -323,7 +323,7 @@ def test_what_finds_no_room_is_taken_back() -> None:
         assert came == [name(number) for number in range(40) if taken[number]]
 
 
-def test_nobody_there_is_not_asked_each_time(
+def test_an_absent_receiver_is_not_asked_each_time(
     outbox: Outbox, caplog: pytest.LogCaptureFixture
 ) -> None:
     outbox.announce(0, [name(1)])
