@@ -1,1 +1,1 @@
-"""Execution: a plan in, tokens out; owns the tensors."""
+"""Execution: it turns a plan into tokens, and owns the tensors."""

@@ -1,4 +1,4 @@
-"""Reads adapters and lays them out for a decoder; which are kept in memory is decided elsewhere."""
+"""Reader of adapters, which lays them out for a decoder; the store decides which stay in memory."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from quire.models.decoder import Decoder
 
 
 class AdapterReader:
-    """Reads adapters and lays them out for a decoder, all of it or one rank's part.
+    """Reader of adapters for a decoder, all of it or one rank's part.
 
     Args:
-        decoder: Takes adapters.
-        backend: Holds them.
-        max_rank: Largest rank.
+        decoder: The decoder that takes adapters.
+        backend: The backend that holds them.
+        max_rank: Largest rank of an adapter.
         path: The decoder's checkpoint.
     """
 
@@ -36,10 +36,10 @@ class AdapterReader:
         self.largest_bytes = largest_adapter_bytes(self._places, max_rank)
 
     def read(self, adapter: AdapterReference) -> PlacedAdapter:
-        """Read an adapter; any thread may.
+        """Read an adapter and lay it out; from any thread.
 
         Raises:
-            ModelLoadError: It cannot be read, or is not what it was.
+            ModelLoadError: The adapter cannot be read, or its files have changed.
         """
         if hash_adapter(adapter.path) != adapter.content_hash:
             raise ModelLoadError(
@@ -56,7 +56,7 @@ def expected_budget(path: Path, options: AdapterOptions, layers: range | None) -
 
     Args:
         path: The decoder's checkpoint.
-        options: How many adapters, and how large.
+        options: Settings of adapters: how many are held, and of which rank.
         layers: Layers of the decoder; None for all.
     """
     if not options.enable_lora:
@@ -68,12 +68,12 @@ def expected_budget(path: Path, options: AdapterOptions, layers: range | None) -
 def create_reader(
     decoder: Decoder, backend: Backend, options: AdapterOptions, path: Path
 ) -> AdapterReader | None:
-    """Return what reads a decoder's adapters; None where it takes none.
+    """Return a reader of a decoder's adapters; None where it takes none.
 
     Args:
-        decoder: Takes them.
-        backend: Holds them.
-        options: How large.
+        decoder: The decoder that takes adapters.
+        backend: The backend that holds them.
+        options: Settings of adapters, with their largest rank.
         path: The decoder's checkpoint.
     """
     if not options.enable_lora:

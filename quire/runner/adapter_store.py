@@ -1,6 +1,6 @@
-"""Adapters in memory: read in a thread of their own, the least recently used given up for others.
+"""Adapters in memory: read in a thread of their own, the least recently used evicted for others.
 
-Which one is needed, and when, is the engine's business; see :class:`quire.engine.adapter_gate`.
+The engine decides which adapter is needed, and when; see :class:`quire.engine.adapter_gate`.
 """
 
 from __future__ import annotations
@@ -23,32 +23,32 @@ log = get_logger(__name__)
 
 
 class OtherRanks(Protocol):
-    """Who else must have an adapter before rows use it."""
+    """The other ranks that must have an adapter before rows use it."""
 
     def read(self, adapter: AdapterReference) -> None:
-        """Have them begin to read it."""
+        """Tell the ranks to begin reading an adapter."""
         ...
 
     def set(self, content_hash: str, slot: int) -> None:
-        """Have them take it into use, when they have read it."""
+        """Tell the ranks to put an adapter into use once they have read it."""
         ...
 
     def clear(self, slot: int) -> None:
-        """Have them let go of it."""
+        """Tell the ranks to release the adapter of a slot."""
         ...
 
 
-class NobodyElse:
-    """Of a model in one process; see :class:`OtherRanks`."""
+class NoOtherRanks:
+    """The other ranks of a model in one process; see :class:`OtherRanks`."""
 
     def read(self, adapter: AdapterReference) -> None:
-        """Nothing is to be told."""
+        """Do nothing: there is no other rank."""
 
     def set(self, content_hash: str, slot: int) -> None:
-        """Nothing is to be told."""
+        """Do nothing: there is no other rank."""
 
     def clear(self, slot: int) -> None:
-        """Nothing is to be told."""
+        """Do nothing: there is no other rank."""
 
 
 @dataclass(slots=True)
@@ -56,8 +56,8 @@ class HeldAdapter:
     """An adapter in memory.
 
     Attributes:
-        placed: Its matrices.
-        slot: By which rows of a step name it; at least 1.
+        placed: The adapter's matrices.
+        slot: Number by which rows of a step name the adapter; at least 1.
     """
 
     placed: PlacedAdapter
@@ -68,19 +68,19 @@ class AdapterStore:
     """Adapters of a decoder, by the hash of their content.
 
     Args:
-        reader: Of the decoder.
+        reader: Reader of the decoder's adapters.
         num_held: The budget, in adapters of the largest rank for all linears but experts'.
-        others: Who has the other parts of the decoder; None for nobody.
+        others: The ranks with the other parts of the decoder; None for none.
 
     Attributes:
-        budget_bytes: Most memory of all adapters.
-        largest_bytes: Of one.
+        budget_bytes: Bytes of all adapters, at most.
+        largest_bytes: Bytes of one such adapter.
     """
 
     def __init__(
         self, reader: AdapterReader, num_held: int, others: OtherRanks | None = None
     ) -> None:
-        self._reader, self._others = reader, others or NobodyElse()
+        self._reader, self._others = reader, others or NoOtherRanks()
         self.largest_bytes = reader.largest_bytes
         self.budget_bytes = num_held * self.largest_bytes
         self._held: OrderedDict[str, HeldAdapter] = OrderedDict()  # least recently used first
@@ -93,7 +93,7 @@ class AdapterStore:
 
     @property
     def nbytes(self) -> int:
-        """Memory of the adapters that are held."""
+        """Bytes of the adapters that are held."""
         return sum(held.placed.nbytes for held in self._held.values())
 
     def is_ready(self, adapter: AdapterReference) -> bool:
@@ -101,7 +101,7 @@ class AdapterStore:
         return adapter.content_hash in self._held
 
     def slot(self, content_hash: str) -> int:
-        """Return the slot of an adapter that is in memory; it is the one used last."""
+        """Return the slot of an adapter that is in memory, and record its use."""
         self._held.move_to_end(content_hash)
         return self._held[content_hash].slot
 
@@ -109,8 +109,8 @@ class AdapterStore:
         """Begin to read an adapter, unless one is being read.
 
         Args:
-            adapter: Not in memory.
-            kept: Content hashes of those that stay, fewer than the budget holds.
+            adapter: An adapter that is not in memory.
+            kept: Content hashes of the adapters that must stay, fewer than the budget holds.
         """
         if self._loading is not None:
             return
@@ -119,7 +119,7 @@ class AdapterStore:
         while self.nbytes + needed > self.budget_bytes and names:
             self._evict(names.pop(0))
         if self.nbytes + needed > self.budget_bytes:
-            # Others in use may end, if they are why.
+            # Adapters in use may be what takes the memory, and their requests may end.
             if not self._held:
                 self._failures[adapter.content_hash] = (
                     f"[adapter] {adapter.path} must fit in the memory of adapters "
@@ -131,7 +131,7 @@ class AdapterStore:
         self._loading = adapter, self._thread.submit(self._reader.read, adapter)
 
     def collect(self) -> dict[str, str]:
-        """Take in what has been read; return why others could not be, by content hash."""
+        """Take in the adapter that was read; return reasons of failures, by content hash."""
         if self._loading is not None and self._loading[1].done():
             (adapter, future), self._loading = self._loading, None
             error = future.exception()
@@ -145,12 +145,12 @@ class AdapterStore:
         return failures
 
     def wait(self, seconds: float) -> None:
-        """Wait until the adapter that is being read is there, at most that long."""
+        """Wait until the adapter that is being read is there, at most ``seconds``."""
         if self._loading is not None:
             wait([self._loading[1]], seconds)
 
     def samples(self) -> Samples:
-        """Return what it has done and holds, by metric stem."""
+        """Return the memory, number, loads and evictions of adapters, by metric stem."""
         return {
             'memory_bytes{pool="adapters"}': self.budget_bytes,
             "lora_adapters": len(self._held),
@@ -160,7 +160,7 @@ class AdapterStore:
         }
 
     def close(self) -> None:
-        """Wait for what is being read, and let go of all."""
+        """Wait for the adapter that is being read, and release all."""
         self._thread.shutdown(cancel_futures=True)
         for name in list(self._held):
             self._evict(name)

@@ -1,4 +1,4 @@
-"""Threads that take a core only where compute threads leave one."""
+"""Background threads, which take a core only where compute threads leave one."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ import sys
 import threading
 from contextlib import suppress
 
-#: How far such a thread steps back where compute threads want its core.
+#: Niceness of such a thread, by which compute threads come before it.
 NICENESS = 5
-#: How long an engine that ends waits for what such a thread is at.
+#: Seconds that an engine at its end waits for such a thread.
 LAST_SECONDS = 10.0
 
 
 def step_back() -> None:
-    """Have this thread alone run where others leave a core; not everywhere can threads do so."""
+    """Lower the priority of this thread alone, where the system has priorities of threads."""
     if sys.platform == "linux":
         thread_id = threading.get_native_id()
         with suppress(OSError):

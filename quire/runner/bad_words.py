@@ -1,4 +1,4 @@
-"""Which tokens the bad words of requests forbid next; a word of one token is a bias instead."""
+"""Tokens that the bad words of requests forbid next; a word of one token is a bias instead."""
 
 from __future__ import annotations
 
@@ -17,12 +17,13 @@ LongArray = npt.NDArray[np.int64]
 class BadWords:
     """Token sequences whose last token is forbidden where a row's output ends with the others.
 
-    A word costs what of it has been generated: the automaton of all words is made as outputs come
-    to its states.
+    A word costs no more than its part that has been generated: the automaton of all words is built
+    as outputs reach its states.
 
     Args:
         tokens: Tokens of all words, one after another.
-        starts, lengths: (B,) int64, of each; at least one word, and two tokens of each.
+        starts, lengths: (B,) int64, first token and number of tokens of each word; at least one
+            word, of at least two tokens.
     """
 
     def __init__(self, tokens: IntArray, starts: LongArray, lengths: LongArray) -> None:
@@ -33,7 +34,7 @@ class BadWords:
 
     @classmethod
     def read(cls, words: TokenWords) -> tuple[list[int], BadWords | None]:
-        """Return words of one token, and the others if there are any."""
+        """Return the words of one token, and the longer ones, or None."""
         tokens = np.frombuffer(words.tokens, np.int32)
         lengths = np.frombuffer(words.lengths, np.int32).astype(np.int64)
         starts = np.cumsum(lengths) - lengths
@@ -48,7 +49,7 @@ class BadWords:
         return other
 
     def forbidden(self, output_ids: IntArray) -> IntArray:
-        """Return the tokens that may not come after ``output_ids`` (T,), the row's, known ones."""
+        """Return the tokens that are forbidden after the row's known ``output_ids`` (T,)."""
         at, count = np.zeros(1, np.int32), np.array([len(output_ids)], np.int32)
         (found,) = _forbidden([self], output_ids, at, at, count, count)
         return found
@@ -57,13 +58,13 @@ class BadWords:
     def forbidden_of_rows(
         words: Sequence[BadWords], table: TokenTable, rows: IntArray, lengths: IntArray
     ) -> list[IntArray]:
-        """Return for each of ``rows`` (B,) the tokens that may not come next.
+        """Return the tokens that are forbidden next for each of ``rows`` (B,).
 
         Args:
-            words: Those of each row.
-            table: Tokens that are known, and proposed ones after them.
-            rows: Rows of the table; one may occur several times.
-            lengths: (B,) tokens of the row before the one that comes next.
+            words: Bad words of each row.
+            table: Table of known tokens, with proposed ones after them.
+            rows: Rows of the table; a row may occur several times.
+            lengths: (B,), tokens of the row before the next one.
         """
         starts, known = table.num_prompt_tokens[rows], table.num_tokens[rows]
         return _forbidden(words, table.token_ids, rows, starts, known, lengths)
@@ -77,7 +78,7 @@ def _forbidden(
     known: IntArray,
     lengths: IntArray,
 ) -> list[IntArray]:
-    """Ask for all rows of ``token_ids`` in one call."""
+    """Return the forbidden tokens of all rows of ``token_ids`` by one native call."""
     counts = np.empty(len(owners), np.int64)
     followed, width = [one._row for one in owners], token_ids.shape[-1]
     found = native.forbidden_tokens(

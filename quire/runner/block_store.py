@@ -1,4 +1,4 @@
-"""Moves KV blocks between the cache and a store; which ones is the engine's business."""
+"""Moves of KV blocks between the cache and a store; the engine chooses the blocks."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ Bytes = npt.NDArray[np.uint8]
 
 
 class BlockStore(Protocol):
-    """Keeps the bytes of blocks, as :meth:`~quire.kernels.backend.KVCache.read_blocks` gives them.
+    """Store of blocks' bytes, as :meth:`~quire.kernels.backend.KVCache.read_blocks` returns them.
 
-    Any but the last may fail for a block: that costs the block alone.
+    Any method but the last may fail for a block: that costs the block alone.
     """
 
     def put(self, block_hash: bytes, data: Bytes) -> None:
-        """Keep a block that leaves the cache; ``data`` (block bytes,) is the caller's."""
+        """Keep a block that leaves the cache; ``data`` (block bytes,) stays the caller's."""
         ...
 
     def save(self, block_hash: bytes, data: Bytes) -> None:
-        """Keep a block that stays in the cache, where that outlives the engine."""
+        """Keep a block that stays in the cache, if the store outlives the engine."""
         ...
 
     def wants(self, block_hash: bytes) -> bool:
@@ -37,29 +37,29 @@ class BlockStore(Protocol):
         ...
 
     def get(self, block_hash: bytes) -> Bytes:
-        """Return a block that was put, good until the next call."""
+        """Return a block that was put, valid until the next call."""
         ...
 
     def moved(self, num_blocks: int, seconds: float) -> None:
-        """Take note that all blocks were got that are to be, and are in the cache."""
+        """Record that all blocks to load are in the cache, and the seconds that this took."""
         ...
 
 
 def move_blocks(plan: SchedulerOutput, kv_cache: KVCache, store: BlockStore) -> list[int]:
-    """Store what a plan stores, then load what it loads.
+    """Store a plan's blocks to store, then load its blocks to load.
 
     Returns:
-        Blocks that were to be loaded and could not; their content is undefined.
+        Blocks that could not be loaded; their content is undefined.
     """
     start = time.perf_counter()
     found, loaded = _get_blocks(plan.block_loads, kv_cache.block_bytes, store)
     seconds = time.perf_counter() - start
-    # What is loaded goes to blocks that are stored, and what is stored may take its place there.
+    # Loads overwrite blocks that are stored, and a stored block may evict one to load.
     stored = kv_cache.read_blocks([block_id for block_id, _ in plan.block_stores])
     for (block_id, block_hash), data in zip(plan.block_stores, stored, strict=True):
         try:
             store.put(block_hash, data)
-        except Exception as error:  # as the protocol says
+        except Exception as error:  # the protocol allows it
             log.warning("[block_store] block %d was not kept: %r", block_id, error)
     if plan.block_loads:
         start = time.perf_counter()
@@ -71,14 +71,14 @@ def move_blocks(plan: SchedulerOutput, kv_cache: KVCache, store: BlockStore) -> 
 def _get_blocks(
     blocks: Sequence[tuple[int, bytes]], num_bytes: int, store: BlockStore
 ) -> tuple[list[int], Bytes]:
-    """Return which blocks could be got, and (all blocks, ``num_bytes``) theirs first."""
+    """Return the blocks that were found, and (all blocks, ``num_bytes``) their bytes first."""
     found: list[int] = []
     loaded = np.empty((len(blocks), num_bytes), np.uint8)
     for block_id, block_hash in blocks:
         try:
             loaded[len(found)] = _checked(store.get(block_hash), num_bytes)
             found.append(block_id)
-        except Exception as error:  # as the protocol says; memory may have given it up since
+        except Exception as error:  # the protocol allows it; the block may be evicted since
             log.warning("[block_store] block %d is computed, not loaded: %r", block_id, error)
     return found, loaded
 
@@ -95,7 +95,7 @@ def save_blocks(
     for (block_id, block_hash), data in zip(blocks, saved, strict=True):
         try:
             store.save(block_hash, data)
-        except Exception as error:  # as the protocol says
+        except Exception as error:  # the protocol allows it
             log.warning("[block_store] block %d was not saved: %r", block_id, error)
 
 

@@ -1,4 +1,4 @@
-"""Draws proposed tokens as the target will draw at their positions; see ``ChainDraw``."""
+"""Draws of proposed tokens like the target's at their positions; see ``ChainDraw``."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ class DraftDraws:
 
     Args:
         sampling: Settings of the live rows.
-        sampler: Draws.
+        sampler: Sampler that draws.
 
     Attributes:
         rejecting: Rows that ask for acceptance by rejection.
-        drafts: Of these, what this step's proposals came from, (V,) each.
+        drafts: Probabilities (V,) that each of these rows' proposals of this step was drawn from.
     """
 
     def __init__(self, sampling: SamplingState, sampler: Sampler) -> None:
@@ -29,7 +29,7 @@ class DraftDraws:
         self._sampler = sampler
         self.rejecting: set[int] = set()
         self.drafts: dict[int, list[FloatArray]] = {}
-        # Of the last draw, where that was a plain one: its rows, and what drew.
+        # Rows and batch of the last draw, if that was a plain one.
         self._last: tuple[IntArray, SamplingBatch] | None = None
 
     def __call__(self, logits: Array, rows: IntArray, lengths: IntArray) -> IntArray:
@@ -43,7 +43,7 @@ class DraftDraws:
         return self._sampler.draw(logits, batch)
 
     def plain(self, rows: IntArray, lengths: IntArray) -> SamplingBatch | None:
-        """Return what a draw needs besides logits; see the protocol."""
+        """Return the batch that a draw needs besides logits; see the protocol."""
         if self._last is not None and self._last[0] is rows:
             batch = self._last[1]
             batch.position[:] = lengths - batch.num_prompt_tokens
@@ -58,7 +58,7 @@ class DraftDraws:
     def _reject(
         self, logits: Array, rows: IntArray, lengths: IntArray, batch: SamplingBatch
     ) -> None:
-        """Keep what rows draw from that ask for acceptance by rejection, and draw apart.
+        """Keep the probabilities of rows with acceptance by rejection, and draw these rows apart.
 
         Their proposals must not depend on the numbers by which the target draws.
         """

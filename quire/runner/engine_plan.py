@@ -1,4 +1,4 @@
-"""What an engine will be and take on each of its ranks: planned before any is started or loaded.
+"""Plan of an engine and of the memory of its ranks, made before any rank is started or loaded.
 
 ``quire serve --dry-run``, the server that divides its memory, and the engine itself plan by it.
 """
@@ -30,13 +30,13 @@ from quire.runner.tiers.create import check_tiers
 
 @dataclass(frozen=True, slots=True)
 class RankPlan:
-    """What one rank of an engine will take.
+    """Plan of one rank's model and memory.
 
     Attributes:
         resolved: Settings of the rank.
         demand: Memory of the rank's part of the model, of draft heads and adapters.
         heads: Draft heads; the first rank has them, and draft models.
-        drafts: Draft models, with what each takes.
+        drafts: Draft models, with the memory of each.
     """
 
     resolved: ResolvedConfig
@@ -53,10 +53,10 @@ class RankPlan:
         return demand
 
     def divide(self, machine: Machine) -> MemoryPlan:
-        """Return the division of its memory.
+        """Return the division of the rank's memory.
 
         Raises:
-            ConfigError: It does not fit.
+            ConfigError: The rank does not fit in its memory.
         """
         device_bytes = max(machine.free_bytes, self.resolved.memory_bytes)
         return plan_with_drafts(self.resolved, self.demand, self.drafts, device_bytes)
@@ -64,13 +64,13 @@ class RankPlan:
 
 @dataclass(frozen=True, slots=True)
 class EnginePlan:
-    """What an engine will be.
+    """Plan of an engine.
 
     Attributes:
         model_config: The model's shape.
         resolved: The settings, with stages by memory where ``--device-map`` asks for them.
-        each: The settings of each rank, but for what :meth:`EngineConfig.of_rank` says.
-        ranks: In their order.
+        each: The settings of each rank before :meth:`EngineConfig.of_rank`.
+        ranks: Plans of the ranks, in their order.
         choices: A line for each value that was chosen rather than given.
     """
 
@@ -81,16 +81,16 @@ class EnginePlan:
     choices: tuple[str, ...]
 
     def check_memory(self, machine: Machine) -> None:
-        """Refuse ranks that do not fit in their memory.
+        """Refuse a plan whose ranks do not fit in their memory.
 
         Raises:
-            ConfigError: One does not fit.
+            ConfigError: A rank does not fit.
         """
         for rank in self.ranks:
             rank.divide(machine)
 
     def useful_memory(self) -> tuple[int, int]:
-        """Return the least ``--memory`` with which all ranks fit, and the most that is of use."""
+        """Return the least ``--memory`` with which all ranks fit, and the most they can use."""
         parallel = self.resolved.config.parallel
         found = [useful_memory(rank.resolved, rank.whole) for rank in self.ranks]
         if parallel.stage_memory is not None:
@@ -101,15 +101,15 @@ class EnginePlan:
 
 
 def plan_engine(folder: Path, config: EngineConfig, machine: Machine) -> EnginePlan:
-    """Return what an engine of a checkpoint will be; no weights are read.
+    """Return the plan of an engine of a checkpoint; no weights are read.
 
     Args:
         folder: The checkpoint, a folder or a GGUF file.
         config: The engine's settings.
-        machine: What may be used.
+        machine: The memory and processors that may be used.
 
     Raises:
-        ConfigError: The settings do not go together, or do not fit the model.
+        ConfigError: The settings contradict each other, or do not fit the model.
         ModelLoadError: The checkpoint cannot be used.
         NoKernelError: The backend cannot be used.
     """
@@ -129,7 +129,7 @@ def plan_engine(folder: Path, config: EngineConfig, machine: Machine) -> EngineP
 
 
 def _check_transfer(config: EngineConfig, model_config: ModelConfig) -> None:
-    """Refuse a model that would compute again what another engine has computed for it."""
+    """Refuse a model that would compute prompts again that another engine has computed for it."""
     is_windowed = kept_window(model_config, config.cache) is not None
     if is_windowed or not model_config.generates:
         kind = "whose layers all have a window" if is_windowed else "that generates nothing"
@@ -168,7 +168,7 @@ def _plan_rank(
     layers = None if part is None else part.layers(model_config.num_layers)
     if rank > 0:
         return RankPlan(resolved, demand, (), {})
-    # The process that has requests proposes tokens, and keeps count of adapters.
+    # The process that has the requests proposes tokens, and keeps count of adapters.
     adapter_bytes = expected_budget(folder, config.adapters, layers)
     demand = replace(demand, scratch_bytes=demand.scratch_bytes + adapter_bytes)
     heads = find_heads(folder, model_config, resolved, backend.activation_dtype)

@@ -1,6 +1,6 @@
-"""Grammars past the tokens proposed: which of them they allow, and what may come after each.
+"""Grammars that follow proposed tokens: the tokens they allow, and the mask after each.
 
-It never says which token comes: proposals that are not followed are simply not tried.
+It never chooses a token: proposals that are not followed are simply not tried.
 """
 
 from __future__ import annotations
@@ -14,26 +14,26 @@ from quire.runner.mask_threads import SLOW_SECONDS
 
 
 class GrammarLookahead:
-    """One row's grammar on its way along proposed tokens; :meth:`run` is for another thread.
+    """One row's grammar following proposed tokens; :meth:`run` is for another thread.
 
     It ends before the first token that the grammar forbids or that ends the sequence, and before
-    one after which the mask takes long or runs into a limit: the draws there are made without it.
+    a token whose mask takes long or reaches a limit: the draws there are made without it.
 
     Args:
-        matcher: Of the row, at its last known token; nobody else uses it until :attr:`finished` is
-            set.
-        mask: What may come next there.
-        tokens: Proposed.
-        stop_ids: They end the sequence.
-        create_matcher: Makes another one, at the start of the output.
+        matcher: The row's matcher, at its last known token; no other thread uses it until
+            :attr:`finished` is set.
+        mask: Mask of the tokens that may follow that token.
+        tokens: The proposed tokens.
+        stop_ids: Ids that end the sequence.
+        create_matcher: Call that creates another matcher, at the start of the output.
 
     Attributes:
-        finished: Set when :attr:`matcher` is as it was.
-        masks: What may come after each token that was followed, a bit per id; complete once
-            finished.
-        matcher: The one given, or a new one at the start of the output where that one failed: a
-            limit stays with it, and must not fail a request for tokens that are only proposed.
-        mask_seconds: Computing time of the dearest mask.
+        finished: Event that is set when :attr:`matcher` is back at the last known token.
+        masks: Masks of the tokens that may come after each followed token, a bit per id; complete
+            once finished.
+        matcher: The matcher given, or a new one at the start of the output where it failed: a
+            matcher stays at its limit, which must not fail a request for proposed tokens.
+        mask_seconds: Computing time of the slowest mask.
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class GrammarLookahead:
         self.mask_seconds = 0.0
 
     def run(self) -> None:
-        """Follow the tokens as far as that goes, and come back."""
+        """Follow the tokens as far as the grammar allows, and roll the matcher back."""
         num_known = self.matcher.num_taken
         try:
             try:
@@ -72,7 +72,7 @@ class GrammarLookahead:
             self.finished.set()
 
     def stop(self) -> None:
-        """Have it end after the token that it is at."""
+        """End :meth:`run` after the present token."""
         self._is_told_to_stop = True
 
     def _follow(self) -> None:

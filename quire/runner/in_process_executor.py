@@ -1,4 +1,4 @@
-"""Loads a model into this process and runs plans on it; what to run is the engine's business."""
+"""Executor in this process: it loads a model and runs the plans that the engine makes."""
 
 from __future__ import annotations
 
@@ -43,13 +43,13 @@ log = get_logger(__name__)
 
 @dataclass(slots=True)
 class FinishedStep:
-    """A step that was computed, or failed, when it was submitted."""
+    """A step that was computed, or failed, when it was submitted; see the protocol."""
 
     output: StepOutput
     error: BaseException | None = None
 
     def result(self) -> StepOutput:
-        """Return what it brought; raise what made it fail."""
+        """Return the step's output, or raise its error."""
         if self.error is not None:
             raise self.error
         return self.output
@@ -62,7 +62,7 @@ class BegunStep:
     end: Callable[[], StepOutput]
 
     def result(self) -> StepOutput:
-        """Wait for it and return what it brought."""
+        """Wait for the step and return its output."""
         return self.end()
 
 
@@ -70,14 +70,14 @@ class InProcessExecutor:
     """A loaded model with its KV cache; see :class:`quire.engine.executor.Executor`.
 
     Args:
-        model: Its ``config`` is kept as ``model_config``.
-        memory: The KV cache was allocated by it.
-        runner: Of the model; None after :meth:`shutdown`.
-        placement: Of its parts.
+        model: The model, whose ``config`` is kept as ``model_config``.
+        memory: Plan by which the KV cache was allocated.
+        runner: The model's runner; None after :meth:`shutdown`.
+        placement: Placement of the model's parts.
 
     Attributes:
-        failure: Readable once :meth:`check` raises; None where it never does.
-        fine_inputs: Inputs of quantized matrices are int16, as the model is small.
+        failure: Socket that is readable once :meth:`check` raises; None where it never does.
+        fine_inputs: Whether inputs of quantized matrices are int16, as the model is small.
     """
 
     def __init__(
@@ -94,7 +94,7 @@ class InProcessExecutor:
         shape = decoder_shape(model.config, demand.weight_bytes, demand.spec.token_bytes)
         self._estimate = StepEstimate(shape, machine_speed.remembered())
         self._canary = runner.canary
-        self._ended = 0.0  # the last step
+        self._ended = 0.0  # end of the last step
         self.adapters = runner.adapters
         self.pictures = model.pictures
         self.tiers = runner.tiers
@@ -117,7 +117,7 @@ class InProcessExecutor:
             return FinishedStep(StepOutput(), error)
 
     def _end(self, plan: SchedulerOutput, ending: Ending, begin: float) -> StepOutput:
-        """End a step; of steps that overlap, each has the time since the one before it ended."""
+        """End a step; steps that overlap count the seconds since the one before ended."""
         output = ending()
         now = time.perf_counter()
         if plan.scheduled:
@@ -130,7 +130,7 @@ class InProcessExecutor:
         return frozenset() if self.runner is None else self.runner.unready()
 
     def wait_until_ready(self, seconds: float) -> None:
-        """Wait until one of them is ready, at most that long."""
+        """Wait until one of :meth:`unready` is ready, at most ``seconds``."""
         if self.runner is not None:
             self.runner.wait_until_ready(seconds)
 
@@ -140,7 +140,7 @@ class InProcessExecutor:
         return self.runner.measure_rows()
 
     def check(self) -> None:
-        """Return when steps can be computed; see the protocol."""
+        """Check that steps can be computed; see the protocol."""
         self._placement.check()
 
     def stats(self) -> Samples:
@@ -162,7 +162,7 @@ class InProcessExecutor:
         return values if self._canary is None else values | self._canary.samples()
 
     def shutdown(self) -> None:
-        """Let go of weights and KV cache."""
+        """Release weights and KV cache."""
         if self.runner is not None:
             self.runner.close()
             self._placement.close()
@@ -186,11 +186,12 @@ def load_executor(
         folder: The checkpoint, a folder or a GGUF file.
         config: The engine's settings.
         eos_token_ids: Ids that end a sequence, besides those of ``config.json``.
-        machine: What may be used; measured when None.
-        on_progress: Called while weights load, with bytes done and bytes in all.
-        create_grammars: Given the model's shape, makes the source of structured outputs' grammars.
-        meanwhile: As of :func:`~quire.models.loader.load_model`.
-        vocabularies: Of methods whose drafts have other tokens than the model.
+        machine: The memory and processors that may be used; measured when None.
+        on_progress: Callback while weights load, with bytes done and bytes in all.
+        create_grammars: Call that creates the source of structured outputs' grammars from the
+            model's shape.
+        meanwhile: The same as in :func:`~quire.models.loader.load_model`.
+        vocabularies: Vocabularies of methods whose drafts have other tokens than the model.
 
     Raises:
         ConfigError: The settings do not fit the machine or the model.
@@ -210,7 +211,7 @@ def load_executor(
 
 
 def _tell(plan: EnginePlan, lines: Iterable[str]) -> None:
-    """Log what was settled: what is done in another way than asked, and what was chosen."""
+    """Log the settings that differ from those asked for, and the values that were chosen."""
     for line in plan.resolved.notices:
         log.warning("%s", line)
     for line in (*plan.choices, *lines):
@@ -219,7 +220,7 @@ def _tell(plan: EnginePlan, lines: Iterable[str]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Given:
-    """What the caller of :func:`load_executor` gives besides settings."""
+    """Arguments of :func:`load_executor` besides settings."""
 
     eos_token_ids: tuple[int, ...]
     on_progress: Progress | None

@@ -1,4 +1,4 @@
-"""From a plan to the step's arrays: keeps the live requests' rows and cuts batches out of them.
+"""Arrays of a step from its plan: it keeps the live requests' rows and cuts batches out of them.
 
 It computes nothing of the model and draws no tokens. B requests, T tokens.
 """
@@ -25,8 +25,8 @@ class GivenRows:
     """Neighbouring rows of a request whose embedding is given instead of looked up.
 
     Attributes:
-        index: Into the plan's ``scheduled``.
-        first: Of the request's rows in the step.
+        index: Index into the plan's ``scheduled``.
+        first: Index of the first row among the request's rows in the step.
         embeddings: (rows, D) float32 on the host.
     """
 
@@ -36,11 +36,11 @@ class GivenRows:
 
 
 class InputBatch:
-    """Turns plans into :class:`ForwardBatch` with a fixed number of numpy calls.
+    """Rows of live requests, which turn plans into :class:`ForwardBatch` by few numpy calls.
 
     Args:
-        backend: Where the arrays go.
-        num_rows: Requests expected to live at once.
+        backend: The backend that the arrays are for.
+        num_rows: Number of requests expected to live at once.
         max_model_len: Tokens of the longest request.
         block_size: Tokens per KV block.
     """
@@ -57,10 +57,10 @@ class InputBatch:
         """Add a request that is new, or resumed after preemption; return its row.
 
         Args:
-            request: Of a plan.
-            adapter: The slot of its adapter, 0 for none.
+            request: A plan's request.
+            adapter: Slot of the request's adapter, 0 for none.
         """
-        # A preempted request comes back under its own id, in the plan that forgets it or later.
+        # A preempted request returns under its own id, in the plan that forgets it or later.
         self.table.remove(request.request_id)
         row = self.table.add(request.request_id, request.token_ids, request.num_prompt_tokens)
         self.table.append_blocks(row, request.block_ids)
@@ -96,13 +96,13 @@ class InputBatch:
         """Lay the step's rows out, requests in the plan's order.
 
         Args:
-            scheduled: At least one request, all with a row.
+            scheduled: Requests that all have a row, at least one.
             prompt_rows: ``(i, first, count)``: the states of ``count`` rows of ``scheduled[i]``,
                 from its row ``first`` on, are wanted.
-            num_proposed: (B,) int32, tokens of the table that follow each request's own ones and
-                are computed with them; None for none at all.
-            parents: By row of the table, of those whose such tokens are trees; as of
-                :func:`~quire.kernels.tree_batch.tree_paths`.
+            num_proposed: (B,) int32, proposed tokens of the table that follow each request's own
+                tokens and are computed with them; None for none at all.
+            parents: Parents of the proposed tokens that form a tree, by row of the table; the same
+                as in :func:`~quire.kernels.tree_batch.tree_paths`.
             given: Rows whose embedding is not looked up.
 
         Returns:

@@ -1,6 +1,7 @@
-"""Grammars past the tokens drawn: which may come next, and which must, without the model.
+"""Grammars that follow drawn tokens: the tokens that may come next, and those that must.
 
-It never chooses between tokens: where two spell the same text, the model is asked.
+Tokens that must come are taken without the model. It never chooses between tokens: where two
+spell the same text, the model is asked.
 """
 
 from __future__ import annotations
@@ -17,30 +18,30 @@ from quire.core.structured_outputs import TokenMatcher
 from quire.kernels.token_table import IntArray
 from quire.runner.token_rules import NO_IDS, TokenRules
 
-#: Most that follow one drawn token; the step after it goes on, so this changes no output.
+#: Forced tokens after one drawn token, at most; the next step continues, so no output changes.
 MAX_FORCED_TOKENS = 32
 #: Computing time that a token's mask may take, in seconds; its request fails beyond it.
 MAX_MASK_SECONDS = 1.0
 
 
 class GrammarAdvance:
-    """One row's grammar on its way to the next draw; :meth:`run` is for another thread.
+    """One row's grammar following its output to the next draw; :meth:`run` is for another thread.
 
     Args:
-        rules: Of the row, with a matcher, which nobody else uses until :attr:`finished` is set.
-            Neither is written to.
-        output_ids: All of the row's output; kept.
+        rules: The row's rules with a matcher, which no other thread uses until :attr:`finished` is
+            set. Neither is written to.
+        output_ids: All of the row's output; the array is kept.
         jumps: Whether tokens that the grammar leaves no choice about are taken without the model.
-        create_matcher: Makes another matcher, at the start of the output, where this one fails;
-            None: it counts.
+        create_matcher: Call that creates another matcher, at the start of the output, where this
+            one fails; None where the failure counts.
 
     Attributes:
-        finished: Set when what may come next is known.
-        known: A number of output tokens, and what may come after them, a bit per id; None when
-            that is for the matcher to say.
-        matcher: To be used from then on.
-        mask_seconds: Computing time of the dearest mask; where several tokens were followed up to
-            it, by token.
+        finished: Event that is set when the next mask is known.
+        known: Number of output tokens, and the mask of those that may come after them, a bit per
+            id; None where the matcher has to be asked.
+        matcher: The matcher to use from then on.
+        mask_seconds: Computing time of the slowest mask; divided by the number of tokens where
+            several were followed up to it.
     """
 
     def __init__(
@@ -63,12 +64,12 @@ class GrammarAdvance:
         self.mask_seconds = 0.0
 
     def run(self) -> None:
-        """Follow the output and what it forces; ends after a token that ends the sequence."""
+        """Follow the output and forced tokens, up to a token that ends the sequence."""
         try:
             while self._output_ids[-1] not in self._rules.stop_ids:
                 mask = self._mask()
                 if self._create_matcher is not None and self.matcher.error:
-                    # It may have spent on proposed tokens what is missing now.
+                    # The matcher may have spent its limit on proposed tokens.
                     self.matcher, self._create_matcher = self._create_matcher(), None
                     mask = self._mask()
                 self.known = len(self._output_ids), mask
@@ -88,7 +89,7 @@ class GrammarAdvance:
             self.finished.set()
 
     def stop_forcing(self) -> list[int]:
-        """Return the tokens forced; there will be no more of them."""
+        """Return the forced tokens, and force no more."""
         with self._lock:
             self._jumps = False
             return list(self._forced)
@@ -102,7 +103,7 @@ class GrammarAdvance:
         return mask
 
     def _take(self, token: int) -> bool:
-        """Force ``token``, unless that is for the sampler to decide."""
+        """Force ``token`` unless the sampler must decide; return whether it was forced."""
         if not permitted(self._rules, self._output_ids, token):
             return False
         with self._lock:
@@ -114,7 +115,7 @@ class GrammarAdvance:
 
 
 def only_token(mask: bytes) -> int | None:
-    """Return the one token that ``mask`` (a bit per id, lowest first) allows; None if not one."""
+    """Return the only token of ``mask`` (a bit per id, lowest first); None for none or several."""
     words = np.frombuffer(mask, np.uint32)
     if np.count_nonzero(words) != 1:
         return None

@@ -1,7 +1,7 @@
-"""Checksums of cached KV blocks, verified when a block is reused; what follows is the engine's.
+"""Checksums of cached KV blocks, verified when a block is reused; the engine ends the requests.
 
-A block's checksum is taken after the step that fills it. Nothing may write it from then on, until
-the block is given out again: a difference means that memory was overwritten or has failed.
+A block's checksum is taken after the step that fills it. Nothing may write to the block from then
+on until it is allocated again: a difference means that memory was overwritten or has failed.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ log = get_logger(__name__)
 
 
 def create_canary(kv_cache: KVCache, mode: KVCanaryMode) -> KVCanary | None:
-    """Return what watches a cache in a mode; None where nothing does."""
+    """Return the canary of a cache in a mode; None for ``off``."""
     return None if mode == "off" else KVCanary(kv_cache, mode)
 
 
 class KVCanary:
-    """Watches the blocks of one cache.
+    """Checks of the blocks of one cache.
 
     Args:
         kv_cache: The blocks.
-        mode: ``log`` writes an error and goes on; ``raise`` has the request end with an error, so
+        mode: ``log`` to log an error and continue; ``raise`` to end the request with an error, so
             that its blocks leave the prefix cache.
 
     Attributes:
-        num_checks, num_failures: Blocks verified; of these, found changed.
+        num_checks, num_failures: Number of blocks verified, and of those found changed.
     """
 
     def __init__(self, kv_cache: KVCache, mode: KVCanaryMode) -> None:
@@ -45,9 +45,10 @@ class KVCanary:
         """Check the blocks that requests of a step reuse, before anything is computed.
 
         Returns:
-            Request id to the reason why it must end, forked children included; empty under ``log``.
+            Reasons why requests must end, by request id, forked children included; empty for
+            ``log``.
         """
-        for block_id in plan.sealed_blocks:  # filled in this step: what was known is of the past
+        for block_id in plan.sealed_blocks:  # filled in this step: their old checksums are void
             self._checksums.pop(block_id, None)
         errors: dict[str, str] = {}
         for request_id, reused in plan.reused_blocks:

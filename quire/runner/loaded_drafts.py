@@ -1,6 +1,6 @@
-"""Draft models: found and sized before the model that they propose for, loaded after it.
+"""Draft models: found and sized before their target, the model they propose for, and loaded after.
 
-Whether their tokens are the target's is seen where tokenizers are read.
+Their tokens are compared with the target's where tokenizers are read.
 """
 
 from __future__ import annotations
@@ -44,17 +44,17 @@ METHODS = ("draft_model", "self")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Draft:
-    """A draft model that is not loaded; a key of what is found of it.
+    """A draft model that is not loaded; also the key of its demand.
 
     Attributes:
-        method: It is for.
-        path: Of the checkpoint, a folder or a GGUF file.
-        config: Read from it.
-        settings: The engine's, with the draft in the model's place.
-        vocab_size: Of the target.
-        max_model_len: Sequences of more tokens get no proposals.
-        target_plan: How the same checkpoint is held for the target, whose weights are shared; None
-            where it is another one.
+        method: The method that it drafts for.
+        path: The draft's checkpoint, a folder or a GGUF file.
+        config: The draft's shape, read from the checkpoint.
+        settings: The engine's settings, with the draft in the model's place.
+        vocab_size: Number of tokens in the target's vocabulary.
+        max_model_len: Tokens of the longest sequence that gets proposals.
+        target_plan: Quantization of the target where both have one checkpoint, to share weights;
+            None where the checkpoints differ.
     """
 
     method: SpeculativeMethod
@@ -67,20 +67,20 @@ class Draft:
 
     @property
     def name(self) -> str:
-        """As the settings name it."""
+        """The draft's name in the settings."""
         return self.method.model or f"the model in {self.method.quantization}"
 
     @property
     def max_tokens(self) -> int:
-        """Most that it computes at once."""
+        """Tokens that the draft computes at once, at most."""
         return most_tokens(self.settings.config.scheduler.max_num_batched_tokens)
 
     def demand(self, backend: Backend, weight_bytes: int | None = None) -> MemoryDemand:
-        """Return what it needs besides the target.
+        """Return the memory that the draft needs besides the target's.
 
         Args:
-            backend: Of both.
-            weight_bytes: Its own; None to foretell them.
+            backend: The backend of both models.
+            weight_bytes: Bytes of its own weights; None to estimate them.
         """
         config, settings = self.config, self.settings
         cache, options = settings.config.cache, settings.config.scheduler
@@ -93,7 +93,7 @@ class Draft:
         scratch = workspace_bytes(config, self.max_tokens, backend.activation_dtype)
         scratch += 4 * options.max_num_seqs * sum(widths)
         spec = config.kv_cache_spec(cache.block_size, settings.kv_cache_dtype)
-        # No more slots than sequences of full length have, and than KV fits in memory.
+        # No more slots than sequences of full length have, and no more than fit in memory.
         num_slots = options.max_num_seqs * settings.max_model_len
         num_slots = min(num_slots, settings.memory_bytes // spec.token_bytes)
         scratch += SLOT_BYTES * num_slots
@@ -111,9 +111,9 @@ class LoadedDraft:
     """A draft model that is ready to compute.
 
     Attributes:
-        draft: What it is.
-        decoder: Its weights, on the target's backend.
-        demand: Its bytes, and the blocks of its KV cache.
+        draft: The draft before it was loaded.
+        decoder: The draft's weights, on the target's backend.
+        demand: Bytes of the draft, and the blocks of its KV cache.
     """
 
     draft: Draft
@@ -121,11 +121,11 @@ class LoadedDraft:
     demand: MemoryDemand
 
     def maker(self, num_blocks: int, vocabularies: VocabularyPair | None = None) -> Maker:
-        """Allocate its buffers and its KV cache; return what makes a table's proposer.
+        """Allocate buffers and KV cache; return a maker of the proposer of a token table.
 
         Args:
-            num_blocks: Of the KV cache.
-            vocabularies: The target's and the draft's; None where they are the same.
+            num_blocks: Blocks of the KV cache.
+            vocabularies: Vocabularies of target and draft; None where they are the same.
         """
         kv_cache = self.decoder.backend.kv_cache(self.demand.spec, num_blocks)
         max_rows = self.draft.settings.config.scheduler.max_num_seqs
@@ -149,12 +149,12 @@ def find_drafts(
 
     Args:
         folder: The target's checkpoint.
-        target: Its shape.
+        target: The target's shape.
         resolved: The engine's settings.
-        machine: What may be used.
+        machine: The memory and processors that may be used.
 
     Raises:
-        ConfigError: One of them cannot be used.
+        ConfigError: A draft model cannot be used.
     """
     drafts = []
     for method in resolved.config.speculative.methods():
@@ -177,7 +177,7 @@ def plan_with_drafts(
     """Divide the memory between a model and its drafts, as :func:`plan_memory` does.
 
     Raises:
-        ConfigError: It does not fit; the message says so where it would without a draft.
+        ConfigError: The memory is too small; the message names a draft without which it is enough.
     """
     demand, plan = target, None
     for draft, own in drafts.items():
@@ -276,7 +276,7 @@ def _find(
     kept = kept_window(target, resolved.config.cache)
     seen = config.sliding_window if all(config.layer_windows) else None
     if kept is not None and (seen is None or seen > kept):
-        limits.append(kept)  # what the target gives back, the draft would need
+        limits.append(kept)  # the draft would need blocks that the target frees
     return Draft(method, path, config, settings, target.vocab_size, min(limits), target_plan)
 
 

@@ -1,4 +1,4 @@
-"""Draft heads: found and checked before the model whose states they read, loaded after it."""
+"""Draft heads: found and checked before their target, whose states they read, and loaded after."""
 
 from __future__ import annotations
 
@@ -56,21 +56,21 @@ RECURRENT: dict[str, tuple[ReadRecurrent, LoadRecurrent]] = {
 
 
 class NeedsMemory(Protocol):
-    """A head, as far as memory is concerned."""
+    """The memory of a head."""
 
     @property
     def weight_bytes(self) -> int:
-        """Of its own."""
+        """Bytes of the head's own weights."""
         ...
 
     @property
     def scratch_bytes(self) -> int:
-        """Buffers at the largest step."""
+        """Bytes of buffers at the largest step."""
         ...
 
     @property
     def spec(self) -> KVCacheSpec | None:
-        """Blocks of its KV cache, or None."""
+        """Description of the head's KV cache, or None."""
         ...
 
 
@@ -79,11 +79,11 @@ class FoundHead(NeedsMemory, Protocol):
 
     @property
     def folder(self) -> HeadFolder:
-        """Its checkpoint."""
+        """The head's checkpoint."""
         ...
 
     def load(self, target: Model) -> LoadedHead:
-        """Load it.
+        """Load the head.
 
         Raises:
             ConfigError: The checkpoint cannot be used.
@@ -96,22 +96,22 @@ class LoadedHead(NeedsMemory, Protocol):
 
     @property
     def method(self) -> SpeculativeMethod:
-        """It is for."""
+        """The method that the head drafts for."""
         ...
 
     def maker(self, num_blocks: int) -> Maker:
-        """Allocate its KV cache, if it has one; return what makes a table's proposer."""
+        """Allocate a KV cache if it has one; return a maker of the proposer of a token table."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class HeadFolder:
-    """A head's checkpoint, for which method and engine.
+    """A head's checkpoint, with its method and engine.
 
     Attributes:
-        method: It is for.
-        tensors: Its checkpoint.
-        settings: Of the engine.
+        method: The method that the head drafts for.
+        tensors: Tensors of the head's checkpoint.
+        settings: Settings of the engine.
     """
 
     method: SpeculativeMethod
@@ -120,22 +120,22 @@ class HeadFolder:
 
     @property
     def max_rows(self) -> int:
-        """Rows that draft at once."""
+        """Number of rows that draft at once, at most."""
         return self.settings.config.scheduler.max_num_seqs
 
     @property
     def max_tokens(self) -> int:
-        """Most that a head with a cache computes at once."""
+        """Tokens that a head with a cache computes at once, at most."""
         budget = self.settings.config.scheduler.max_num_batched_tokens
         return most_tokens(budget, MOST_PAIRS)
 
     @property
     def weight_bytes(self) -> int:
-        """At most: less where matrices are quantized."""
+        """Bytes of the weights, at most: less where matrices are quantized."""
         return self.tensors.num_elements * DTYPE_BYTES[self.settings.dtype]
 
     def builder(self, backend: Backend) -> HeadBuilder:
-        """Return what packs its tensors."""
+        """Return a builder that packs the head's tensors."""
         # A head's own weights are floats, whatever its target's are.
         rounded, _ = settle_quantization(self.method.quantization, stored="")
         options = replace(
@@ -159,16 +159,16 @@ class FoundMedusa:
 
     @property
     def weight_bytes(self) -> int:
-        """Of its own."""
+        """Bytes of the head's own weights."""
         return self.folder.weight_bytes
 
     @property
     def scratch_bytes(self) -> int:
-        """States of each row, and logits."""
+        """Bytes of the states of each row, and of logits."""
         return 4 * self.folder.max_rows * (3 * self.target.hidden_size + self.target.vocab_size)
 
     def load(self, target: Model) -> LoadedMedusa:
-        """Load them."""
+        """Load the heads."""
         heads = load_medusa(self.names, self.folder.builder(target.backend), target)
         heads.reserve(self.folder.max_rows)
         return LoadedMedusa(self.folder.method, heads, self.scratch_bytes)
@@ -185,11 +185,11 @@ class LoadedMedusa:
 
     @property
     def weight_bytes(self) -> int:
-        """Of its own."""
+        """Bytes of the head's own weights."""
         return self.heads.weight_bytes
 
     def maker(self, num_blocks: int) -> Maker:
-        """Return what makes a table's proposer."""
+        """Return a maker of the proposer of a token table."""
         return lambda table: MedusaProposer(table, self.heads)
 
 
@@ -204,14 +204,14 @@ class FoundRecurrent:
 
     @property
     def weight_bytes(self) -> int:
-        """Of its own."""
+        """Bytes of the head's own weights."""
         rope, max_positions = self.shape.config.rope, self.folder.settings.max_model_len
         tables = 0 if rope is None else rope_table_bytes(rope, max_positions)
         return self.folder.weight_bytes + tables
 
     @property
     def scratch_bytes(self) -> int:
-        """Activations, logits, states that wait, and those that the target keeps for it."""
+        """Bytes of activations, logits, waiting states, and states that the target keeps for it."""
         config, width = self.shape.config, max(len(self.shape.layers), 1)
         max_tokens = self.folder.settings.config.scheduler.max_num_batched_tokens
         kept = MAX_KEPT + 2 * max_tokens
@@ -222,12 +222,12 @@ class FoundRecurrent:
 
     @property
     def max_tokens(self) -> int:
-        """Pairs at once, those of masks included."""
+        """Pairs that are computed at once, at most, those of masks included."""
         return self.folder.max_tokens + self._max_masks
 
     @property
     def max_logits(self) -> int:
-        """Rows of logits at once."""
+        """Rows of logits at once, at most."""
         return max(self.folder.max_rows, self._max_masks)
 
     @property
@@ -236,12 +236,12 @@ class FoundRecurrent:
 
     @property
     def spec(self) -> KVCacheSpec:
-        """Blocks of its KV cache."""
+        """Description of the head's KV cache."""
         config, settings = self.shape.config, self.folder.settings
         return config.kv_cache_spec(settings.config.cache.block_size, settings.kv_cache_dtype)
 
     def load(self, target: Model) -> LoadedRecurrent:
-        """Load it."""
+        """Load the head."""
         settings = self.folder.settings
         builder = self.folder.builder(target.backend)
         head = self.load_head(self.shape, builder, target, settings.max_model_len)
@@ -273,11 +273,11 @@ class LoadedRecurrent:
 
     @property
     def weight_bytes(self) -> int:
-        """Of its own."""
+        """Bytes of the head's own weights."""
         return self.head.weight_bytes
 
     def maker(self, num_blocks: int) -> Maker:
-        """Allocate its KV cache; return what makes a table's proposer."""
+        """Allocate a KV cache; return a maker of the proposer of a token table."""
         kv_cache = self.head.backend.kv_cache(self.spec, num_blocks)
         sizes = self.max_model_len, self.max_tokens, self.shape
         kind: type[RecurrentProposer] = RecurrentProposer
@@ -293,12 +293,12 @@ def find_heads(
 
     Args:
         folder: The target's checkpoint.
-        target: Its shape.
+        target: The target's shape.
         resolved: The engine's settings.
-        activation_dtype: Of the backend.
+        activation_dtype: The backend's dtype of activations.
 
     Raises:
-        ConfigError: One of them cannot be used.
+        ConfigError: A head cannot be used.
     """
     found: list[FoundHead] = []
     for method in resolved.config.speculative.methods():
@@ -348,7 +348,7 @@ def _find(
 
 
 def with_heads(demand: MemoryDemand, heads: Iterable[NeedsMemory]) -> MemoryDemand:
-    """Return what a target and its heads need."""
+    """Return the memory that a target and its heads need."""
     for head in heads:
         demand = replace(
             demand,
@@ -360,7 +360,7 @@ def with_heads(demand: MemoryDemand, heads: Iterable[NeedsMemory]) -> MemoryDema
 
 
 def _find_tensors(method: SpeculativeMethod, folder: Path, target: ModelConfig) -> HeadTensors:
-    """Return the tensors of the heads: some models bring theirs."""
+    """Return the tensors of the heads: some checkpoints include them."""
     if method.model is not None:
         return HeadTensors(resolve_model(method.model, method.revision))
     if folder.resolve() == (ASSETS / EMBEDDED).resolve():

@@ -1,4 +1,4 @@
-"""A checkpoint as a decoder that computes, and what it needs of memory; it runs no steps."""
+"""A checkpoint as a decoder that computes, and the memory it needs; it runs no steps."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from quire.runner.picture_rows import PictureRows
 
 log = get_logger(__name__)
 
-#: Returns the bytes of what goes between processes in a step of some tokens.
+#: Returns the bytes of buffers for messages between processes in a step of some tokens.
 Buffers: TypeAlias = Callable[[SplitShape, int], int]
 
 
@@ -38,10 +38,10 @@ class LoadedModel:
     """A model that is ready to compute.
 
     Attributes:
-        decoder: Its weights, on a backend.
+        decoder: The model's weights, on a backend.
         config: The decoder's shape, its dtype resolved, with all end-of-sequence ids.
-        demand: Its bytes and the blocks of its KV cache.
-        pictures: Their encoder and rows, or None.
+        demand: Bytes of the model, and the blocks of its KV cache.
+        pictures: Encoder and rows of pictures, or None.
     """
 
     decoder: Decoder
@@ -57,7 +57,7 @@ def expected_demand(
     resolved: ResolvedConfig,
     part: RankPlace | None = None,
 ) -> MemoryDemand:
-    """Return what a checkpoint, or one rank's part, will need; its weights are not read."""
+    """Return the memory that a checkpoint, or a rank's part, will need; no weights are read."""
     share = None if part is None else part.share
     layers = None if part is None else part.layers(model_config.num_layers)
     is_first = part is None or part.rank == 0
@@ -74,7 +74,7 @@ def stage_demand(
     resolved: ResolvedConfig,
     layers: range,
 ) -> MemoryDemand:
-    """Return what one process that has some layers will need; weights are not read."""
+    """Return the memory that a process with some layers will need; no weights are read."""
     is_first = layers[0] == 0
     demand = _expected(folder, backend, model_config, resolved, None, layers, is_first)
 
@@ -102,7 +102,7 @@ def _expected(
         part=share,
         layers=layers,
     )
-    if is_first:  # pictures are its business
+    if is_first:  # the first stage encodes pictures
         weight_bytes += expected_encoder_bytes(config, resolved.dtype)
     own = config if share is None else share.config(config)
     return model_demand(own, resolved, weight_bytes, backend.activation_dtype)
@@ -122,12 +122,12 @@ def load(
 
     Args:
         folder: A folder or a GGUF file.
-        backend: Computes.
+        backend: The backend that computes.
         resolved: The settings.
         eos_token_ids: Ids that end a sequence, besides those of ``config.json``.
-        on_progress: Called while weights load, with bytes done and bytes in all.
-        meanwhile: As of :func:`~quire.models.loader.load_model`.
-        part: Of a rank; None for all of the model. Pictures are the first rank's business.
+        on_progress: Callback while weights load, with bytes done and bytes in all.
+        meanwhile: The same as in :func:`~quire.models.loader.load_model`.
+        part: A rank's part; None for the whole model. The first rank encodes pictures.
 
     Raises:
         ModelLoadError: The checkpoint cannot be used.
@@ -166,7 +166,7 @@ def _with_exchange(
     buffers: Buffers,
     stage: Stage,
 ) -> MemoryDemand:
-    """Return it with the KV cache of a rank's layers alone, and buffers of what ranks exchange."""
+    """Return a demand with the KV cache of a rank's layers alone, and buffers for messages."""
     max_tokens = resolved.config.scheduler.max_num_batched_tokens
     exchanged = buffers(SplitShape.of_config(config), max_tokens)
     spec = stage.kv_cache_spec(demand.spec)
@@ -174,7 +174,7 @@ def _with_exchange(
 
 
 def _possible(eos_token_ids: Sequence[int], vocab_size: int) -> tuple[int, ...]:
-    """Return the ids that the model can produce, each once; say which ones it cannot."""
+    """Return the ids that the model can produce, each once; log those that it cannot."""
     ids = tuple(dict.fromkeys(eos_token_ids))
     possible = tuple(token_id for token_id in ids if 0 <= token_id < vocab_size)
     beyond = sorted(set(ids) - set(possible))
