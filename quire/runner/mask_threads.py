@@ -1,7 +1,7 @@
-"""Threads in which grammars advance, so that one that is slow holds up no step; they draw nothing.
+"""Threads in which grammars advance, so that a slow one delays no step; they draw nothing.
 
 llguidance computes without the interpreter's lock. Grammars that were slow before have a thread of
-their own, which yields to others: they wait for one another, and nobody waits for them.
+their own, which yields to others: they wait for one another, and no step waits for them.
 """
 
 from __future__ import annotations
@@ -19,33 +19,33 @@ from quire.core.log import get_logger
 
 log = get_logger(__name__)
 
-#: A grammar whose mask takes longer, in seconds of computing, is slow from then on.
+#: Seconds of computing for a mask from which its grammar counts as slow from then on.
 SLOW_SECONDS = 0.005
-#: What a step waits for the grammars that are not slow: for each, and besides. A usual mask takes
-#: 0.05 ms (llguidance's README); a row without its mask when the time is up sits out the step.
+#: Seconds that a step waits for grammars that are not slow: for each, and in addition. A usual mask
+#: takes 0.05 ms (llguidance's README); a row without its mask by then sits out the step.
 SECONDS_EACH = 0.0005
 SECONDS_BESIDES = 0.003
-#: What it waits when there is nobody whom it holds up.
+#: Seconds that a step waits when it delays no other request.
 SECONDS_ALONE = 0.25
-#: For grammars that are not known to be slow, so that the first mask that is holds up half of them.
+#: Threads for grammars not known to be slow, so that the first slow mask delays half of them.
 NUM_THREADS = 2
-#: As the thread has that compiles grammars.
+#: Bytes of a thread's stack, the same as for the thread that compiles grammars.
 STACK_BYTES = 16 * 2**20
-#: Of the thread for slow grammars.
+#: Niceness of the thread for slow grammars.
 NICENESS = 10
 
 
 class MaskJob(Protocol):
-    """Work on one grammar, of which nobody knows how long it takes.
+    """Work on one grammar, whose duration is unknown.
 
     Attributes:
-        finished: Set at its end.
+        finished: Event that is set at its end.
     """
 
     finished: threading.Event
 
     def run(self) -> None:
-        """Do it; raises nothing."""
+        """Do the work; raise nothing."""
         ...
 
 
@@ -56,10 +56,10 @@ class MaskThreads:
         self._queues: dict[bool, SimpleQueue[MaskJob | None]] = {}
 
     def submit(self, job: MaskJob, *, slow: bool) -> None:
-        """Run ``job`` after those of its kind.
+        """Run ``job`` after other jobs of its kind.
 
         Raises:
-            RuntimeError: There is no thread, and none could be started; the next call tries again.
+            RuntimeError: No thread runs, and none could be started; the next call tries again.
         """
         queue = self._queues.get(slow)
         if queue is None:
@@ -67,7 +67,7 @@ class MaskThreads:
         queue.put(job)
 
     def close(self) -> None:
-        """End the threads after what is in their queues."""
+        """End the threads after the jobs in their queues."""
         for queue in self._queues.values():
             for _ in range(NUM_THREADS):
                 queue.put(None)
@@ -78,8 +78,8 @@ def wait(jobs: Sequence[MaskJob], *, alone: bool) -> None:
     """Wait until jobs are finished, but not for long.
 
     Args:
-        jobs: Of grammars that have not been slow.
-        alone: Nobody else is held up.
+        jobs: Jobs of grammars that have not been slow.
+        alone: Whether no other request is delayed.
     """
     seconds = SECONDS_ALONE if alone else SECONDS_BESIDES + SECONDS_EACH * len(jobs)
     end = time.monotonic() + seconds

@@ -1,6 +1,6 @@
-"""The memory plan: what weights, scratch and KV blocks take of this machine, and what then fits.
+"""The memory plan: weights, scratch and KV blocks on this machine, and the contexts that fit.
 
-The arithmetic is :mod:`quire.core.memory_budget`; here are the inputs and the lines for people.
+The arithmetic is in :mod:`quire.core.memory_budget`; here are its inputs and lines for people.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from quire.runner.picture_memory import picture_bytes
 from quire.runner.tiers.create import tier_pools
 from quire.runner.token_draws import LOGITS_CHUNK_ROWS
 
-#: Of a context length that was not given, this much must fit at least.
+#: Tokens that must fit at least, where no context length was given.
 LEAST_CONTEXT = 4096
 
 
@@ -34,7 +34,7 @@ class MemoryPlan:
     """The memory of one engine.
 
     Attributes:
-        budget: The division; ``num_blocks`` is what is allocated.
+        budget: The division; ``num_blocks`` blocks are allocated.
         max_model_len: Tokens of the longest request.
         choices: One line for each value that was chosen rather than given.
     """
@@ -44,7 +44,7 @@ class MemoryPlan:
     choices: tuple[str, ...]
 
     def lines(self) -> list[str]:
-        """Say where the memory goes and how many sequences of which length fit."""
+        """Describe the uses of memory, and the number of sequences that fit by length."""
         budget, demand = self.budget, self.budget.demand
         spec = demand.spec
         lengths = [self.max_model_len]
@@ -72,7 +72,7 @@ class MemoryPlan:
 def model_demand(
     config: ModelConfig, resolved: ResolvedConfig, weight_bytes: int, activation_dtype: str
 ) -> MemoryDemand:
-    """Return what a model needs at the largest step."""
+    """Return the memory that a model needs at the largest step."""
     options = resolved.config.scheduler
     spec = config.kv_cache_spec(
         resolved.config.cache.block_size,
@@ -80,7 +80,7 @@ def model_demand(
         window=kept_window(config, resolved.config.cache),
         step_tokens=options.max_num_batched_tokens,
     )
-    # Besides the step's logits there are copies of a chunk for sampling and for log-probabilities.
+    # Sampling and log-probabilities have copies of a chunk in addition to the step's logits.
     rows = options.max_logits_rows + 2 * LOGITS_CHUNK_ROWS if config.generates else 0
     scratch = workspace_bytes(config, options.max_num_batched_tokens, activation_dtype)
     scratch += 4 * rows * config.vocab_size
@@ -97,14 +97,14 @@ def model_demand(
 
 
 def least_demand(resolved: ResolvedConfig, demand: MemoryDemand) -> MemoryDemand:
-    """Return it for the shortest context that will do: the one that was given, or a short one."""
+    """Return the demand for the shortest context that is allowed: the given one, or a short one."""
     if resolved.config.model.max_model_len is not None:
         return demand
     return replace(demand, max_model_len=min(demand.max_model_len, LEAST_CONTEXT))
 
 
 def useful_memory(resolved: ResolvedConfig, demand: MemoryDemand) -> tuple[int, int]:
-    """Return the least bytes with which :func:`plan_memory` plans, and the most that are of use."""
+    """Return the least bytes with which :func:`plan_memory` plans, and the most it can use."""
     cache, least = resolved.config.cache, least_demand(resolved, demand)
     fraction, exact = cache.free_gpu_memory_fraction or 1.0, cache.kv_cache_memory_bytes
     if cache.num_gpu_blocks_override is not None:
@@ -121,7 +121,7 @@ def useful_memory(resolved: ResolvedConfig, demand: MemoryDemand) -> tuple[int, 
 
 
 def kept_window(config: ModelConfig, cache: CacheOptions) -> int | None:
-    """Return the tokens after which KV is given back, if the model and the layout allow it."""
+    """Return the tokens after which KV is freed, if the model and the layout allow it."""
     every_layer = all(config.layer_windows)
     paged = cache.kv_layout == "paged" and cache.use_cache
     return config.sliding_window if every_layer and paged else None
@@ -134,11 +134,11 @@ def plan_memory(resolved: ResolvedConfig, demand: MemoryDemand, device_bytes: in
     context length that was not given is lowered to what fits.
 
     Args:
-        demand: For ``resolved.max_model_len``.
-        device_bytes: Memory this process may use.
+        demand: Demand for ``resolved.max_model_len``.
+        device_bytes: Memory that this process may use.
 
     Raises:
-        ConfigError: It does not fit; the message names three settings that would.
+        ConfigError: The model does not fit; the message names three settings with which it would.
     """
     cache, spec = resolved.config.cache, demand.spec
     choices: list[str] = []
@@ -192,7 +192,7 @@ def _most_blocks(resolved: ResolvedConfig, spec: KVCacheSpec) -> int | None:
 
 
 def _table_bytes(max_num_seqs: int, max_model_len: int, spec: KVCacheSpec) -> int:
-    """Bytes of the token ids and block tables of ``max_num_seqs`` requests of full length."""
+    """Return the bytes of token ids and block tables of ``max_num_seqs`` full-length requests."""
     return 4 * max_num_seqs * (max_model_len + -(-max_model_len // spec.block_size))
 
 

@@ -1,4 +1,4 @@
-"""Which part of a model a rank has: a shard of some layers, and who has the layers around them."""
+"""The part of a model on a rank: a shard of some layers, with the ranks of the layers around it."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from quire.models.stage import GroupLink, Stage
 
 @dataclass(frozen=True, slots=True)
 class RankPlace:
-    """The part of a rank, before there are others.
+    """The part of a rank before others are started.
 
     Attributes:
-        rank: Which.
-        options: How a model is divided.
+        rank: Number of the rank.
+        options: Settings of the model's division.
     """
 
     rank: int
@@ -30,7 +30,7 @@ class RankPlace:
 
     @property
     def experts(self) -> ExpertDivision:
-        """What ranks that share layers have of those."""
+        """Division of experts over the ranks that share layers."""
         options = self.options
         return ExpertDivision(
             whole=options.enable_expert_parallel,
@@ -61,18 +61,18 @@ GroupOf = Callable[[Sequence[int] | None], Group]
 
 
 class ModelPart:
-    """One rank's.
+    """The part of a rank, connected to others; see :class:`Part`.
 
     Args:
-        rank: Which.
-        options: How a model is divided.
-        group_of: How it reaches others.
+        rank: Number of the rank.
+        options: Settings of the model's division.
+        group_of: Call that returns the group of some ranks.
 
     Attributes:
-        rank, layout: Which it is, of which.
-        world: All ranks.
-        shard: Of its layers; None for all of them.
-        output_rank: Who has the logits of a step.
+        rank, layout: Number of the rank, and the layout of all ranks.
+        world: The group of all ranks.
+        shard: Share of its layers; None for all of them.
+        output_rank: The rank that has the logits of a step.
     """
 
     def __init__(self, rank: int, options: ParallelOptions, group_of: GroupOf) -> None:
@@ -99,27 +99,27 @@ class ModelPart:
 
     @property
     def groups(self) -> list[Group]:
-        """What it exchanges by."""
+        """Groups by which the rank exchanges data."""
         own = [] if self.shard is None else [self.shard.group]
         return [self.world, *(group for group in own if group is not self.world)]
 
     @property
     def is_first(self) -> bool:
-        """Whether it has the embedding."""
+        """Whether the rank has the embedding."""
         return self._stage == 0
 
     @property
     def is_last(self) -> bool:
-        """Whether it has the output head."""
+        """Whether the rank has the output head."""
         return self._stage == self.layout.pipeline - 1
 
     @property
     def sends(self) -> bool:
-        """Whether it hands the driver what its stage makes: one of the stage's shards does."""
+        """Whether the rank sends the driver its stage's outputs, as one shard of a stage does."""
         return self._stage > 0 and self.rank == self.layout.stage_ranks(self._stage)[0]
 
     def open(self, opened: OpenedCheckpoint, backend: Backend) -> OpenedCheckpoint:
-        """Return what this rank takes of a checkpoint."""
+        """Return the checkpoint as opened for this rank."""
         layout = self.layout
         if layout.pipeline == 1:
             return opened
@@ -134,7 +134,7 @@ class ModelPart:
         return self._place.layers(num_layers)
 
     def sender_of(self, layer: int, num_layers: int) -> int:
-        """Return the rank that hands the driver what enters a layer."""
+        """Return the rank that sends the driver the inputs of a layer."""
         for stage, layers in enumerate(self.layout.stage_layers(num_layers)):
             if layer in layers:
                 return self.layout.stage_ranks(stage)[0]

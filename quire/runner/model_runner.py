@@ -1,6 +1,6 @@
-"""Runs one plan on the model: copies blocks, computes, draws tokens, reads log-probabilities.
+"""Execution of plans on the model: copies, computes, draws tokens, reads log-probabilities.
 
-It decides nothing about which request runs; it never touches the block pool.
+It does not decide which request runs, and never touches the block pool.
 """
 
 from __future__ import annotations
@@ -48,15 +48,15 @@ from quire.runner.tiers.block_tiers import BlockTiers
 from quire.runner.token_draws import LOGITS_CHUNK_ROWS, Draw, TokenDraws
 from quire.runner.transfer.outbox import Outbox
 
-#: Numbers of rows whose steps are measured at start; how often at least, and at most as long as all
-#: takes no more than some seconds: small models are quick, and need it for a steady minimum.
+#: Numbers of rows whose steps are measured at start; repetitions, at least and at most; and seconds
+#: after which no more than the least are made. Quick models need more for a steady minimum.
 MEASURED_ROWS = (1, 2, 3, 4, 5, 6, 8, 9, 12, 13, 16, 24, 32)
 MEASURED_TIMES, MOST_MEASURED_TIMES, MEASURED_SECONDS = 3, 30, 0.2
 
 
 @dataclass(frozen=True, slots=True)
 class RunnerOptions:
-    """What the runner prepares for.
+    """Limits that the runner prepares for.
 
     Attributes:
         max_num_seqs: Requests running at once.
@@ -74,11 +74,11 @@ class PromptPart:
     """Prompt positions of one request whose states are read in this step.
 
     Attributes:
-        request_id: Whose.
-        index: Into the plan's ``scheduled``.
-        first: Of the request's rows in this step.
-        start: Its position.
-        count: Positions, at least 1.
+        request_id: Id of the request.
+        index: Index into the plan's ``scheduled``.
+        first: Index of the first row among the request's rows in this step.
+        start: Position of the first row in the prompt.
+        count: Number of positions, at least 1.
     """
 
     request_id: str
@@ -93,14 +93,14 @@ class StepRows:
     """The rows of a step that the model computes.
 
     Attributes:
-        plan: Of these rows.
-        output: With what is known of them already.
-        prompt_parts: Whose states are read.
-        num_proposed: (B,) tokens that were proposed; None for none at all.
-        hidden: What the model makes of them.
-        num_rows: T.
-        num_samples: Of ``hidden``, the leading rows that tokens are drawn from.
-        begin: When the model began.
+        plan: The plan of these rows.
+        output: The step's output so far.
+        prompt_parts: Prompt positions whose states are read.
+        num_proposed: (B,), number of tokens proposed for each request; None for none at all.
+        hidden: Hidden states that the model computes.
+        num_rows: Number of rows, T.
+        num_samples: Number of leading rows of ``hidden`` that tokens are drawn from.
+        begin: Time at which the model began.
     """
 
     plan: SchedulerOutput
@@ -114,7 +114,7 @@ class StepRows:
 
 
 class ModelRunner:
-    """Keeps the live requests' state and executes plans; see :class:`quire.engine.Executor`."""
+    """State of live requests, and execution of plans; see :class:`quire.engine.Executor`."""
 
     def __init__(
         self,
@@ -150,27 +150,27 @@ class ModelRunner:
         self.pictures = pictures or PictureRows(None, backend, 0)
         self._parts = StepParts(self._table, kv_cache.spec.block_size, self._begin_rows)
         self._request_arrived: Callable[[], bool] = lambda: False
-        self._broken: dict[str, BaseException] = {}  # requests that could not be taken, and why
+        self._broken: dict[str, BaseException] = {}  # reasons, of requests that could not be added
 
     def take_adapters(self, adapters: AdapterStore) -> None:
-        """Have requests with adapters from now on, those that are in memory."""
+        """Accept requests with adapters in memory from now on."""
         self.adapters = adapters
 
     def speculate(
         self, methods: Sequence[SpeculativeMethod], create_proposers: CreateProposers
     ) -> None:
-        """Have tokens proposed from now on, for requests that come."""
+        """Propose tokens from now on, for new requests."""
         proposers = create_proposers(self._table)
         self._speculation = Speculation(
             self._table, self._sampling, self._sampler, methods, proposers, self._model
         )
 
     def end_speculation(self) -> None:
-        """Have nothing proposed from now on; no request is live."""
+        """Propose no tokens from now on; no request is live."""
         self._speculation = None
 
     def speculation_samples(self) -> Samples:
-        """Return what proposers have done, by metric stem."""
+        """Return the number of each proposer's failures, by metric stem."""
         return {} if self._speculation is None else self._speculation.samples()
 
     def execute(
@@ -182,14 +182,14 @@ class ModelRunner:
     def begin(
         self, plan: SchedulerOutput, request_arrived: Callable[[], bool] = lambda: False
     ) -> Ending:
-        """Begin one step: the model computes what is to be computed here.
+        """Begin one step: the model computes the part on this rank.
 
         Returns:
-            What waits for the rest, draws tokens and returns the step's output. Other steps may
-            begin before it is called, of other requests or of later parts of their prompts; it is
-            called in the order of steps.
+            A call that waits for the rest, draws tokens and returns the step's output. Before that,
+            steps of other requests or of later parts of prompts may begin. Calls are made in the
+            order of steps.
         """
-        # A canary seals what a plan fills: nothing of it may be dropped.
+        # A canary seals the blocks that a plan fills: none of its rows may be dropped.
         self._request_arrived = request_arrived if self.canary is None else lambda: False
         self._update_requests(plan)
         lost_blocks: list[int] = []
@@ -223,7 +223,7 @@ class ModelRunner:
         return output
 
     def _begin_rows(self, plan: SchedulerOutput) -> Ending:
-        """Begin the requests of a plan; when they fail, their state is as it was."""
+        """Begin the requests of a plan; when they fail, their state is restored."""
         try:
             return partial(self._end_rows, self._forward(plan))
         except BaseException as error:
@@ -256,7 +256,7 @@ class ModelRunner:
                 self._sampling.restart(row)
 
     def _forward(self, plan: SchedulerOutput) -> StepRows:
-        """Propose tokens, and have the model compute the rows of a plan."""
+        """Propose tokens, and compute the rows of a plan by the model."""
         output = StepOutput()
         prompt_parts = self._prompt_parts(plan) if self._prompt_logprobs_ids else []
         if self._pooling:
@@ -281,7 +281,7 @@ class ModelRunner:
         )
 
     def _read(self, step: StepRows) -> StepOutput:
-        """Draw tokens of what the model has computed, and read what else is wanted."""
+        """Draw tokens from the model's states, and read other results that are wanted."""
         plan, output, hidden = step.plan, step.output, step.hidden
         num_samples, num_proposed = step.num_samples, step.num_proposed
         paths: Mapping[int, Sequence[int]] = {}
@@ -311,11 +311,11 @@ class ModelRunner:
         return output
 
     def _speculation_of(self, plan: SchedulerOutput) -> Speculation | None:
-        """Return what proposes in a step, and is told of it; None for a step like any other."""
+        """Return the proposers that take part in a step; None for a step without proposals."""
         return self._speculation if plan.keeps_states else None
 
     def _keep_paths(self, paths: Mapping[int, Sequence[int]]) -> None:
-        """Move the KV of a tree's tokens that hold to where a sequence has it."""
+        """Move the KV of a tree's accepted tokens to the slots of a plain sequence."""
         table, size = self._table, self._kv_cache.spec.block_size
         pairs: list[tuple[int, int]] = []
         for row, path in paths.items():
@@ -330,7 +330,7 @@ class ModelRunner:
             self._kv_cache.copy_slots(pairs)
 
     def _between_layers(self, plan: SchedulerOutput) -> Callable[[], None] | None:
-        """Return what ends the step when somebody has come, if the plan allows that."""
+        """Return a check that ends the step once a request has arrived, if the plan allows that."""
         if not plan.droppable_ids:
             return None
 
@@ -363,11 +363,11 @@ class ModelRunner:
         return frozenset(name for name, row in self._table.rows.items() if row in rows)
 
     def wait_until_ready(self, seconds: float) -> None:
-        """Wait until one of :meth:`unready` is ready, at most that long."""
+        """Wait until one of :meth:`unready` is ready, at most ``seconds``."""
         self._sampling.wait_until_ready(seconds)
 
     def close(self) -> None:
-        """End what runs besides; no call follows."""
+        """End background threads; no call follows."""
         self._sampling.close()
         if self.adapters is not None:
             self.adapters.close()
@@ -385,7 +385,7 @@ class ModelRunner:
         self.pictures.remove(request_id)
 
     def _update_requests(self, plan: SchedulerOutput) -> None:
-        """Take a plan's news; new requests that cannot be taken are broken."""
+        """Apply a plan's changes; new requests that cannot be added are broken."""
         for request_id in plan.finished_request_ids:
             self._forget(request_id)
         for request in plan.new_requests:
@@ -422,7 +422,7 @@ class ModelRunner:
         return self.adapters.slot(adapter.content_hash)
 
     def _draws(self, plan: SchedulerOutput, num_proposed: IntArray | None) -> list[Draw]:
-        """List the step's draws, forked children after the requests they come from."""
+        """List the step's draws, forked children after their parents."""
         draws: list[Draw] = []
         last_rows: dict[str, int] = {}
         first = 0
@@ -474,7 +474,7 @@ class ModelRunner:
     def _read_part(
         self, part: PromptPart, plan: SchedulerOutput, rows: HiddenStates, result: SequenceResult
     ) -> None:
-        """Make of a prompt's states what its request asks for."""
+        """Read the results that a request asks for from its prompt's states."""
         if part.request_id not in self._pooling:
             result.prompt_logprobs = self._prompt_logprobs(part, rows)
             return

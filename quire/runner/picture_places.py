@@ -1,7 +1,7 @@
-"""What a step's rows are told of the pictures in their prompts: what they see, and positions.
+"""Pictures in the prompts of a step's rows: the rows that they see, and positions.
 
 Where rows of pictures have positions by time, row and column, a picture takes as many positions of
-its prompt as its longer edge has rows, whatever their number; what follows goes on from there.
+its prompt as its longer edge has rows, whatever their number; the next token follows them.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ _AXES = 3
 
 @dataclass(frozen=True, slots=True)
 class Places:
-    """Of one request.
+    """The pictures of one request.
 
     Attributes:
-        ahead: Its pictures whose rows see all of them.
-        positions: (3, N), of the prompt up to the end of its last picture; N is 0 where rows have
-            one position, their place.
-        shift: Of the positions of all that follows, from their places.
+        ahead: Pictures whose rows attend to all rows of the picture, later ones included.
+        positions: (3, N), positions of the prompt up to the end of its last picture; N is 0 where
+            a row's only position is its index.
+        shift: Offset of the positions of all later tokens from their indices.
     """
 
     ahead: Sequence[Picture]
@@ -36,13 +36,13 @@ class Places:
 
 
 class PicturePlaces:
-    """Where pictures are in the prompts of the live requests, by their rows of the token table."""
+    """Places of pictures in the prompts of live requests, by their rows of the token table."""
 
     def __init__(self) -> None:
         self._places: dict[int, Places] = {}
 
     def set(self, row: int, pictures: Sequence[Picture]) -> None:
-        """Take the pictures of the request that has a row now; none is no error."""
+        """Set the pictures of a row's new request; there may be none."""
         self._places.pop(row, None)
         ahead = [picture for picture in pictures if picture.sees_ahead]
         positions = grid_positions(pictures)
@@ -52,17 +52,17 @@ class PicturePlaces:
             self._places[row] = Places(ahead, positions, shift)
 
     def fork(self, parent: int, child: int) -> None:
-        """Give a row what another one has."""
+        """Copy a row's pictures to another row."""
         self._places.pop(child, None)
         if parent in self._places:
             self._places[child] = self._places[parent]
 
     def arrange(self, step: ForwardBatch, rows: IntArray, starts: IntArray) -> None:
-        """Give a step's rows their positions, and say which ones see later rows.
+        """Set the positions of a step's rows, and the later rows that rows of pictures see.
 
         Args:
-            step: On the host.
-            rows: (B,), of the table.
+            step: Arrays of the step, on the host.
+            rows: (B,), rows of the table.
             starts: (B,), each request's first position in the step.
         """
         if not self._places:

@@ -1,6 +1,6 @@
-"""The rows of prompts that are pictures: encoded slice by slice before a step needs them, and kept.
+"""Rows of prompts that are pictures: encoded slice by slice before a step needs them, and kept.
 
-A picture's rows depend on its content alone: whoever sends it again finds those that are kept.
+A picture's rows depend on its content alone: requests that send it again use the kept rows.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from quire.runner.input_batch import GivenRows
 
 log = get_logger(__name__)
 
-#: The longest of the last slices is what the next one is thought to take; a slice later, that
-#: part of it.
+#: The next slice is expected to take as long as the longest of the last ones, which counts less by
+#: this factor with each slice.
 STILL_EXPECTED = 0.9
 
 FloatArray = npt.NDArray[np.float32]
@@ -33,7 +33,7 @@ FloatArray = npt.NDArray[np.float32]
 
 @dataclass(frozen=True, slots=True)
 class Encoding:
-    """Pictures that are being encoded, and what is left to do."""
+    """Pictures that are being encoded, and the slices that are left."""
 
     pictures: Sequence[Picture]
     slices: Slices[list[Array]]
@@ -42,18 +42,18 @@ class Encoding:
 class PictureRows:
     """Pictures of the live requests, and rows of those encoded last.
 
-    It is :class:`quire.engine.picture_gate.Pictures`. Those that cannot be encoded together are
+    It is :class:`quire.engine.picture_gate.Pictures`. Pictures that cannot be encoded together are
     encoded one after another; one that cannot be encoded alone fails the step that is to compute
-    it, at once. What has not been made when a step computes it is made there.
+    it, at once. Rows that are missing when a step computes them are encoded there.
 
     Args:
-        encoder: Of the model; None where it reads text alone.
-        backend: The encoder's.
-        kept_bytes: Memory for rows; those of a step are kept in any case.
+        encoder: The model's encoder; None where it reads text alone.
+        backend: The encoder's backend.
+        kept_bytes: Bytes of kept rows, at most; rows of a step are kept in any case.
 
     Attributes:
-        num_encoded: Pictures encoded so far.
-        num_found: Times that a request's picture had been encoded before.
+        num_encoded: Number of pictures encoded so far.
+        num_found: Number of requests' pictures that had been encoded before.
     """
 
     def __init__(self, encoder: PictureEncoder | None, backend: Backend, kept_bytes: int) -> None:
@@ -66,21 +66,21 @@ class PictureRows:
         self._wanted: dict[str, Picture] = {}
         self._encoding: Encoding | None = None
         self._slice_seconds = 0.0
-        self._failed: dict[str, Exception] = {}  # those that cannot be encoded, and why
-        self._alone: set[str] = set()  # those that could not be encoded together
-        self._unused: set[str] = set()  # encoded, and no step had them yet
+        self._failed: dict[str, Exception] = {}  # reasons, of pictures that cannot be encoded
+        self._alone: set[str] = set()  # pictures that could not be encoded together
+        self._unused: set[str] = set()  # pictures that are encoded, and no step had them yet
         self.num_encoded = 0
         self.num_found = 0
 
     def set(self, request_id: str, pictures: tuple[Picture, ...]) -> None:
-        """Take a request's pictures; none is no error."""
+        """Set a request's pictures; there may be none."""
         self._pictures.pop(request_id, None)
         if pictures:
             assert self._encoder is not None, "pictures for a model of text"
             self._pictures[request_id] = pictures
 
     def remove(self, request_id: str) -> None:
-        """Forget a request; what was encoded stays for others."""
+        """Forget a request; encoded rows stay for others."""
         self._pictures.pop(request_id, None)
 
     def is_ready(self, picture: Picture) -> bool:
@@ -88,7 +88,7 @@ class PictureRows:
         return picture.key in self._rows or picture.key in self._failed
 
     def want(self, requests: Sequence[Sequence[Picture]]) -> None:
-        """Name all pictures that are needed now; see the protocol."""
+        """Set the pictures that are needed now; see the protocol."""
         assert self._encoder is not None, "pictures for a model of text"
         num_bytes, row_bytes = 0, 4 * self._encoder.width
         self._wanted = {}
@@ -105,13 +105,13 @@ class PictureRows:
             self._encoding = None
 
     def encode(self, seconds: float) -> None:
-        """Make rows of what is wanted; see the protocol."""
+        """Encode wanted pictures; see the protocol."""
         begin = last = time.perf_counter()
         while last == begin or last + self._slice_seconds <= begin + seconds:
             if not self._advance():
                 return
             now = time.perf_counter()
-            # One that was disturbed is no reason to stop after each of those that follow.
+            # A slice that was disturbed is no reason to stop after each of the next ones.
             took = min(now - last, seconds / 2)
             self._slice_seconds = max(took, STILL_EXPECTED * self._slice_seconds)
             last = now
@@ -120,7 +120,7 @@ class PictureRows:
         """Return the rows of pictures in a step.
 
         Args:
-            scheduled: The step's requests in order.
+            scheduled: The step's requests, in order.
         """
         if not self._pictures:
             return []
@@ -139,7 +139,7 @@ class PictureRows:
         return parts
 
     def samples(self) -> Samples:
-        """Return what was encoded and found, by metric stem."""
+        """Return the numbers of pictures encoded and found, by metric stem."""
         return {
             "mm_cache_queries": self.num_encoded + self.num_found,
             "mm_cache_hits": self.num_found,
@@ -169,7 +169,7 @@ class PictureRows:
         return True
 
     def _next_encoding(self) -> Encoding | None:
-        """Begin with the first that are wanted and missing, as many as go together."""
+        """Begin with the first wanted pictures without rows, as many as can be encoded together."""
         pictures: list[Picture] = []
         assert self._encoder is not None, "pictures for a model of text"
         patch, num_patches = self._encoder.config.patch_size**2, 0
@@ -210,7 +210,7 @@ class PictureRows:
         self.num_encoded += 1
 
     def _drop(self) -> None:
-        """Make room: of those that nobody needs now, what was unused for longest goes first."""
+        """Evict rows of pictures that no request needs now, the least recently used first."""
         for key in list(self._rows):
             if self._num_bytes <= self._kept_bytes or len(self._rows) == 1:
                 return

@@ -17,8 +17,8 @@ class Pool:
     """One request's vector while its prompt is computed.
 
     Attributes:
-        pooling: As of :class:`~quire.core.sampling_params.SamplingParams`.
-        num_prompt_tokens: Of the request.
+        pooling: The same as in :class:`~quire.core.sampling_params.SamplingParams`.
+        num_prompt_tokens: Number of tokens of the request's prompt.
         total: (D,) float64, sum of the states so far; None before the first.
     """
 
@@ -31,7 +31,7 @@ class PoolingState:
     """The pools of live requests.
 
     Args:
-        model: Whose states they are.
+        model: The model that computes the states.
     """
 
     def __init__(self, model: Model) -> None:
@@ -45,7 +45,7 @@ class PoolingState:
         return request_id in self._pools
 
     def set(self, request_id: str, pooling: str, num_prompt_tokens: int) -> None:
-        """Begin a request; one that was preempted begins again."""
+        """Begin a request; a preempted one begins again."""
         self._pools[request_id] = Pool(pooling, num_prompt_tokens)
 
     def remove(self, request_id: str) -> None:
@@ -57,34 +57,34 @@ class PoolingState:
         return {request_id: pool.total for request_id, pool in self._pools.items()}
 
     def restore(self, totals: dict[str, Any]) -> None:
-        """Go back to what :meth:`totals` returned."""
+        """Restore sums that :meth:`totals` returned."""
         for request_id, total in totals.items():
             self._pools[request_id].total = total
 
     def wanted(self, row: ScheduledRequest) -> tuple[int, int]:
-        """Return which states of a request's part of a step are read: first one and how many."""
+        """Return the first state to read of a request's part of a step, and the number of them."""
         pool = self._pools[row.request_id]
         count = row.num_scheduled_tokens
         if pool.pooling == "mean":
             return 0, count
-        if self._is_first(pool):  # of an encoder, whose prompt is all here
+        if self._is_first(pool):  # an encoder's, whose whole prompt is in one step
             return 0, 1
         ends = row.num_computed_tokens + count == pool.num_prompt_tokens
         return (count - 1, 1) if ends else (0, 0)
 
     def add(self, row: ScheduledRequest, states: Array) -> bytes | None:
-        """Take in the states that were wanted.
+        """Add the states that were wanted to the request's sum.
 
-        They are added one after another in the order of their positions, in float64: how the prompt
-        was cut into steps does not show.
+        They are added one after another in the order of their positions, in float64: the division
+        of the prompt into steps does not change the result.
 
         Args:
             row: The request's part of the step.
             states: (count, D) of the backend, after the final norm.
 
         Returns:
-            (D,) float32 little-endian when the prompt has ended, scaled to length 1 where the model
-            has that; of classes their logits (C,); else None.
+            (D,) float32 little-endian when the prompt has ended, scaled to length 1 if the model
+            asks for that, or the logits (C,) of classes; None before the prompt's end.
 
         Raises:
             FloatingPointError: The states are not finite.

@@ -1,4 +1,4 @@
-"""Keeps a proposer that fails from failing more than its own proposals."""
+"""Failures of proposers, which cost their own proposals and nothing more."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ log = get_logger(__name__)
 
 
 class ProposerFailures:
-    """A context in which one method's proposer is called: what it raises ends the context alone.
+    """A context in which one method's proposer is called: its errors end the context alone.
 
-    The first failure is logged, and all are counted. What the proposer knows may be incomplete from
-    then on: the target draws every token, so that costs proposals and changes no answer.
+    The first failure is logged, and all are counted. The proposer's state may be incomplete from
+    then on: the target draws every token, so that this costs proposals and changes no answer.
 
     Args:
-        method: Its name.
+        method: Name of the method.
 
     Attributes:
         count: Failures so far.
@@ -27,7 +27,7 @@ class ProposerFailures:
         self.count = 0
 
     def __enter__(self) -> None:
-        """Begin."""
+        """Enter the context."""
 
     def __exit__(
         self,
@@ -35,12 +35,12 @@ class ProposerFailures:
         error: BaseException | None,
         at: TracebackType | None,
     ) -> bool:
-        """Take an error; what ends the process is none of those."""
+        """Suppress an error, except those that end the process."""
         if not isinstance(error, Exception):
             return False
         if not self.count:
             log.error(
-                "[speculation] %s failed: requests go on without its proposals",
+                "[speculation] %s failed: requests continue without its proposals",
                 self._method,
                 exc_info=error,
             )

@@ -1,6 +1,6 @@
 """Sampling settings of the live requests by row, and the arrays a step samples with.
 
-It owns what the settings mean for the next token (penalty history, bias, forbidden and allowed
+It turns the settings into arrays for the next token (penalty history, bias, forbidden and allowed
 ids); the arithmetic on logits is the backend's ``sample``.
 """
 
@@ -42,10 +42,10 @@ class SamplingState:
     """Settings of each row of a :class:`TokenTable`, written once per request.
 
     Args:
-        table: Where the rows' tokens are.
+        table: The table of the rows' tokens.
         eos_token_ids: The model's end-of-sequence ids.
-        backend: Where the arrays of a batch go.
-        grammars: Where requests with structured outputs get their matchers.
+        backend: The backend that the arrays of a batch are for.
+        grammars: Source of matchers for requests with structured outputs.
     """
 
     def __init__(
@@ -65,13 +65,13 @@ class SamplingState:
         self._seed: npt.NDArray[np.uint64] = np.zeros(rows, np.uint64)
         self._rules: dict[int, TokenRules] = {}
         self._jumping: set[int] = set()  # rows whose grammar may decide tokens alone
-        self._advances: dict[int, GrammarAdvance] = {}  # that were under way when last looked at
+        self._advances: dict[int, GrammarAdvance] = {}  # under way when last looked at
         self._lookaheads: dict[int, GrammarLookahead] = {}  # of this step, or still at work
-        self._late: dict[int, IntArray] = {}  # outputs to be followed once lookaheads are done
+        self._late: dict[int, IntArray] = {}  # outputs to follow once lookaheads are done
         self._threads = MaskThreads()
 
     def set(self, row: int, params: SamplingParams, seed: int, parent: int | None = None) -> None:
-        """Remember the settings of ``row``, whoever had it before.
+        """Set the settings of ``row``, in place of an earlier request's.
 
         When the row has output already, its grammar begins to follow that in another thread, and it
         is among :meth:`unready_rows` until that is done.
@@ -79,7 +79,7 @@ class SamplingState:
         Args:
             row: Row of the table.
             params, seed: Settings and seed of the request.
-            parent: The row that it splits off from, with the same settings.
+            parent: The row that it splits off from, with the same settings; None for a new request.
         """
         if row >= len(self._seed):
             self._grow()
@@ -99,7 +99,7 @@ class SamplingState:
         self._forget_jobs(row)
         if rules is not None:
             self._rules[row] = rules
-            # Log-probabilities are the model's: it must be asked.
+            # Log-probabilities are the model's, which must compute them.
             if matcher is not None and params.logprobs is None:
                 self._jumping.add(row)
             if matcher is not None and len(self._output_ids(row)):
@@ -107,7 +107,7 @@ class SamplingState:
                     self._advances[row] = self._follow(row, self._output_ids(row), jumps=False)
 
     def restart(self, row: int) -> None:
-        """Forget how far grammar and bad words of ``row`` have got, because its step failed.
+        """Reset grammar and bad words of ``row`` to the output's start, because its step failed.
 
         The step is computed again at once, so they follow the row's output when the token is drawn.
         """
@@ -115,13 +115,13 @@ class SamplingState:
         if rules is not None and rules.bad_words is not None:
             rules.bad_words = rules.bad_words.for_row()
         if rules is not None and rules.matcher is not None:
-            self.unready_rows()  # those that are done tell whether they were slow
+            self.unready_rows()  # records which of those that are done were slow
             self._forget_jobs(row)
             rules.matcher = self._create_matcher(rules)
             rules.known, rules.has_looked_ahead = None, False
 
     def has_rules(self, row: int) -> bool:
-        """Return whether what may be drawn for ``row`` depends on the tokens before."""
+        """Return whether the tokens allowed for ``row`` depend on those before."""
         return row in self._rules
 
     def temperature(self, rows: IntArray) -> FloatArray:
@@ -132,8 +132,8 @@ class SamplingState:
     def can_follow_proposals(self, row: int) -> bool:
         """Return whether tokens proposed for ``row`` may be drawn in this step.
 
-        Without a grammar they may. A grammar follows them in another thread, where it has not been
-        slow, has no work left, and need not be asked about the token that is drawn anyway.
+        Without a grammar they may. A grammar follows them in another thread if it has not been slow
+        and has no work left, and if the mask of the token that is drawn anyway is known.
         """
         rules = self._rules.get(row)
         if rules is None or rules.matcher is None:
@@ -146,17 +146,17 @@ class SamplingState:
         return rules.matcher.num_taken == num_known and not rules.matcher.error
 
     def look_ahead(self, counts: Mapping[int, int], num_others: int) -> dict[int, int]:
-        """Have the grammars of rows follow proposed tokens, in other threads, and come back.
+        """Let the grammars of rows follow proposed tokens in other threads, and roll back.
 
-        It waits a little; of those that are not done then no proposed token is tried.
+        It waits a little; no proposed token is tried for rows that are not done then.
 
         Args:
-            counts: By row, of those that :meth:`can_follow_proposals`, how many tokens the table
-                has after those that are known; some rows without a grammar.
+            counts: Number of proposed tokens in the table after the known ones, by row that
+                :meth:`can_follow_proposals`; some rows have no grammar.
             num_others: Other rows of the step.
 
         Returns:
-            By row how many of them may be tried: :meth:`batch` has what may come after each.
+            Number of these tokens to try, at most, by row; :meth:`batch` uses the mask after each.
         """
         followed = dict(counts)
         begun: dict[int, GrammarLookahead] = {}
@@ -175,17 +175,17 @@ class SamplingState:
         return followed
 
     def advance(self, rows: Sequence[int], num_others: int) -> dict[int, list[int]]:
-        """Have the grammars of rows follow the tokens drawn, in other threads.
+        """Let the grammars of rows follow the tokens drawn in other threads.
 
-        It waits a little; those that are not done then are among :meth:`unready_rows`.
+        It waits a little; rows that are not done then are among :meth:`unready_rows`.
 
         Args:
-            rows: Of the table, whose last tokens were drawn in this step; some without a grammar.
+            rows: Rows of the table whose last tokens were drawn in this step; some have no grammar.
             num_others: Other rows of the step.
 
         Returns:
-            By row the tokens that must come next, appended to the table: whether the sequence has
-            room is for the scheduler, which drops what comes after its end.
+            Tokens that must come next, by row, appended to the table; the scheduler drops those
+            after the sequence's end.
         """
         advances: dict[int, GrammarAdvance] = {}
         for row in rows:
@@ -224,7 +224,7 @@ class SamplingState:
         return [*self._advances, *self._late]
 
     def wait_until_ready(self, seconds: float) -> None:
-        """Wait until a grammar at work is done, at most that long."""
+        """Wait until a grammar at work is done, at most ``seconds``."""
         late = [self._lookaheads[row] for row in self._late]
         jobs: list[MaskJob] = [*self._advances.values(), *late]
         if jobs:
@@ -235,16 +235,16 @@ class SamplingState:
         self._threads.close()
 
     def batch(self, rows: IntArray, lengths: IntArray) -> SamplingBatch:
-        """Assemble what ``sample`` needs to draw one token after each position.
+        """Assemble the arrays with which ``sample`` draws one token after each position.
 
         Args:
-            rows: (B,) of the table. A row may occur several times, one after the other: first with
-                the tokens that are known, then with proposed ones that the table has after them.
-            lengths: (B,) tokens of the row before the draw; more each time the row occurs, and at
+            rows: (B,), rows of the table. A row may occur several times, one after the other: first
+                with known tokens alone, then with proposed ones that the table has after them.
+            lengths: (B,), tokens of the row before the draw; more each time the row occurs, and at
                 most those that :meth:`look_ahead` has followed where the row has a grammar.
 
         Returns:
-            What drawing one by one would be given.
+            The same arrays as for draws one by one.
         """
         if self._rules.keys().isdisjoint(rows.tolist()):
             return self._assemble(rows, lengths, _no_rules(len(rows)))
@@ -260,10 +260,10 @@ class SamplingState:
         return self._assemble(rows, lengths, self._rule_arrays(rows, lengths, masks))
 
     def draft_batch(self, rows: IntArray, lengths: IntArray) -> SamplingBatch:
-        """Assemble what ``sample`` needs to propose a token for each row.
+        """Assemble the arrays with which ``sample`` proposes a token for each row.
 
-        As :meth:`batch`, but grammars say nothing about what comes after proposed tokens, which
-        they have not followed yet.
+        It does the same as :meth:`batch`, but without grammars after proposed tokens, which they
+        have not followed yet.
         """
         if self._rules.keys().isdisjoint(rows.tolist()):
             return self._assemble(rows, lengths, _no_rules(len(rows)))
@@ -278,7 +278,7 @@ class SamplingState:
     def _assemble(
         self, rows: IntArray, lengths: IntArray, rule_arrays: Mapping[str, npt.NDArray[Any]]
     ) -> SamplingBatch:
-        """Assemble what is drawn with, out of the settings and what rules have to say."""
+        """Assemble a batch from the settings and the arrays of rules."""
         floats = self._floats.take(rows, axis=1)
         num_prompt_tokens = self._table.num_prompt_tokens[rows]
         sampling = SamplingBatch(
@@ -293,7 +293,7 @@ class SamplingState:
     def _rule_arrays(
         self, rows: IntArray, lengths: IntArray, masks: Mapping[int, bytes]
     ) -> dict[str, npt.NDArray[Any]]:
-        """Return what the rules of ``rows`` say, with the masks of some places of ``rows``."""
+        """Return the arrays of the rules of ``rows``, with masks by index into ``rows``."""
         table, count = self._table, len(rows)
         history, bias_ids, allowed = [NO_IDS], [NO_IDS], [NO_IDS]
         bias_values = [_NO_VALUES]
@@ -334,7 +334,7 @@ class SamplingState:
     def _forbidden(
         self, ruled: Sequence[tuple[int, int]], rows: IntArray, lengths: IntArray
     ) -> dict[int, IntArray]:
-        """Return the tokens that bad words forbid next, by place in ``rows``."""
+        """Return the tokens that bad words forbid next, by index into ``rows``."""
         words: dict[int, BadWords] = {}
         for i, row in ruled:
             own = self._rules[row].bad_words
@@ -351,7 +351,7 @@ class SamplingState:
         return int(self._seed[row])
 
     def refusal(self, row: int) -> str:
-        """Say why no token could be drawn for ``row``."""
+        """Return the reason why no token could be drawn for ``row``."""
         rules = self._rules.get(row)
         # A matcher that looks ahead had no error before, and must not be asked now.
         if rules is not None and rules.matcher is not None and row not in self._lookaheads:
@@ -359,7 +359,7 @@ class SamplingState:
             if error:
                 return error
         output_ids = self._output_ids(row)
-        output_ids = output_ids[output_ids >= 0]  # what could not be drawn may be there, too
+        output_ids = output_ids[output_ids >= 0]  # -1 where none could be drawn
         if rules is not None and not rules.leave_a_token(output_ids):
             return (
                 f"{NO_TOKEN}; structured_outputs, allowed_token_ids, min_tokens, bad_words and "
@@ -379,15 +379,15 @@ class SamplingState:
         return rules is not None and rules.matcher is not None
 
     def _places(self, rows: IntArray, lengths: IntArray) -> list[tuple[int, int]]:
-        """Return the row of each draw, and how many proposed tokens are before it."""
+        """Return the row of each draw, and the number of proposed tokens before it."""
         num_ahead = lengths - self._table.num_tokens[rows]
         return list(zip(rows.tolist(), num_ahead.tolist(), strict=True))
 
     def _known_mask(self, row: int) -> bytes:
-        """Return which tokens may follow those that are known, a bit per id.
+        """Return the mask of the tokens that may follow the known ones, a bit per id.
 
-        The matcher is asked where no thread has followed them: at the output's start, and after a
-        step that failed.
+        The matcher is asked where no thread has followed the known tokens: at the output's start,
+        and after a step that failed.
         """
         assert row not in self._advances, f"row {row} is not ready"
         rules, output_ids = self._rules[row], self._output_ids(row)
@@ -398,7 +398,7 @@ class SamplingState:
         return rules.known[1]
 
     def _follow(self, row: int, output_ids: IntArray, *, jumps: bool) -> GrammarAdvance:
-        """Have the grammar of a row follow the row's output in another thread."""
+        """Let the grammar of a row follow the row's output in another thread."""
         rules = self._rules[row]
         create = partial(self._create_matcher, rules) if rules.has_looked_ahead else None
         advance = GrammarAdvance(rules, output_ids.copy(), jumps, create)
@@ -406,7 +406,7 @@ class SamplingState:
         return advance
 
     def _look_ahead(self, row: int, matcher: TokenMatcher, count: int) -> GrammarLookahead:
-        """Have the grammar of a row follow its proposed tokens in another thread."""
+        """Let the grammar of a row follow its proposed tokens in another thread."""
         rules, start = self._rules[row], int(self._table.num_tokens[row])
         assert rules.known is not None and not rules.is_slow, f"row {row} has no mask to begin with"
         proposed = self._table.token_ids[row, start : start + count].tolist()
@@ -418,7 +418,7 @@ class SamplingState:
         return lookahead
 
     def _take_lookahead(self, row: int) -> bool:
-        """Let go of a row's lookahead if it is done; return whether it is."""
+        """Release a row's lookahead if it is done; return whether it is."""
         lookahead, rules = self._lookaheads[row], self._rules[row]
         if not lookahead.finished.is_set():
             return False
@@ -429,12 +429,12 @@ class SamplingState:
         return True
 
     def _create_matcher(self, rules: TokenRules) -> TokenMatcher:
-        """Return a matcher for a row that had one, at the start of its output; any thread's."""
+        """Return a new matcher for a row at the start of its output; from any thread."""
         assert self._grammars is not None and rules.constraint is not None
         return self._grammars.create_matcher(rules.constraint)
 
     def _forget_jobs(self, row: int) -> None:
-        """Let whatever threads do with a row's grammar be without effect."""
+        """Discard the results of threads that work on a row's grammar."""
         self._advances.pop(row, None)
         self._late.pop(row, None)
         lookahead = self._lookaheads.pop(row, None)

@@ -1,6 +1,6 @@
-"""Asks for proposed tokens at the start of a step: whose, by which proposer, and how many at most.
+"""Requests for proposed tokens at the start of a step: the rows, their proposers and limits.
 
-It neither proposes nor checks anything.
+This module neither proposes nor checks tokens.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ CreateProposers = Callable[[TokenTable], Mapping[str, Proposer]]
 
 
 class Speculation:
-    """The proposers of one engine, and which of them the live rows have."""
+    """The proposers of one engine, and the choice of them by live row."""
 
     def __init__(
         self,
@@ -68,13 +68,13 @@ class Speculation:
         self._extra_keys: dict[int, tuple[str, ...]] = {}
         readers = {n: p for n, p in proposers.items() if isinstance(p, StateReader)}
         self._states = StateReading(table, model, readers, self._failures) if readers else None
-        self._forks: list[tuple[int, int]] = []  # of the step that is drawn
-        #: Of trees in steps that are not drawn yet, by row of the table; see ``tree_paths``.
+        self._forks: list[tuple[int, int]] = []  # those of the step that is drawn
+        #: Parents in trees of steps not drawn yet, by row of the table; see ``tree_paths``.
         self.parents: dict[int, list[int]] = {}
 
     @property
     def capture(self) -> ResidualCapture | None:
-        """What a step of the target is to keep."""
+        """Residual stream that a step of the target is to keep, or None."""
         return None if self._states is None else self._states.capture
 
     @property
@@ -83,7 +83,7 @@ class Speculation:
         return self._states is not None
 
     def begin(self, row: int, params: SamplingParams, extra_keys: tuple[str, ...]) -> None:
-        """Have a request that is new or starts over; see the protocol."""
+        """Begin a request that is new or starts over; see the protocol."""
         chosen = choose_speculation(params.speculative, self._methods)
         if chosen is None:
             return
@@ -91,19 +91,19 @@ class Speculation:
             self._proposers[chosen.method].begin(row, extra_keys)
             self._row_methods[row] = chosen.method
             self._extra_keys[row] = extra_keys
-            # A grammar drops proposals for what they are, which rejection must not: the target's
-            # own draws verify those of its rows.
+            # A grammar drops proposals by their tokens, which acceptance by rejection must not: the
+            # target's own draws verify the proposals of rows with a grammar.
             if chosen.acceptance == "rejection" and params.structured_outputs is None:
                 self._draws.rejecting.add(row)
 
     def fork(self, parent: int, child: int, params: SamplingParams) -> None:
-        """Have a sequence that splits off from another one."""
+        """Begin a sequence that splits off from another one."""
         if parent in self._row_methods:
             self.begin(child, params, self._extra_keys[parent])
             self._forks.append((parent, child))
 
     def forget(self, row: int) -> None:
-        """Let go of a row that was begun; the table still has its tokens."""
+        """Release a row that was begun; the table still has its tokens."""
         if row in self._row_methods:
             self._draws.rejecting.discard(row)
             self._let_go([row])
@@ -113,18 +113,18 @@ class Speculation:
                 self._proposers[method].forget(row)
 
     def copy_blocks(self, pairs: Sequence[tuple[int, int]]) -> None:
-        """Copy what proposers keep by block."""
+        """Copy the data that proposers keep by block."""
         for method, proposer in self._proposers.items():
             with self._failures[method]:
                 proposer.copy_blocks(pairs)
 
     def propose(self, plan: SchedulerOutput) -> IntArray | None:
-        """Write proposed tokens into the table, where a plan has slots for them.
+        """Write proposed tokens into the table where a plan has slots for them.
 
         Returns:
-            (B,) int32, how many each request of the plan got; None when nobody got any.
+            (B,) int32, number of tokens for each request of the plan; None when no request got any.
         """
-        if self.parents or self._draws.drafts:  # of other steps, and of earlier ones
+        if self.parents or self._draws.drafts:  # state of other steps and of earlier ones
             self._let_go([self._table.rows[request.request_id] for request in plan.scheduled])
         asked: dict[tuple[str, TreeShape | None], list[tuple[int, int, int]]] = {}
         wanting = [(i, r) for i, r in enumerate(plan.scheduled) if r.num_lookahead_tokens]
@@ -152,7 +152,7 @@ class Speculation:
         return counts if counts.any() else None
 
     def trees(self, plan: SchedulerOutput) -> Mapping[int, Sequence[int]]:
-        """Return those of :attr:`parents` that are of a plan."""
+        """Return the part of :attr:`parents` that belongs to a plan."""
         if not self.parents:
             return self.parents
         rows = [self._table.rows[request.request_id] for request in plan.scheduled]
@@ -168,14 +168,14 @@ class Speculation:
             self._draws.drafts.pop(row, None)
 
     def samples(self) -> Samples:
-        """Return how often each method's proposer has failed, by metric stem."""
+        """Return the number of each proposer's failures, by metric stem."""
         stem = "spec_decode_num_failed_proposals"
         return {f'{stem}{{method="{name}"}}': own.count for name, own in self._failures.items()}
 
     def wanted_rows(self, plan: SchedulerOutput) -> list[tuple[int, int, int]]:
-        """Return the rows of a step whose states proposers read, besides those drawn from.
+        """Return the rows of a step whose states proposers read, without rows that are drawn from.
 
-        They are as of :meth:`~quire.runner.input_batch.InputBatch.build`.
+        They have the form of :meth:`~quire.runner.input_batch.InputBatch.build`.
         """
         if self._states is None:
             return []
@@ -190,15 +190,15 @@ class Speculation:
         paths: Mapping[int, Sequence[int]],
         decodes: ComputedRows | None,
     ) -> None:
-        """Tell proposers what they read of a step that was computed, its tokens drawn.
+        """Give proposers the results of a step that was computed, its tokens drawn.
 
         Args:
-            plan: Of the step.
-            num_proposed: As returned by :meth:`propose`.
-            output: What was drawn.
-            hidden: Of the step; :meth:`wanted_rows` are its last ones.
-            paths: As returned by :meth:`~quire.runner.token_draws.TokenDraws.run`.
-            decodes: Set where each request has one row of the step, from which it drew.
+            plan: The step's plan.
+            num_proposed: The result of :meth:`propose`.
+            output: The step's output, with the drawn tokens.
+            hidden: The step's hidden states; :meth:`wanted_rows` are the last ones.
+            paths: The result of :meth:`~quire.runner.token_draws.TokenDraws.run`.
+            decodes: Rows of a step in which each request has one row and drew from it; else None.
         """
         if self._states is not None:
             methods = self._row_methods
@@ -207,19 +207,19 @@ class Speculation:
                 self._states.fork(parent, child, self._row_methods)
 
     def take_work(self) -> Work:
-        """Return what proposers have computed since the last call, estimated."""
+        """Return the estimated work of proposers since the last call."""
         work = Work()
         for proposer in self._computing:
             work.add(proposer.take_work())
         return work
 
     def step_took(self, seconds: float) -> None:
-        """Tell proposers how long a step of the target took, without proposing."""
+        """Give proposers the seconds of a step of the target, without proposing."""
         for proposer in self._paced:
             proposer.step_took(seconds)
 
     def rejection(self, row: int) -> Rejection | None:
-        """Return what verifies the row's proposals of this step; None: the target's own draws."""
+        """Return the rejection that verifies a row's proposals; None for the target's draws."""
         if row not in self._draws.rejecting:
             return None
         drafts = self._draws.drafts.get(row)
@@ -227,9 +227,9 @@ class Speculation:
         return Rejection(seed, None if drafts is None else np.stack(drafts))
 
     def _way(self, row: int) -> tuple[str, TreeShape | None]:
-        """Return by which method a row gets proposals, and the form of its tree."""
+        """Return the method by which a row gets proposals, and the form of its tree."""
         method = self._row_methods[row]
-        # Rules look at the tokens before a draw, which the table has in the order of a chain.
+        # Rules read the tokens before a draw, which the table has in the order of a chain.
         is_chain = row in self._draws.rejecting or self._sampling.has_rules(row)
         return method, None if is_chain else self._shapes.get(method)
 
@@ -254,7 +254,7 @@ class Speculation:
     def _ask(
         self, method: str, shape: TreeShape | None, rows: IntArray, most: IntArray
     ) -> list[int]:
-        """Have a proposer write its tokens; one that fails costs its rows no more than these."""
+        """Let a proposer write its tokens; one that fails costs its rows no more than these."""
         proposer = self._proposers[method]
         with self._failures[method]:
             if shape is None:

@@ -1,6 +1,6 @@
-"""Takes hidden states out of a step for the proposers that read them; it proposes nothing.
+"""Hidden states of a step for the proposers that read them; this module proposes nothing.
 
-B requests of the step, T rows of it, L states that the final norm made, D model dim.
+B requests of the step, T rows of it, L states after the final norm, D model dim.
 """
 
 from __future__ import annotations
@@ -22,23 +22,23 @@ from quire.speculative.target_states import ComputedStates, StateReader, WantedS
 
 @dataclass(frozen=True, slots=True)
 class ComputedRows:
-    """Rows of the table, (B,) int32, and the position of each that a step computed."""
+    """Rows of the table (B,) int32, and the position that a step computed for each."""
 
     rows: IntArray
     positions: IntArray
 
 
 class StateReading:
-    """The readers of one engine.
+    """The proposers of one engine that read states.
 
     Args:
-        table: Of the runner.
+        table: The runner's token table.
         model: The target.
-        readers: At least one, by the name of its method.
-        failures: Of these, by the same names.
+        readers: Proposers that read states, at least one, by the name of their method.
+        failures: Contexts of their failures, by the same names.
 
     Attributes:
-        capture: Keeps the residual stream of a step for them; None where none reads it.
+        capture: Capture of a step's residual stream; None where no reader needs it.
     """
 
     def __init__(
@@ -53,7 +53,7 @@ class StateReading:
         self._readers = readers
         self._failures = failures
         self._wanted = {name: reader.wanted_states for name, reader in readers.items()}
-        #: Methods that read what the final norm makes of every position.
+        #: Methods that read the states after the final norm at every position.
         self._final_readers = {
             name
             for name in readers
@@ -71,14 +71,14 @@ class StateReading:
     def wanted_rows(
         self, plan: SchedulerOutput, methods: Mapping[int, str]
     ) -> list[tuple[int, int, int]]:
-        """Return the rows whose final states are wanted besides those that tokens are drawn from.
+        """Return the rows whose final states are wanted, without rows that tokens are drawn from.
 
         Args:
-            plan: Of the step.
-            methods: Of rows of the table.
+            plan: The step's plan.
+            methods: Methods by row of the table.
 
         Returns:
-            ``(i, first, count)`` as of :meth:`~quire.runner.input_batch.InputBatch.build`.
+            ``(i, first, count)``, as in :meth:`~quire.runner.input_batch.InputBatch.build`.
         """
         wanted: list[tuple[int, int, int]] = []
         if not self._final_readers:
@@ -99,16 +99,16 @@ class StateReading:
         paths: Mapping[int, Sequence[int]],
         decodes: ComputedRows | None,
     ) -> None:
-        """Tell the readers what a step has computed of their rows.
+        """Give the readers the states of their rows in a step.
 
         Args:
-            plan: Of the step.
-            num_proposed: (B,) tokens that were proposed, or None for none at all.
-            output: Of the step, its tokens drawn.
-            hidden: Of the step; :meth:`wanted_rows` are its last ones.
-            methods: Of rows of the table.
-            paths: Of rows of the table with a tree: which proposed tokens were accepted.
-            decodes: Set where each request has one row of the step, from which it drew.
+            plan: The step's plan.
+            num_proposed: (B,), number of tokens proposed for each request; None for none at all.
+            output: The step's output, with the drawn tokens.
+            hidden: The step's hidden states; :meth:`wanted_rows` are the last ones.
+            methods: Methods by row of the table.
+            paths: Accepted tokens of trees, by row of the table.
+            decodes: Rows of a step in which each request has one row and drew from it; else None.
         """
         if decodes is not None and not any(r.error for r in output.results.values()):
             self._read_decodes(decodes, hidden, methods)
@@ -163,7 +163,7 @@ class StateReading:
                 reader.observe(ComputedStates(own, first, self._ones[: len(own)], states))
 
     def fork(self, parent: int, child: int, methods: Mapping[int, str]) -> None:
-        """Have a row know what is known of another one, where both have the same reader."""
+        """Copy the readers' state of a row to another one, where both have the same reader."""
         reader = self._readers.get(methods.get(parent, ""))
         if reader is not None and methods.get(child) == methods[parent]:
             with self._failures[methods[parent]]:
@@ -186,7 +186,7 @@ class StateReading:
             self._readers[method].observe(computed)
 
     def _whole(self, wanted: WantedStates, hidden: HiddenStates) -> Array | None:
-        """Return an array whose rows are what is wanted of the step's; None: there is none."""
+        """Return the wanted states of all rows of the step, where an array has these alone."""
         if not wanted.layers:
             return hidden.states
         assert self.capture is not None, "a reader of layers came after the capture was made"
@@ -213,7 +213,7 @@ class StateReading:
 
 
 def _held(result: SequenceResult | None) -> int:
-    """Return how many proposals held; -1 for a request that ends by an error."""
+    """Return the number of proposals that were accepted; -1 for a request that ends by an error."""
     if result is None:
         return 0
     return -1 if result.error is not None else result.num_accepted

@@ -1,4 +1,4 @@
-"""What steps compute and move, estimated from shapes alone; it measures nothing."""
+"""Operations and bytes of steps, estimated from shapes alone; nothing is measured."""
 
 from __future__ import annotations
 
@@ -11,16 +11,17 @@ from quire.core.step import SchedulerOutput, SequenceResult, StepOutput
 
 
 class StepEstimate:
-    """Adds up floating-point operations and bytes over steps, those of drafters included.
+    """Sums of floating-point operations and bytes over steps, those of drafters included.
 
     Args:
-        shape: Of a pass through the model.
-        speed: What the machine reaches at most; None where nobody has measured it.
+        shape: Shape of a pass through the model.
+        speed: The machine's highest speed; None where it was not measured.
 
     Attributes:
-        work: So far.
-        flop_utilization: Of the last step: its operations a second over the machine's fastest.
-        bandwidth_utilization: Of the last step: bytes read a second over what it reads at most.
+        work: Work of all steps so far.
+        flop_utilization: The last step's operations per second over the machine's highest rate.
+        bandwidth_utilization: The last step's bytes read per second over the machine's highest
+            rate.
     """
 
     def __init__(self, shape: PassShape, speed: MachineSpeed | None = None) -> None:
@@ -30,7 +31,7 @@ class StepEstimate:
         self.flop_utilization = self.bandwidth_utilization = 0.0
 
     def add(self, plan: SchedulerOutput, output: StepOutput, seconds: float) -> None:
-        """Count one step that took ``seconds``: its proposed tokens, and what proposed them."""
+        """Count one step that took ``seconds``, with its proposed tokens and their proposers."""
         work = self._shape.work(_passes(plan, output.results, output.num_masked_pairs))
         work.add(output.draft_work)
         self.work.add(work)
@@ -54,7 +55,7 @@ class StepEstimate:
 def _passes(
     plan: SchedulerOutput, results: Mapping[str, SequenceResult], num_masked_pairs: int
 ) -> Passes:
-    """Return what goes through the model in a step."""
+    """Return the passes through the model in a step."""
     found = Passes(1, pairs=-num_masked_pairs)
     for row in plan.scheduled:
         result = results.get(row.request_id)

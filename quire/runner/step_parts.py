@@ -1,9 +1,9 @@
 """A step that fails is computed again in parts, so that only the requests at fault end; one that is
 interrupted, without the rows that may be dropped.
 
-Halves are tried until those are found with which the step fails alone. What a failed try wrote into
-the cache is written again, or belongs to requests that end; whoever reads blocks of theirs computes
-them anew. It knows neither models nor sampling.
+Halves are tried until the requests are found with which the step fails alone. Cache slots that a
+failed try wrote are written again, or belong to requests that end; requests that share their blocks
+compute them anew. This module knows neither models nor sampling.
 """
 
 from __future__ import annotations
@@ -25,22 +25,22 @@ from quire.kernels.token_table import TokenTable
 
 log = get_logger(__name__)
 
-#: Waits for the end of what was begun, and returns what it brought.
+#: Waits for the end of a step or a part of it, and returns its output.
 Ending = Callable[[], StepOutput]
 
-#: After this many steps in a row of which every request failed alone, it is the engine.
+#: Steps in a row in which every request failed alone, from which the engine is at fault.
 MAX_FAILURES = 5
 
 
 class StepParts:
-    """Computes plans, whole where that works.
+    """Plans that are computed whole where that works, else in parts.
 
     Args:
         table: Block tables of the requests.
         block_size: Tokens per block.
-        begin: Begins to compute a plan's ``scheduled`` and ``forks``, and raises nothing that is
-            these requests' fault: what it returns waits for the end, and does. Requests' state is
-            as it was then, but for the slots that were to be written.
+        begin: Call that begins to compute a plan's ``scheduled`` and ``forks``. Errors of these
+            requests are raised by the call that it returns, which waits for the end. After such an
+            error the requests' state is restored, but for the slots that were to be written.
     """
 
     def __init__(
@@ -64,13 +64,13 @@ class StepParts:
         """Begin a plan; requests that cannot be computed get an error as their result.
 
         Args:
-            plan: With at least one request.
-            broken: Requests that could not be prepared when they were new, and why.
-            lost_blocks: Without their content.
+            plan: A plan with at least one request.
+            broken: Reasons why requests could not be prepared when they were new, by request id.
+            lost_blocks: Blocks whose content is lost.
 
         Returns:
-            What waits for the end of the plan. Other plans may begin before it is called; it is
-            called in the order of plans.
+            A call that waits for the end of the plan. Other plans may begin before it; calls are
+            made in the order of plans.
 
         Raises, when that is called:
             Exception: The engine is at fault and not its requests: all of several requests fail
@@ -82,7 +82,7 @@ class StepParts:
         if broken:
             for new in plan.new_requests:
                 if new.request_id in broken:
-                    # What it was to compute; the blocks before have what others computed.
+                    # Blocks that it was to compute; earlier ones have content that others computed.
                     bad.update(new.block_ids[new.num_computed_tokens // self._block_size :])
             for row in plan.scheduled:
                 if row.request_id in broken:
@@ -141,7 +141,7 @@ class StepParts:
         bad: set[int],
         output: StepOutput,
     ) -> list[ScheduledRequest]:
-        """Drop the rows that may be dropped, and what they would have written; return the rest."""
+        """Drop the rows that may be dropped, with the blocks they would write; return the rest."""
         for row in rows:
             if row.request_id in plan.droppable_ids:
                 if self._readable([row], bad, output):
@@ -156,9 +156,9 @@ class StepParts:
         output: StepOutput,
         error: BaseException,
     ) -> None:
-        """Raise when it is not the requests' fault."""
+        """Raise an error that is not the requests' fault."""
         planned = [row.request_id for row in plan.scheduled if row.request_id not in broken]
-        # Broken and lost ones were not tried: they say nothing about the engine.
+        # Broken and lost requests were not tried: they do not show whether the engine is at fault.
         tried = [request_id for request_id in planned if request_id not in output.lost_ids]
         found = [output.results.get(request_id) for request_id in tried]
         if all(result is not None and result.error is not None for result in found):
@@ -171,7 +171,7 @@ class StepParts:
     def _readable(
         self, rows: Sequence[ScheduledRequest], bad: set[int], output: StepOutput
     ) -> list[ScheduledRequest]:
-        """Return those that read no bad block; the others are lost, and what they would write."""
+        """Return the rows that read no bad block; others are lost, with blocks they would write."""
         if not bad:
             return list(rows)
         readable = []
@@ -188,7 +188,7 @@ class StepParts:
     def _last(
         self, rows: Sequence[ScheduledRequest], bad: set[int], output: StepOutput
     ) -> list[ScheduledRequest]:
-        """Return those whose requests are in no later plan; the others' tables are as of that."""
+        """Return the rows whose requests are in no later plan: others' tables are of that plan."""
         later = {row.request_id for plan in self._under_way for row in plan.scheduled}
         for row in rows:
             if row.request_id in later:
@@ -202,7 +202,7 @@ class StepParts:
         blocks: list[int] = self._table.block_ids[
             self._table.rows[row.request_id], start:stop
         ].tolist()
-        return [block_id for block_id in blocks if block_id]  # it may have given some back
+        return [block_id for block_id in blocks if block_id]  # some may be freed already
 
 
 def _part(plan: SchedulerOutput, rows: list[ScheduledRequest]) -> SchedulerOutput:

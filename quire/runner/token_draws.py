@@ -1,8 +1,8 @@
-"""Drawing a step's tokens from its logits; proposed tokens hold as long as the draws agree.
+"""Draws of a step's tokens from its logits; proposed tokens hold as long as the draws agree.
 
 Each token of an answer is the target's own draw, a function of its logits, settings, seed and
-position: what was proposed decides only how many of them one step brings. Requests that ask for
-acceptance by rejection are the exception. L rows of logits.
+position: proposals only decide the number of tokens in one step. Requests that ask for acceptance
+by rejection are the exception. L rows of logits.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ class Draw:
     """The tokens to be drawn for one sequence.
 
     Attributes:
-        request_id: Whose.
-        row: Of the token table.
-        first: Its first row of logits, after its last known token.
-        params: Its settings.
+        request_id: Id of the request.
+        row: Row of the token table.
+        first: First row of logits, after the last known token.
+        params: Settings of the sequence.
         num_proposed: Tokens in the table after the known ones; a row of logits follows each.
-        parents: Of each of these, where they are a tree; as of
+        parents: Parent of each proposed token of a tree, as in
             :func:`~quire.kernels.tree_batch.tree_paths`. None for a chain.
-        rejection: Set where proposals hold by rejection and not by being the target's draws.
+        rejection: Rule of acceptance by rejection; None where proposals must be the target's draws.
     """
 
     request_id: str
@@ -49,7 +49,7 @@ class Draw:
     rejection: Rejection | None = None
 
     def num_ahead(self) -> IntArray:
-        """Return how many proposed tokens are before each draw, (num_proposed + 1,) int32."""
+        """Return the number of proposed tokens before each draw, (num_proposed + 1,) int32."""
         if self.parents is None:
             return np.arange(self.num_proposed + 1, dtype=np.int32)
         return np.array([0, *map(len, tree_paths(self.parents))], np.int32)
@@ -69,13 +69,13 @@ class TokenDraws:
         """Append the tokens that hold to the table and fill in the results.
 
         Args:
-            draws: At least one.
+            draws: Draws of the step, at least one.
             logits: (L, V), overwritten.
-            output: Results may hold what is known of prompts.
-            num_requests: Of the step.
+            output: Output of the step, maybe with results of prompts.
+            num_requests: Number of requests in the step.
 
         Returns:
-            By row of the table, of those with a tree: which of its tokens hold, in order.
+            Indices of the tokens that hold, in order, by row of the table with a tree.
         """
         none_proposed = not any(draw.num_proposed for draw in draws)
         rows = np.array([draw.row for draw in draws], np.int32)
@@ -127,7 +127,7 @@ class TokenDraws:
         lengths: IntArray,
         logits: Array,
     ) -> IntArray:
-        """Draw for ``rows`` of the table, after ``lengths`` tokens, by the logits ``at`` these."""
+        """Draw for ``rows`` of the table, after ``lengths`` tokens, from rows ``at`` of logits."""
         # Drawing overwrites the logits; rows that are needed again are copied, some at a time.
         in_place = len(at) == len(logits) and not any(map(_reads_logits, draws))
         if in_place:
@@ -141,13 +141,13 @@ class TokenDraws:
         return drawn
 
     def _held(self, draw: Draw, drawn: list[int], logits: Array) -> Sequence[int]:
-        """Return which proposals hold; the draw that follows them is put into ``drawn``."""
+        """Return the proposals that hold; the draw that follows them is put into ``drawn``."""
         if draw.parents is not None:
             return self._longest_path(draw, draw.parents, drawn)
         return range(self._num_held(draw, drawn, logits))
 
     def _longest_path(self, draw: Draw, parents: Sequence[int], drawn: list[int]) -> list[int]:
-        """Return the path of a tree each of whose tokens is what the target draws there."""
+        """Return the path of a tree whose tokens are the target's own draws."""
         start = int(self._table.num_tokens[draw.row])
         proposed = self._table.token_ids[draw.row, start : start + draw.num_proposed].tolist()
         path: list[int] = []
@@ -157,13 +157,13 @@ class TokenDraws:
                 path.append(node)
                 last = node
         if path and drawn[last + 1] < 0:
-            # Nothing can be drawn here: the step that draws here alone says why.
+            # No token can be drawn here: the step that draws here alone gives the reason.
             path.pop()
             drawn[path[-1] + 1 if path else 0] = proposed[last]
         return path
 
     def _num_held(self, draw: Draw, drawn: list[int], logits: Array) -> int:
-        """Return how many proposals of a chain hold, as :meth:`_held` does."""
+        """Return the number of proposals of a chain that hold, as :meth:`_held` does."""
         start, count = int(self._table.num_tokens[draw.row]), draw.num_proposed
         proposed = self._table.token_ids[draw.row, start : start + count].tolist()
         possible = next((i for i, token in enumerate(drawn) if token < 0), len(drawn))
@@ -182,13 +182,13 @@ class TokenDraws:
             while held < count and drawn[held] == proposed[held]:
                 held += 1
         if held == possible and held > 0:
-            # Nothing can be drawn here: the step that draws here alone says why.
+            # No token can be drawn here: the step that draws here alone gives the reason.
             held -= 1
             drawn[held] = proposed[held]
         return held
 
     def _keep(self, draw: Draw, drawn: list[int], path: Sequence[int]) -> SequenceResult:
-        """Take the proposals that hold and the draw after them."""
+        """Append the proposals that hold and the draw after them; return the result."""
         table, row = self._table, draw.row
         start, held = int(table.num_tokens[row]), len(path)
         proposed = table.token_ids[row, start : start + draw.num_proposed].tolist()
@@ -231,7 +231,7 @@ class TokenDraws:
                 result.logprobs.append(entry)
 
     def _follow(self, draws: Sequence[Draw], output: StepOutput, num_requests: int) -> None:
-        """Have grammars follow what was drawn; add what they force."""
+        """Let grammars follow the drawn tokens; add the tokens that they force."""
         drawn = {d.row: d for d in draws if output.results[d.request_id].error is None}
         num_others = max(0, num_requests - len(drawn))
         for row, forced in self._sampling.advance(list(drawn), num_others).items():

@@ -1,4 +1,4 @@
-"""What one row's settings allow and forbid of the next token; plain numbers are kept elsewhere."""
+"""Rules of one row's next token from its settings; plain numbers are kept elsewhere."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from quire.runner.bad_words import BadWords
 FloatArray = npt.NDArray[np.float32]
 
 NO_IDS: IntArray = np.empty(0, np.int32)
-#: More than any row has.
+#: Number of tokens that no row reaches.
 MAX_TOKENS = 2**31 - 1
 
 
 @dataclass(slots=True)
 class TokenRules:
-    """What a row needs besides plain numbers; most rows have none.
+    """Settings of a row other than plain numbers; most rows have none.
 
     Attributes:
         num_penalized: Last tokens of the row that penalties look at; 0 without penalties.
@@ -31,14 +31,14 @@ class TokenRules:
         allowed_ids: The only ids permitted, or empty.
         min_tokens: Outputs before which ``stop_ids`` are forbidden.
         stop_ids: End-of-sequence and stop ids.
-        bad_words: Those of at least two tokens, and where the row's output is among them; None
-            without any.
-        matcher: Follows the output through its grammar; None without one.
-        constraint: What the matcher was made of.
-        is_slow: The matcher has taken long.
-        has_looked_ahead: The matcher has followed tokens that were only proposed.
-        known: A number of output tokens, and which may come after them, a bit per id; None where
-            the matcher has yet to say.
+        bad_words: Bad words of at least two tokens, with the state of the row's output; None for
+            none.
+        matcher: Matcher that follows the output through its grammar; None without one.
+        constraint: Constraint that the matcher was created from.
+        is_slow: Whether the matcher has taken long.
+        has_looked_ahead: Whether the matcher has followed tokens that were only proposed.
+        known: Number of output tokens, and the mask of those that may come after them, a bit per
+            id; None where the matcher has to be asked.
     """
 
     num_penalized: int
@@ -58,7 +58,7 @@ class TokenRules:
     def from_params(
         cls, params: SamplingParams, eos_token_ids: Sequence[int], matcher: TokenMatcher | None
     ) -> TokenRules | None:
-        """Read ``params``; None when plain numbers say everything."""
+        """Create the rules of ``params``; None where plain numbers are all of them."""
         bias = dict(params.logit_bias or {})
         single, bad_words = BadWords.read(TokenWords.of(params.bad_words_token_ids))
         bias.update(dict.fromkeys(single, -np.inf))
@@ -102,11 +102,11 @@ class TokenRules:
         )
 
     def bias(self, num_output: int, forbidden: IntArray) -> tuple[IntArray, FloatArray]:
-        """Return ids and values added to the logits of a token.
+        """Return ids and values to add to the logits of a token.
 
         Args:
-            num_output: Output tokens before it.
-            forbidden: By bad words.
+            num_output: Number of output tokens before it.
+            forbidden: Ids that bad words forbid.
         """
         if num_output < self.min_tokens:
             forbidden = np.concatenate([forbidden, self.stop_ids])
@@ -126,7 +126,7 @@ class TokenRules:
             named = np.flatnonzero(bits).astype(np.int32)
             left = np.intersect1d(left, named) if left.size else named
         elif not left.size:
-            return True  # nothing else names all tokens
+            return True  # no other rule covers all tokens
         words = self.bad_words
         forbidden = NO_IDS if words is None else words.for_row().forbidden(output_ids)
         ids, values = self.bias(len(output_ids), forbidden)
