@@ -64,7 +64,7 @@ def test_the_lattice_with_adapters(
     dtype = "bfloat16" if settings else "float32"
     folders = [adapter(1, family, dtype=dtype), adapter(2, family, rank=3)]
     # Requests of different adapters share no blocks, and streamed ones start apart: with few
-    # blocks nothing would be left to be found, with a stream nobody need make room.
+    # blocks nothing would be left to be found, with a stream no request need make room.
     conditions = [replace(c, preempted=c.preempted and not c.warm) for c in few_conditions()]
     together = [replace(c, warm=False, streamed=False) for c in few_conditions() if c.preempted]
     conditions += [c for c in together if c not in conditions]

@@ -13,7 +13,7 @@ from quire.core.structured_outputs import StructuredOutputs
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_tokens_are_the_same_whoever_comes(
+def test_tokens_are_the_same_whatever_arrives(
     create_llm: Callable[..., LLM],
     prompts: Callable[..., list[list[int]]],
     seed: int,

@@ -1,4 +1,4 @@
-"""Embeddings: right against transformers, and the same bits whoever shares the batch."""
+"""Embeddings: right against transformers, and the same bits whatever else is in the batch."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_they_are_the_pooled_states_of_transformers(checkpoint, create_llm, prom
 
 
 @pytest.mark.parametrize("pooling", POOLINGS)
-def test_the_same_bits_whoever_shares_the_batch(create_llm, prompts, pooling):
+def test_the_same_bits_whatever_else_is_in_the_batch(create_llm, prompts, pooling):
     asked = prompts(60, 5, 33, 48, 1, 60)
     asked.append(asked[0][:40] + asked[3][:20])  # a shared prefix
     alone_llm = create_llm(enable_prefix_caching=False)

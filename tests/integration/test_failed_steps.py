@@ -12,7 +12,7 @@ from quire.core.structured_outputs import StructuredOutputs
 from quire.models.decoder import Decoder
 from quire.runner.sampling_state import SamplingState
 
-POISON = 300  # nobody draws it
+POISON = 300  # no request draws it
 ALLOWED = list(range(256))
 
 

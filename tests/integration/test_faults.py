@@ -12,7 +12,7 @@ import pytest
 from quire import LLM, SamplingParams
 from quire.models.checkpoint import Checkpoint
 
-POISON = 300  # a token nobody samples: its embedding is not a number
+POISON = 300  # a token no request samples: its embedding is not a number
 ALLOWED = list(range(256))
 
 

@@ -134,7 +134,7 @@ def test_parts_of_long_prompts_in_stages(
 
 
 def test_a_long_prompt_that_cannot_be_taken_ends_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its second part is on the way by then, with blocks for a request that nobody knows."""
+    """Its second part is on the way by then, with blocks for a request that no rank knows."""
     refused, prompt = 77, list(range(5, 69))
     set_sampling = SamplingState.set
 

@@ -33,7 +33,7 @@ def test_greedy_is_the_most_likely_token_every_time(llm: LLM, prompts: Prompts) 
     assert llm.generate(prompt, params)[0].outputs[0] == output
 
 
-def test_a_seed_decides_whoever_is_in_the_batch(llm: LLM, prompts: Prompts) -> None:
+def test_a_seed_decides_whatever_is_in_the_batch(llm: LLM, prompts: Prompts) -> None:
     mine, *others = prompts(9, 3, 50, 17, 30)
     alone = sample(llm, mine, ignore_eos=True)
     params = SamplingParams(max_tokens=30, seed=4, ignore_eos=True)

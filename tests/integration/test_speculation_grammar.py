@@ -155,7 +155,7 @@ def test_a_grammar_that_waits_after_a_proposed_token_holds_up_nobody_else(
 
     def allowed(self: SequenceMatcher, new_ids: list[int]) -> bytes:
         mask = healthy(self, new_ids)
-        if self.num_taken == 10 and not held.is_set():  # of whoever is first
+        if self.num_taken == 10 and not held.is_set():  # of the first request
             held.set()
             assert threading.current_thread().name == "quire-masks"
             assert gate.wait(60)

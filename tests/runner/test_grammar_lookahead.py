@@ -1,4 +1,4 @@
-"""Grammars follow proposed tokens in other threads, come back, and fail nobody by it."""
+"""Grammars follow proposed tokens in other threads, return, and fail no request by it."""
 
 from __future__ import annotations
 

@@ -102,7 +102,7 @@ def test_context_not_given_is_lowered_to_what_the_given_blocks_hold() -> None:
 @pytest.mark.parametrize(
     "settings", [{"memory": 34 * MIB}, {"memory": 90 * MIB, "kv_cache_memory_bytes": 4 * MIB}]
 )
-def test_a_context_nobody_asked_for_is_lowered(settings: dict[str, int]) -> None:
+def test_a_context_that_was_not_given_is_lowered(settings: dict[str, int]) -> None:
     found = plan(**settings)
     assert found.max_model_len == 1024 - 16  # 64 blocks, one of them the null block
     assert found.choices == ("max_model_len = 1008: what fits of the model's",)

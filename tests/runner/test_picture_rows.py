@@ -117,7 +117,7 @@ def test_what_is_wanted_stays_and_what_does_not_fit_waits(rows):
     assert rows.is_ready(second[0]) and sum(map(rows.is_ready, first)) == 1
 
 
-def test_pictures_that_nobody_wants_any_more_are_given_up(rows, encoder):
+def test_pictures_that_no_request_wants_any_more_are_given_up(rows, encoder):
     rows.want([[picture(1)]])
     rows.encode(seconds=0)
     rows.want([[picture(2)]])

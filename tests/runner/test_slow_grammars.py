@@ -65,7 +65,7 @@ def test_a_slow_one_has_its_own_thread_from_then_on(monkeypatch: pytest.MonkeyPa
     rows.draw(ANY)
     rows.wait()
     rows.matchers[0].gate.clear()
-    rows.draw(ANY, ANY)  # the first one is known to be slow, so nobody waits for it
+    rows.draw(ANY, ANY)  # the first one is known to be slow, so no step waits for it
     assert rows.rows[0] in rows.state.unready_rows()
     rows.matchers[0].gate.set()
     rows.wait()
@@ -104,7 +104,7 @@ def test_a_row_that_is_given_to_another_request_is_ready() -> None:
 
 @pytest.mark.parametrize("num_started", [0, 1])
 def test_threads_that_cannot_be_started(monkeypatch: pytest.MonkeyPatch, num_started: int) -> None:
-    """The first refused advance used to leave a queue that nobody served."""
+    """The first refused advance used to leave a queue that no thread served."""
     healthy, results = threading.Thread.start, iter([True] * num_started)
 
     def start(self: threading.Thread) -> None:
@@ -121,7 +121,7 @@ def test_threads_that_cannot_be_started(monkeypatch: pytest.MonkeyPatch, num_sta
         rows.state.restart(rows.rows[0])  # as the runner does after a failed step
     rows.draw(ANY, ANY)
     for advance in rows.state._advances.values():
-        assert advance.finished.wait(20), "nobody serves it"
+        assert advance.finished.wait(20), "no thread serves it"
     assert rows.state.unready_rows() == []
     rows.state.close()
 

@@ -100,7 +100,7 @@ def test_who_shares_the_prefix_of_a_broken_request_goes_on() -> None:
 
 
 def test_a_broken_request_says_nothing_about_the_engine() -> None:
-    """With one that fails alone it used to look as if everybody failed."""
+    """With one that fails alone it used to look as if all requests failed."""
     requests = Requests(bad="b")
     requests.add("a", [1])
     requests.add("b", [2])
