@@ -136,7 +136,7 @@ class Door:
     overheard one admits no peer. A peer that sends nothing, slowly or too much delays no other.
 
     Args:
-        listener: Owned by this object from now on.
+        listener: Listening socket, owned by this object from now on.
         key: Key that peers must have.
         seconds: Seconds that a peer may take for its message.
     """

@@ -107,7 +107,7 @@ def bind_rank(rank: int, size: int, threads: int, root: Path = Path("/")) -> Bin
     if len(nodes) > 1:
         native.use_memory_nodes([node.number for node in own])
     names = ", ".join(str(node.number) for node in own)
-    text = f"rank {rank} is bound to memory node {names}, {len(processors)} processors"
+    text = f"rank {rank} is bound to memory node {names} (processors: {len(processors)})"
     return Binding(text, thread)
 
 

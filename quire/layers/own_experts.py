@@ -28,7 +28,7 @@ class OwnExperts:
 
     Args:
         backend: The backend that computes.
-        make: Creates the experts.
+        make: Call that creates the experts.
         numbers: The experts' numbers, in their order.
 
     Attributes:

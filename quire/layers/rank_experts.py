@@ -37,7 +37,7 @@ class RankExperts:
         group: The ranks.
         scratch: Memory for messages.
         placement: The ranks that have each expert at first.
-        make: Creates this rank's experts.
+        make: Call that creates this rank's experts.
         exact: Whether rows are exchanged and summed in the order of the router; else each rank sums
             up the rows it has, and one message adds these sums.
         balance: The rule by which experts move.

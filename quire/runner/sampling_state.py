@@ -363,8 +363,8 @@ class SamplingState:
         if rules is not None and not rules.leave_a_token(output_ids):
             return (
                 f"{NO_TOKEN}; structured_outputs, allowed_token_ids, min_tokens, bad_words and "
-                f"logit_bias forbid all of them together after {len(output_ids)} tokens. Leave one "
-                "of these out."
+                f"logit_bias together forbid all of them at output token {len(output_ids) + 1}. "
+                "Leave one of these out."
             )
         return (
             "[sampling] logits must be finite; got NaN or infinity. The checkpoint or its dtype "

@@ -122,7 +122,7 @@ class StepParts:
                 raise  # no part of the step can be computed without that rank
             except BaseException as error:  # Rust libraries raise panics as such
                 if not failures:
-                    log.exception("[runner] a step of %d requests failed", len(plan.scheduled))
+                    log.exception("[runner] a step failed; requests in it: %d", len(plan.scheduled))
                 failures.append(error)
                 if len(rows) > 1:  # the first half first: later rows read what earlier ones write
                     half = len(rows) // 2

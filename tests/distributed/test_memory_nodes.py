@@ -65,7 +65,7 @@ def test_a_rank_stays_on_its_node(tmp_path: Path) -> None:
         assert pool.submit(os.sched_getaffinity, 0).result() == {first}
         binding.release()  # from another thread
         assert pool.submit(os.sched_getaffinity, 0).result() == {first, *others}
-    assert binding.text == "rank 0 is bound to memory node 0, 1 processors"
+    assert binding.text == "rank 0 is bound to memory node 0 (processors: 1)"
     assert os.sched_getaffinity(0) == {first, *others}
 
 
