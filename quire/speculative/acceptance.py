@@ -1,4 +1,4 @@
-"""How often proposed tokens hold, by position in a round: counted, and expected for the next one.
+"""Acceptance rates of proposed tokens by position in a round: counted, and expected next.
 
 A position is tried when all before it held. What a request has shown lately weighs against what
 its method shows on all requests, so that a new request begins where the others are.
@@ -29,7 +29,7 @@ class MethodAcceptance:
     Attributes:
         num_drafts: Rounds in which something was proposed.
         num_draft_tokens: Tokens that were proposed.
-        num_accepted: Of these, how many held.
+        num_accepted: Proposed tokens that held.
         accepted_at: Rounds whose proposal at a position held, by position.
     """
 
@@ -44,7 +44,9 @@ class MethodAcceptance:
 
     @property
     def rate(self) -> float | None:
-        """How often a proposal held lately when all before it did; None before enough were tried.
+        """Part of the proposals that held lately, among those whose predecessors all held.
+
+        None before enough were tried.
 
         Unlike accepted over proposed tokens it does not fall with the length of proposals.
         """
@@ -53,7 +55,7 @@ class MethodAcceptance:
         return self._recent_accepted / self._recent_tried
 
     def observe(self, result: SequenceResult) -> None:
-        """A round has ended in which tokens were proposed."""
+        """Count a round in which tokens were proposed."""
         num_proposed, num_accepted = result.num_proposed, result.num_accepted
         num_tried = min(num_accepted + 1, num_proposed)
         self._recent_tried = METHOD_DECAY * self._recent_tried + num_tried
@@ -94,7 +96,7 @@ class RequestAcceptance:
         self._num_first = FIRST_ROUNDS
 
     def observe(self, result: SequenceResult, expected: Sequence[float]) -> None:
-        """A round has ended; ``expected`` is of its method, before it."""
+        """Count a round; ``expected`` is what its method expected of each position before it."""
         if self._num_first:
             self._num_first -= 1
         else:

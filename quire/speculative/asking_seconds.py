@@ -1,4 +1,4 @@
-"""What it takes to be ready for proposed tokens, found or not: slots, a lookup, what came of it.
+"""Seconds that readiness for proposed tokens costs a step, found or not: slots and a lookup.
 
 A step in which tokens may be proposed takes longer than one of as many rows in which none may.
 Both are compared with what was predicted of their rows, so that steps of all loads count. Where all
@@ -23,7 +23,7 @@ PLAIN_EVERY, LONGEST_EVERY = 64, 512
 
 
 class AskingSeconds:
-    """Learns it from steps of both kinds."""
+    """Learns the cost of readiness from steps of both kinds."""
 
     def __init__(self) -> None:
         self._plain, self._asked = DecayedMean(DECAY), DecayedMean(DECAY)
@@ -33,13 +33,13 @@ class AskingSeconds:
 
     @property
     def seconds(self) -> float:
-        """What being ready takes in a step, as far as that is sure: by a standard deviation."""
+        """Seconds of readiness in a step, less a standard deviation, so that they are sure."""
         doubt = math.sqrt(self._asked.variance + self._plain.variance)
         return max(self._asked.value - self._plain.value - doubt, 0.0)
 
     @property
     def plain_missed(self) -> float:
-        """What a step without proposals takes besides what is predicted of its rows; may be < 0."""
+        """Seconds of a step without proposals beyond those predicted of its rows; may be < 0."""
         return self._plain.value
 
     @property
@@ -48,11 +48,11 @@ class AskingSeconds:
         return self._num_plain < FIRST_PLAIN or self._num_asked >= self._plain_every
 
     def observe(self, seconds: float, predicted: float, *, asked: bool) -> None:
-        """A step has ended.
+        """Learn from a step that has ended.
 
         Args:
-            seconds: It took, without drafting.
-            predicted: Of its rows, those of proposed tokens included.
+            seconds: Time of the step without drafting.
+            predicted: Seconds predicted of its rows, those of proposed tokens included.
             asked: Whether tokens might be proposed.
         """
         most = MOST_MISSED * predicted

@@ -1,8 +1,8 @@
-"""How many known tokens a drafter computes in a step, where it has many to make up for.
+"""Number of known tokens that a drafter computes in a step, where it has many to make up for.
 
-A prompt that the target has read is new to a drafter with a cache of its own. As long as it reads,
-the sequence gets no proposals, and everybody in the step waits for it: so it reads about as long as
-the target's step takes. It has no clock. B rows of the token table.
+A prompt that the target has read is new to a drafter with a cache of its own. As long as the
+drafter reads, the sequence gets no proposals, and every request of the step waits: so the drafter
+reads about as long as the target's step takes. Nothing here has a clock. B rows of the token table.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class CatchUp:
     """Divides a step's tokens of one drafter.
 
     Args:
-        most_tokens: That its buffers have room for.
+        most_tokens: Tokens that the drafter's buffers have room for.
     """
 
     def __init__(self, most_tokens: int = MOST_TOKENS) -> None:
@@ -34,13 +34,13 @@ class CatchUp:
         self._num_tokens = self._seconds = 0.0  # decayed sums of what was measured
 
     def step_took(self, seconds: float) -> None:
-        """A step of the target has ended, which took that long without drafting."""
+        """Note how long a step of the target took without drafting."""
         self._target_seconds = (*self._target_seconds[-1:], seconds)
 
     def computed(self, num_tokens: int, seconds: float) -> None:
-        """The drafter has computed a batch of known tokens.
+        """Note how long the drafter took for a batch of known tokens.
 
-        Small ones are passed over: they take what reading the weights takes.
+        Small batches are passed over: they take as long as reading the weights does.
         """
         if num_tokens >= LEAST_TOKENS:
             self._num_tokens = DECAY * self._num_tokens + num_tokens
@@ -66,7 +66,7 @@ class CatchUp:
 
 
 def share(wanted: IntArray, budget: int) -> IntArray:
-    """Divide a budget of tokens (B,): who wants few gets all of it first."""
+    """Divide a budget of tokens (B,) among rows: those that want few get all of theirs first."""
     if wanted.sum() <= budget:
         return wanted
     order = np.argsort(wanted, kind="stable")

@@ -1,11 +1,11 @@
-"""How many tokens are proposed for whom, step by step, so that most tokens a second are expected.
+"""Lengths of proposals by sequence, chosen step by step for the most expected tokens a second.
 
 Proposing d tokens for a sequence adds d rows to a step, and d drafts where the drafter computes.
-What the rows take is measured (:mod:`quire.speculative.row_seconds`), and so is how often a
+The seconds of rows are measured (:mod:`quire.speculative.row_seconds`), and so is how often a
 position holds (:mod:`quire.speculative.acceptance`). The rows of all sequences compete: the one
-that is expected to bring most comes first, and there are as many as make the quotient largest of
-expected tokens and expected seconds. With many sequences, or proposals that do not hold, that is
-none; a small part of the time goes on being spent on trying.
+that is expected to bring most is taken first, and as many are taken as make the quotient of
+expected tokens and expected seconds largest. With many sequences, or proposals that do not hold,
+that is none; a small part of the time is still spent on trying.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ SAVED_STEPS = 100
 LONGEST_TRY = 8
 #: Steps between two tries of a sequence at first, and at most: twice as many after a failed one.
 FIRST_PAUSE, LONGEST_PAUSE = 4, 64
-#: Steps for which a choice holds as long as the same sequences decode; of nobody at first, and at
-#: most: twice as many each time.
+#: Steps for which a choice holds as long as the same sequences decode; for a choice of no sequence
+#: at first, and at most: twice as many each time.
 CHOICE_STEPS, FIRST_IDLE, LONGEST_IDLE = 4, 8, 32
-#: Part of the sequences that must be the same ones for nobody to be chosen for longer and longer.
+#: Part of the sequences that must stay the same for a choice of none to hold longer and longer.
 ALIKE = 0.8
 #: An alarm ends that far over what raises it.
 ALARM_ENDS = 0.05
@@ -66,15 +66,15 @@ class Decoding(Protocol):
 
 @dataclass(slots=True)
 class Speculating:
-    """What is known of a live sequence.
+    """A live sequence's method and the record of its rounds.
 
     Attributes:
-        method: None when it wants no proposals.
-        num_tokens: Most that it may get.
-        acceptance: Of its rounds.
-        found: Of a method that looks up; None where something is always proposed.
-        last_step: When it was last given some.
-        pause: Steps without any after which it is tried again.
+        method: The method that proposes for it; None when it wants no proposals.
+        num_tokens: Most tokens that it may get proposed in a step.
+        acceptance: Acceptance of its rounds.
+        found: Rate of lookups that find something; None where the method always proposes.
+        last_step: Number of the last step in which it was given tokens.
+        pause: Steps without proposals after which it is tried again.
     """
 
     method: SpeculativeMethod | None
@@ -127,11 +127,11 @@ class Controller:
         self._num_tried = self._num_tries = 0  # in the step, and in all
         self._is_choice = False  # made for the step, which took time
         self._num_idle = FIRST_IDLE
-        self._is_idle = False  # nobody was chosen last
+        self._is_idle = False  # no sequence was chosen last
         self._num_earning = 0  # steps since credit was given last
 
     def began(self, request_id: str, params: SamplingParams) -> None:
-        """A sequence is in a plan for the first time, or again."""
+        """Note a sequence that is in a plan for the first time, or again."""
         chosen = self._chosen(params)
         if chosen is None:
             return
@@ -162,7 +162,7 @@ class Controller:
         return bool(self._known) and self._readiness.keeps_states
 
     def brought(self, is_ready: bool, num_decodes: int, num_tokens: int, seconds: float) -> None:
-        """A step of nothing but decoding sequences has ended, asked about or not."""
+        """Learn from a step of nothing but decoding sequences, asked about or not."""
         if num_decodes != self._plain_rows:
             self._plain_rows, self._plain_seconds = num_decodes, self._rows.predict(num_decodes)
         if plain := self._plain_seconds:
@@ -208,7 +208,7 @@ class Controller:
         return lengths
 
     def rest(self) -> int:
-        """Return for how many steps nobody need be asked; the one after them is looked at."""
+        """Return the steps for which no sequence need be asked; the one after them is looked at."""
         num_steps = 0
         if not self._longest:
             num_steps = max(self._next_choice - self._num_steps - 2, 0)
@@ -217,7 +217,7 @@ class Controller:
         return num_steps
 
     def observe(self, request: Decoding, result: SequenceResult) -> None:
-        """A step has brought tokens for a sequence that decodes."""
+        """Learn from the tokens that a step brought a sequence that decodes."""
         sequence = self._sequence(request)
         if sequence.found is not None and sequence.method is not None:
             part = float(result.num_proposed > 0)
@@ -234,12 +234,12 @@ class Controller:
             sequence.pause = min(2 * sequence.pause, LONGEST_PAUSE) if failed else FIRST_PAUSE
 
     def step_ended(self, num_rows: int, seconds: float, draft_seconds: float) -> None:
-        """A step of nothing but decoding sequences has ended.
+        """Learn from a step of nothing but decoding sequences.
 
         Args:
-            num_rows: It computed, those of proposed tokens included.
+            num_rows: Rows that it computed, those of proposed tokens included.
             seconds: Time of the step in all.
-            draft_seconds: Of them, those of proposing.
+            draft_seconds: Part of ``seconds`` that proposing took.
         """
         asked = self._longest > 0
         self._plain_rows = 0
@@ -260,7 +260,7 @@ class Controller:
             )
 
     def ended(self, request: Decoding) -> None:
-        """A sequence is gone."""
+        """Forget a sequence that has ended."""
         self._wanting.discard(request.request_id)
         self._known.discard(request.request_id)
         self._followed.discard(request.request_id)
@@ -429,7 +429,7 @@ class Controller:
         return seconds + self._asking.seconds + max(drafts)
 
     def _note(self, lengths: Sequence[int], decodes: Sequence[Decoding]) -> None:
-        """Remember who drafts in the step; a drafter that was idle has more to compute first."""
+        """Note which sequences draft in the step; an idle drafter has more to compute first."""
         methods, now = set(), self._num_steps
         self._is_steady, self._longest = True, max(lengths, default=0)
         self._num_drafting = _num_drafting(lengths)
@@ -439,7 +439,7 @@ class Controller:
                 assert sequence.method is not None
                 methods.add(sequence.method.method)
                 self._is_steady &= sequence.last_step >= now - 1
-                # The choice holds for some steps; nobody is asked again until then.
+                # The choice holds for some steps; no sequence is asked again until then.
                 sequence.last_step = now if self._num_tried else self._next_choice - 1
         self._drafting = methods.pop() if len(methods) == 1 else None
 

@@ -19,9 +19,9 @@ def create_proposers(
     """Return a proposer for each method, by its name.
 
     Args:
-        methods: Of the engine.
+        methods: The engine's methods.
         table: Tokens and blocks of its requests.
-        makers: Of the methods whose drafters have weights.
+        makers: Makers of proposers, for the methods whose drafters have weights.
     """
     return {method.method: _create(method, table, makers) for method in methods}
 

@@ -6,10 +6,10 @@ import math
 
 
 class DecayedMean:
-    """0.0 at first.
+    """Mean of a series of numbers, the last ones weighted most; 0.0 at first.
 
     Args:
-        decay: What a number is worth after another one.
+        decay: Factor of a number's weight for each number added after it.
     """
 
     def __init__(self, decay: float) -> None:
@@ -23,7 +23,7 @@ class DecayedMean:
 
     @property
     def variance(self) -> float:
-        """Of the mean itself; infinite as long as it is of less than two numbers."""
+        """Variance of the mean itself; infinite as long as fewer than two numbers were added."""
         if self._weight < 1.5:
             return math.inf
         spread = self._squares / self._weight - self.value**2

@@ -32,12 +32,12 @@ class DraftModelProposer:
     """See :class:`~quire.speculative.proposer.Proposer`.
 
     Args:
-        table: Of the target's runner.
+        table: The token table of the target's runner.
         model: The draft, on the target's backend.
-        kv_cache: Of the draft, with as many blocks of the same size as the target's.
+        kv_cache: The draft's cache, with as many blocks of the same size as the target's.
         vocab_size: V; ids are equal in both, as far as both have them.
         max_model_len: Rows of more tokens get no proposals.
-        max_tokens: The model's buffers have room for.
+        max_tokens: Tokens that the model's buffers have room for.
     """
 
     def __init__(
@@ -63,7 +63,7 @@ class DraftModelProposer:
         self._logits: Array | None = None
 
     def begin(self, row: int, extra_keys: tuple[str, ...]) -> None:
-        """Have a row; its KV may be there already, and is found by its tokens."""
+        """Add a row; its KV may be in the cache already, and is found by its tokens."""
         self._slots.begin(row)
 
     def forget(self, row: int) -> None:
@@ -124,8 +124,8 @@ class DraftModelProposer:
         """Compute known tokens: those that rows lack, long prompts in several steps.
 
         Returns:
-            The logits after all known tokens of rows, where it gets that far, None where nowhere;
-            and up to where of each row (B,) all is computed then.
+            The logits after the last known token of each row that gets that far, or None where
+            none does; and each row's position (B,) before which all is computed then.
         """
         known = self._table.num_tokens[rows]
         # The last known token is computed in any case: its logits are wanted.

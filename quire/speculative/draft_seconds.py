@@ -1,9 +1,9 @@
-"""What drafting takes by how many sequences draft and by the longest proposal, learned from steps.
+"""Seconds of drafting by number of sequences and length of the longest proposal, from steps.
 
 The first token costs more than the others: a drafter makes up for the tokens since the last round.
-So it is a line over the length, for each number of sequences (1, 2 to 3, 4 to 7 and so on). A
-drafter's first rounds allocate, read its weights for the first time, and come after a prompt: one
-of them alone kept a head from being used that makes answers 1.5 times as fast. So drafts are
+So the seconds are a line over the length, for each number of sequences (1, 2 to 3, 4 to 7 and so
+on). A drafter's first rounds allocate, read its weights for the first time, and follow a prompt:
+one of them alone kept a head from being used that makes answers 1.5 times as fast. So drafts are
 thought to take a part of that until enough rounds were seen.
 """
 
@@ -41,19 +41,19 @@ class DraftSeconds:
         return 0.0 if known is None else known.part * known.seen(length)
 
     def seen(self, num_drafting: int, length: int) -> float:
-        """Return seconds by the rounds so far, be they few; 0.0 when there were none."""
+        """Return seconds by the rounds so far, however few; 0.0 when there were none."""
         known = self._by_size.get(num_drafting.bit_length())
         return 0.0 if known is None else known.seen(length)
 
     def observe(self, num_drafting: int, length: int, seconds: float, *, is_steady: bool) -> None:
-        """A round's longest proposal had ``length`` tokens, at least one.
+        """Learn from a round whose longest proposal had ``length`` tokens, at least one.
 
         Args:
             num_drafting: Sequences that drafted.
             length: Tokens that the drafter was asked for.
-            seconds: It took for all sequences.
-            is_steady: All of them drafted in the step before; else it had more to make up for, and
-                says only that it does not take longer.
+            seconds: Time of the round, for all sequences.
+            is_steady: Whether all of them drafted in the step before. Otherwise the drafter had
+                more to make up for, and the round says only that drafting takes no longer.
         """
         size = num_drafting.bit_length()
         if size not in self._by_size:
@@ -62,10 +62,10 @@ class DraftSeconds:
 
 
 class _Drafts:
-    """Those of about as many sequences.
+    """Drafts of about as many sequences.
 
     Args:
-        length, seconds: Of the first round. Its start is thought to be as long as a token.
+        length, seconds: Tokens and time of the first round, whose start counts as one more token.
     """
 
     def __init__(self, length: int, seconds: float) -> None:
@@ -78,7 +78,7 @@ class _Drafts:
 
     @property
     def part(self) -> float:
-        """What the seconds count that were seen."""
+        """Factor of the seconds that were seen; below 1 until enough rounds were."""
         return 1.0 if self._num_rounds >= FIRST_ROUNDS else COLD
 
     def seen(self, length: int) -> float:

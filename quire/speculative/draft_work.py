@@ -13,7 +13,7 @@ class DraftWork:
     """Adds up the passes of one drafter.
 
     Args:
-        shape: Of a pass.
+        shape: Operations and bytes of a pass.
     """
 
     def __init__(self, shape: PassShape) -> None:
@@ -39,7 +39,7 @@ class DraftWork:
             passes.pairs += int((batch.tree_slots >= 0).sum())
 
     def add_chain(self, seq_lens: IntArray, steps: int) -> None:
-        """Count passes of a token of each row, which see ``seq_lens`` (L,) tokens at first."""
+        """Count ``steps`` passes of one token a row; the first sees ``seq_lens`` (L,) tokens."""
         passes, num_rows = self._passes, len(seq_lens)
         tokens = num_rows * steps
         context = steps * int(np.add.reduce(seq_lens)) + num_rows * steps * (steps - 1) // 2

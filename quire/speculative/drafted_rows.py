@@ -1,6 +1,6 @@
 """Rows that are drafted for, one token after the other, until each has as many as it may get.
 
-B rows of the token table, L of them that go on.
+B rows of the token table, L of them still drafted for.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ class DraftedRows:
     """Writes drafted tokens into the table, after the tokens that the rows have.
 
     Args:
-        table: Has room for them; ``num_tokens`` stays as it is.
+        table: The token table, with room for the tokens; ``num_tokens`` stays as it is.
         rows: (B,) int32.
         most: (B,) int32, tokens that each may get, at least 1.
 
     Attributes:
-        rows: (L,) int32, those that go on.
-        lengths: (L,) int32, their tokens, drafted ones included.
+        rows: (L,) int32, the rows that are still drafted for.
+        lengths: (L,) int32, tokens of these rows, drafted ones included.
         counts: (B,) int32, drafted tokens of each.
     """
 
@@ -36,14 +36,14 @@ class DraftedRows:
 
     @property
     def least_left(self) -> int:
-        """Tokens that each row that goes on may get still."""
+        """Tokens that each row still drafted for may get at least."""
         return self._all_reach - self._depth
 
     def append(self, tokens: IntArray) -> IntArray | None:
-        """Append a drafted token (L,) to each row that goes on; -1 ends a row without one.
+        """Append a drafted token (L,) to each row still drafted for; -1 ends a row without one.
 
         Returns:
-            Which of the rows went on, as indices (int32) into those before; None for all.
+            Indices (int32) into ``rows`` as it was, of the rows still drafted for; None for all.
         """
         self._depth += 1
         if int(tokens.min()) < 0:

@@ -7,10 +7,10 @@ class FollowedLine:
     """``start + slope * x``: a Kalman filter of two states (Kalman 1960), neither below its least.
 
     Args:
-        start, slope: At first.
-        spreads: How uncertain they are at first, standard deviations.
-        changes: How much they change from one measurement to the next, standard deviations.
-        least_slope: The slope never falls below it.
+        start, slope: The line's first values.
+        spreads: Standard deviations of both at first.
+        changes: Standard deviations of their change from one measurement to the next.
+        least_slope: Least value of the slope.
     """
 
     def __init__(
@@ -31,7 +31,7 @@ class FollowedLine:
         return self._start + self._slope * x
 
     def observe(self, x: float, missed: float, noise: float) -> None:
-        """At ``x`` it was ``missed`` more than expected.
+        """Correct the line by a measurement at ``x``, ``missed`` more than expected there.
 
         Args:
             noise: Standard deviation of a measurement there.

@@ -1,4 +1,4 @@
-"""How often a lookup finds something to propose: a text that does not repeat has nothing.
+"""Rate of lookups that find something to propose: a text that does not repeat has nothing.
 
 Rows that are not found are not computed, and bring nothing; what was asked for counts by this rate.
 """
@@ -12,10 +12,10 @@ KNOWN_ROUNDS = 3.0
 
 
 class FoundRate:
-    """Follows it.
+    """Follows the rate from round to round.
 
     Args:
-        known: Of others, where this one begins; None: as if each round found something.
+        known: Another rate, at which this one begins; None begins at 1.
     """
 
     def __init__(self, known: FoundRate | None = None) -> None:
@@ -24,11 +24,11 @@ class FoundRate:
 
     @property
     def value(self) -> float:
-        """Between 0 and 1."""
+        """The rate, between 0 and 1."""
         known = 1.0 if self._known is None else self._known.value
         return (self._found + KNOWN_ROUNDS * known) / (self._rounds + KNOWN_ROUNDS)
 
     def observe(self, part: float) -> None:
-        """A round has found that part of what it was asked for, 0 to 1."""
+        """Count a round that found this part, 0 to 1, of the tokens that it was asked for."""
         self._found = DECAY * self._found + part
         self._rounds = DECAY * self._rounds + 1.0

@@ -24,8 +24,8 @@ class MedusaProposer:
     """See :class:`~quire.speculative.target_states.StateReader`.
 
     Args:
-        table: Of the target's runner.
-        heads: On the target's backend.
+        table: The token table of the target's runner.
+        heads: The Medusa heads, on the target's backend.
     """
 
     wanted_states = WantedStates(of_every_position=False)
@@ -37,7 +37,7 @@ class MedusaProposer:
         self._reserve(len(table.num_tokens))
 
     def begin(self, row: int, extra_keys: tuple[str, ...]) -> None:
-        """Have a row of which nothing is known yet."""
+        """Add a row without a known state."""
         if row >= len(self._positions):
             self._reserve(len(self._table.num_tokens))
         self._positions[row] = -1

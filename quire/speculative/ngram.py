@@ -34,7 +34,7 @@ class NgramProposer:
     """Looks for the longest suffix of a row that occurred before, and copies what followed it.
 
     The last occurrence counts. A match of n tokens proposes at most n + n // 2, so that text that
-    does not repeat gets few; where it runs into the end of the row, it goes on with what it has
+    does not repeat gets few; where it runs into the end of the row, it continues with what it has
     proposed. Earlier outputs count where they have a longer match than the row itself: a
     request's output is kept when it is forgotten, for requests of the same tenant.
 
@@ -44,12 +44,12 @@ class NgramProposer:
     looked at.
 
     Args:
-        table: Its rows.
+        table: The token table, whose rows are looked up.
         longest, shortest: Tokens that are compared, at most, and that must be the same, at least;
             vLLM's ``prompt_lookup_max`` and ``prompt_lookup_min``. 1 <= shortest <= longest.
-        store_tokens: Of earlier outputs, of all tenants; the oldest go first. 0 keeps none. Each
-            tenant's first tokens count for 64 more.
-        operations: Of automata in one call.
+        store_tokens: Tokens kept of earlier outputs, of all tenants; the oldest are dropped first.
+            0 keeps none. Each tenant's first tokens count for 64 more.
+        operations: Operations of automata in one call, at most.
 
     Source: suffix automata as of Blumer et al. 1985; proposals from the text itself as in prompt
     lookup decoding (Saxena 2023).
@@ -68,7 +68,7 @@ class NgramProposer:
         self.lookup: Any = native.NgramLookup(shortest, longest, store_tokens, operations)
 
     def begin(self, row: int, extra_keys: tuple[str, ...]) -> None:
-        """Have a row; what it has now is its prompt, or output that was kept before."""
+        """Add a row; its present tokens are its prompt, or output that was kept before."""
         # The keys' text is the client's, of any length.
         tenant = blake2b(repr(extra_keys).encode(), digest_size=16).hexdigest()
         self.lookup.begin(row, tenant, int(self._table.num_tokens[row]))
@@ -83,8 +83,8 @@ class NgramProposer:
         return counts
 
     def copy_blocks(self, pairs: Sequence[tuple[int, int]]) -> None:
-        """Nothing is kept by block."""
+        """Do nothing: nothing is kept by block."""
 
     def forget(self, row: int) -> None:
-        """Keep a row's output for its tenant, and let go of the row."""
+        """Keep a row's output for its tenant, and release the row."""
         self.lookup.forget(row, self._table.tokens(row), int(self._table.num_tokens[row]))

@@ -2,8 +2,8 @@
 
 After the pairs of known tokens come pairs of a mask, one for each further token of a draft, all in
 one forward; the mask at position p sees the pairs before it, known or not, and predicts token
-p + 1. What masks leave in the cache is written over by the pairs of real tokens and attended to by
-nobody else. B rows of the token table, V vocabulary of the target.
+p + 1. What masks leave in the cache is written over by the pairs of real tokens, and only the masks
+attend to it. B rows of the token table, V vocabulary of the target.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ class _Depths:
     """Logits of all tokens of some drafts.
 
     Attributes:
-        live: (B,) of which rows all known pairs are computed; L of them.
+        live: (B,) whether all known pairs of a row are computed; L of them are.
         counts: (L,) tokens of each draft.
-        logits: Of each depth, those of the drafts that reach it, in the order of the rows.
+        logits: Logits by depth, each of the drafts that reach it, in the order of the rows.
     """
 
     live: npt.NDArray[np.bool_]
@@ -112,8 +112,8 @@ class ParallelProposer(RecurrentProposer):
         """Compute the pairs that wait, and masks after those of rows that are complete.
 
         Args:
-            rows: (B,) of the table.
-            places: Of the states of each row's pairs that wait.
+            rows: (B,) rows of the table.
+            places: Places of the states of each row's pairs that wait.
             counts: (B,) tokens to be drafted for each; :data:`MAX_LOGITS` in all.
         """
         pairs = self._take(rows, places)

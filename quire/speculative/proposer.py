@@ -1,4 +1,4 @@
-"""What proposes tokens, and what it is given for that; whether they hold is decided elsewhere.
+"""Proposers of tokens, and the draws they are given; whether tokens hold is decided elsewhere.
 
 A proposal costs the target a row of a step and never changes an answer: every token of an answer
 is drawn from the target's own logits. B sequences, V vocabulary of the target.
@@ -34,7 +34,7 @@ class Draw(Protocol):
 
         Args:
             logits: (B, V) float32, overwritten.
-            rows: (B,) of the token table, each once.
+            rows: (B,) rows of the token table, each once.
             lengths: (B,) tokens of the row before the draw, proposed ones included.
 
         Returns:
@@ -49,7 +49,7 @@ class ChainDraw(Draw, Protocol):
     def plain(self, rows: IntArray, lengths: IntArray) -> SamplingBatch | None:
         """Return what a draw needs besides logits, on the host; None where it needs more than that.
 
-        For the token after it the position alone is another one. The next draw overwrites it.
+        A draw of the token after it differs by the position alone. The next draw overwrites it.
         """
         ...
 
@@ -64,11 +64,11 @@ class Rank(Protocol):
 
         Args:
             logits: (B, V) float32, not changed.
-            rows, lengths: As of :class:`Draw`; a row may occur several times.
+            rows, lengths: The same as in :class:`Draw`; a row may occur several times.
             count: C candidates wanted of each, at least 1.
 
         Returns:
-            (B, C) int32, best first, -1 where there is none; (B, C), how likely each is, falling.
+            (B, C) int32, best first, -1 where there is none; (B, C), chance of each, falling.
         """
         ...
 
@@ -80,12 +80,12 @@ class Proposer(Protocol):
     """
 
     def begin(self, row: int, extra_keys: tuple[str, ...]) -> None:
-        """Have a row whose tokens are in the table: of a request that is new or starts over.
+        """Add a row whose tokens are in the table: of a request that is new or starts over.
 
         Args:
-            row: Of the table.
-            extra_keys: Only requests with the same ones may learn from each other's tokens; as of
-                :class:`~quire.core.request.EngineRequest`.
+            row: Row of the table.
+            extra_keys: Keys of the request (:class:`~quire.core.request.EngineRequest`); only
+                requests with the same ones may learn from each other's tokens.
         """
         ...
 
@@ -96,11 +96,11 @@ class Proposer(Protocol):
 
         Args:
             rows: (B,) int32, each once.
-            most: (B,) int32, how many tokens each may get, at least 1.
-            draw: Of the target.
+            most: (B,) int32, tokens that each row may get, at least 1.
+            draw: The target's draw.
 
         Returns:
-            (B,) int32, how many each got; may be 0.
+            (B,) int32, tokens that each row got; may be 0.
         """
         ...
 
@@ -109,16 +109,16 @@ class Proposer(Protocol):
         ...
 
     def forget(self, row: int) -> None:
-        """Let go of a row: its request has ended or starts over; the table still has its tokens."""
+        """Release a row: its request has ended or starts over; the table still has its tokens."""
         ...
 
 
 @runtime_checkable
 class PacedProposer(Proposer, Protocol):
-    """A proposer that computes known tokens, as many in a step as the target's steps are long."""
+    """A proposer that computes known tokens for about as long as the target's steps take."""
 
     def step_took(self, seconds: float) -> None:
-        """A step of the target has ended, which took that long without proposing."""
+        """Note how long a step of the target took without proposing."""
         ...
 
 
@@ -141,11 +141,11 @@ class TreeProposer(Proposer, Protocol):
         """Write the tokens of trees into the table, after the tokens that the rows have.
 
         Args:
-            rows, most: As of :meth:`Proposer.propose`.
-            shape: Of each tree.
-            rank: Of the target.
+            rows, most: The same as in :meth:`Proposer.propose`.
+            shape: Shape of each tree.
+            rank: The target's ranking.
 
         Returns:
-            For each row the parents of its tokens, each before its children; -1 at the top.
+            Parents of each row's tokens, each before its children; -1 at the top.
         """
         ...

@@ -53,12 +53,12 @@ class _Block:
 
 @dataclass(slots=True)
 class _Load:
-    """What is known at a load.
+    """Record of both sides at a load.
 
     Attributes:
-        leads: Whether to be ready does.
-        is_ready: Whether that has its turn now.
-        gain: What it brings against the other side.
+        leads: Whether readiness leads.
+        is_ready: Whether readiness has its turn now.
+        gain: Speed with readiness over the speed without it.
         num_pairs: Comparisons so far.
         is_open: Whether it is not sure yet which side brings more.
         block: Block of the present turn.
@@ -66,7 +66,7 @@ class _Load:
         tried: Block of the other side since then, till the leading side has another one.
         debt: Seconds that the other side's turns have lost.
         pause: Steps that are left till the other side's turn, below 0 while it is due.
-        next_pause: How long the next pause is.
+        next_pause: Steps of the next pause.
     """
 
     leads: bool = True
@@ -82,9 +82,9 @@ class _Load:
     next_pause: int = FIRST_PAUSE
 
     def come_back(self) -> None:
-        """Go on, as the load is another one than a step before; short answers change it often.
+        """Resume, as the load is another one than a step before; short answers change it often.
 
-        A try of being ready is given up: drafters do not know who decodes now.
+        A try of being ready is given up: drafters do not know the sequences that decode now.
         """
         if self.is_ready and not self.leads:
             self.is_ready, self.block = False, _Block()
@@ -100,11 +100,11 @@ class _Load:
             self.is_ready, self.block = not self.leads, _Block()
 
     def observe(self, brought: float, seconds: float, owed: float) -> None:
-        """A step of the side has ended whose turn it is.
+        """Count a step of the side whose turn it is.
 
         Args:
-            brought: Tokens of it, in seconds of plain steps.
-            seconds: Time of it that is compared.
+            brought: Tokens of the step, in seconds of plain steps.
+            seconds: Time of the step that is compared.
             owed: Further time, which a try has to pay back.
         """
         block, is_leading = self.block, self.is_ready == self.leads
@@ -129,11 +129,11 @@ class _Load:
         self.speed = block.speed if self.is_ready == self.leads else 0.0
 
     def _compare(self, tried: _Block, speed: float) -> None:
-        """Take note of what the side brought that does not lead.
+        """Compare a block of the side that does not lead with the leading side.
 
         Args:
-            tried: Block of that side.
-            speed: The leading side's around it.
+            tried: Block of the side that does not lead.
+            speed: The leading side's speed around that block.
         """
         self.debt += max(tried.seconds - tried.brought / speed, 0.0)
         gain = speed / tried.speed if self.leads else tried.speed / speed
@@ -155,7 +155,7 @@ class _Load:
         self.tried, self.is_ready = None, self.leads
 
     def _rest(self) -> None:
-        """Have the leading side go on for longer than the last time."""
+        """Let the leading side run for longer than the last time."""
         self.pause = self.next_pause
         self.next_pause = min(2 * self.pause, LONGEST_PAUSE)
 
@@ -164,7 +164,8 @@ class Readiness:
     """Says of each step whether an engine is ready to propose in it.
 
     Args:
-        is_wanted: Whether it ever is not: where lengths are set by hand, it always is.
+        is_wanted: Whether readiness is measured; where lengths are set by hand, an engine is
+            always ready.
     """
 
     def __init__(self, is_wanted: bool = True) -> None:
@@ -174,12 +175,12 @@ class Readiness:
         self._center = 0.0
 
     def is_ready(self, num_running: int, has_new: bool, is_known: bool) -> bool:
-        """Return it for the next step.
+        """Return whether the engine is ready to propose in the next step.
 
         Args:
             num_running: Sequences that run.
-            has_new: One of them is new.
-            is_known: Drafters know one of the others.
+            has_new: Whether one of them is new.
+            is_known: Whether drafters know one of the others.
         """
         if not self._is_wanted:
             return True
@@ -200,10 +201,10 @@ class Readiness:
         return self._load.is_ready or self._load.leads
 
     def observe(self, is_ready: bool, num_tokens: float, plain: float, seconds: float) -> None:
-        """A step of nothing but decoding sequences has ended.
+        """Count a step of nothing but decoding sequences.
 
         Args:
-            is_ready: Whether it was.
+            is_ready: Whether the engine was ready to propose in it.
             num_tokens: Tokens that the step brought each sequence, on average.
             plain: Seconds that it was predicted to take without proposals.
             seconds: Time of the step.

@@ -39,11 +39,11 @@ MAX_KEPT = 2048
 
 @dataclass(slots=True)
 class _Row:
-    """What is known of a row.
+    """A row's pairs in the cache.
 
     Attributes:
-        end: Its pairs before this position are in the cache, or will never be.
-        start: The head attends from here on, the first position of a block; None: not looked up.
+        end: Position before which its pairs are in the cache, or will never be.
+        start: First position of the block from which the head attends; None: not looked up.
     """
 
     end: int
@@ -55,11 +55,11 @@ class WaitingPairs:
     """The pairs of known tokens that are computed next.
 
     Attributes:
-        rows: (B,) of the table.
-        live: (B,) of which rows these are all that wait.
-        starts: (B,) from where each attends.
-        begins, lengths: (B,) its first pair, and how many.
-        places: Of the states of each row's pairs.
+        rows: (B,) rows of the table.
+        live: (B,) whether these are all pairs of a row that wait.
+        starts: (B,) position from which each row attends.
+        begins, lengths: (B,) first pair of each row, and number of its pairs.
+        places: Places of the states of each row's pairs.
     """
 
     rows: IntArray
@@ -72,11 +72,11 @@ class WaitingPairs:
 
 @dataclass(frozen=True, slots=True)
 class _KnownPairs:
-    """What a head makes of the known tokens of rows.
+    """A head's outputs for the known tokens of rows.
 
     Attributes:
-        live: (B,) of which rows all are computed.
-        starts: (L,) from where these attend.
+        live: (B,) whether all pairs of a row are computed; L rows' are.
+        starts: (L,) position from which each of these rows attends.
         outputs, logits: (L, D) and (L, V) after their last tokens.
     """
 
@@ -90,12 +90,12 @@ class RecurrentProposer:
     """See :class:`~quire.speculative.target_states.StateReader`.
 
     Args:
-        table: Of the target's runner.
-        head: On the target's backend.
-        kv_cache: Of the head, with as many blocks of the same size as the target's.
-        max_model_len: Rows of more tokens get no proposals.
-        max_tokens: The head's buffers have room for.
-        shape: Of a pass, for estimates; None counts nothing.
+        table: The token table of the target's runner.
+        head: The draft head, on the target's backend.
+        kv_cache: The head's cache, with as many blocks of the same size as the target's.
+        max_model_len: Tokens of a row above which it gets no proposals.
+        max_tokens: Tokens that the head's buffers have room for.
+        shape: Operations and bytes of a pass, for estimates; None counts nothing.
     """
 
     def __init__(
@@ -120,21 +120,21 @@ class RecurrentProposer:
 
     @property
     def wanted_states(self) -> WantedStates:
-        """Those of every position, of the head's layers."""
+        """States of every position, at the head's layers."""
         return WantedStates(of_every_position=True, layers=self._head.layers)
 
     def begin(self, row: int, extra_keys: tuple[str, ...]) -> None:
-        """Have a row of which nothing is known yet."""
+        """Add a row without known states."""
         self.forget(row)
         self._log.begin(row)
 
     def forget(self, row: int) -> None:
-        """Let go of a row; its KV may be found again by its tokens."""
+        """Release a row; its KV may be found again by its tokens."""
         self._keys.store(row)
         self._rows.pop(row, None)
 
     def fork(self, parent: int, child: int) -> None:
-        """Have a row know what is known of another one."""
+        """Copy what is known of a row to another one."""
         self._log.fork(parent, child)
         if parent in self._rows:
             self._rows[child] = replace(self._rows[parent])
@@ -264,16 +264,16 @@ class RecurrentProposer:
         last: tuple[Array, IntArray],
         draw: ChainDraw,
     ) -> tuple[Array, IntArray]:
-        """Append what one call drafts but its last tokens; return these and what they follow.
+        """Draft with one call; append all its tokens but the last ones, which are returned.
 
         Args:
-            drafted: L rows that go on.
-            starts: (L,) from where they attend.
+            drafted: L rows that are still drafted for.
+            starts: (L,) position from which each attends.
             last: Outputs (L, D), and tokens (L,) drawn from them, which were appended.
-            draw: Of the target.
+            draw: The target's draw.
 
         Returns:
-            As ``last``, with tokens that are not appended.
+            The last outputs (L, D), and tokens (L,) drawn from them, which are not appended.
         """
         rows, lengths, (outputs, tokens) = drafted.rows, drafted.lengths, last
         if not self._head.has_chain(len(rows)):
@@ -328,13 +328,13 @@ class RecurrentProposer:
         return np.ascontiguousarray(self._table.block_ids[rows[:, None], columns])
 
     def _waiting(self, row: int, num_tokens: int) -> Places | None:
-        """Return where the states are of the pairs of a row that wait.
+        """Return the places of the states of a row's pairs that wait.
 
         States are those of all tokens but the last, which was drawn from the last of them.
 
         Returns:
-            A place for each pair from the row's ``end`` on; None where there are not those of all
-            ``num_tokens``, or the row would have nothing to attend to.
+            A place for each pair from the row's ``end`` on; None where states of some of the
+            ``num_tokens`` are missing, or the row would have nothing to attend to.
         """
         info = self._rows.get(row)
         needed = 0 if info is None else info.end - 1
@@ -363,7 +363,7 @@ class RecurrentProposer:
         return places[info.end - 1 - start :]
 
     def _leave_window(self, row: int, info: _Row, num_tokens: int) -> None:
-        """Move on past blocks that the target gave back since its window has left them."""
+        """Skip blocks that the target gave back since its window has left them."""
         assert info.start is not None, "not looked up"
         blocks = self._table.block_ids[row]
         while info.start < num_tokens and blocks[info.start // self._block_size] == 0:

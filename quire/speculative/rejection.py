@@ -41,8 +41,8 @@ class Rejection:
     """Verifies one sequence's proposals of a step.
 
     Attributes:
-        seed: Of the request.
-        draft: (K, V), what each proposal was drawn from; None where they were not drawn.
+        seed: The request's seed.
+        draft: (K, V), distribution that each proposal was drawn from; None where none was drawn.
     """
 
     seed: int
@@ -56,7 +56,7 @@ class Rejection:
         Args:
             target: (K, V), p at the position of each proposal.
             proposed: K tokens.
-            positions: Theirs in the output.
+            positions: K positions of the proposals in the output.
         """
         holds, residuals = (stream_seed(self.seed, stream) for stream in (HOLDS, RESIDUAL))
         numbers = [uniform(holds, int(position)) for position in positions]
@@ -78,8 +78,8 @@ def num_held(
 
     Args:
         target: (K, V), p at the position of each proposal.
-        draft: (K, V), what each proposal was drawn from; None where proposals were not drawn at
-            all, so that q is 1 at the token.
+        draft: (K, V), distribution that each proposal was drawn from; None where proposals were
+            not drawn at all, so that q is 1 at the token.
         proposed: K tokens.
         numbers: K uniform numbers.
     """
@@ -96,7 +96,7 @@ def residual(target: FloatArray, draft: FloatArray | None, token: int) -> FloatA
     Args:
         target: (V,), p.
         draft: (V,), q; None where ``token`` was not drawn.
-        token: That was proposed.
+        token: Id of the token that was proposed.
     """
     left = target.copy()
     if draft is None:

@@ -1,10 +1,10 @@
-"""What a step takes by the number of its rows, measured at start and corrected by every step.
+"""Seconds of a step by the number of its rows, measured at start and corrected by every step.
 
 Rows are what speculation buys: with few of them a step reads all weights for each, with many it
 computes. In between lies what no formula knows, so the shape is measured. A step of the engine
 takes more than its shape: some time of its own, and longer when contexts grow or neighbours come.
-So it is ``own + factor * shape(rows)``; both numbers are followed from step to step, and what they
-leave corrects the shape, slowly.
+So a step takes ``own + factor * shape(rows)``; both numbers are followed from step to step, and
+what they leave corrects the shape, slowly.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class RowSeconds:
     def predict(self, num_rows: float) -> float:
         """Return the seconds of a step of ``num_rows``, at least 1; 0.0 when nothing is known.
 
-        Rows that come sometimes count as the part of one that they are on average.
+        Rows that are computed only sometimes count as the part of one that they are on average.
         """
         if not self._seconds:
             return 0.0
@@ -71,7 +71,7 @@ class RowSeconds:
         return max(self._unit * self._line.at(shape / self._unit), LEAST_PART * shape)
 
     def observe(self, num_rows: int, seconds: float) -> None:
-        """A step of nothing but decoding sequences has ended."""
+        """Learn from a step of nothing but decoding sequences."""
         if not self._seconds:
             self._seconds = _at_knots({num_rows: seconds})
             self._measured = list(self._seconds)

@@ -1,4 +1,4 @@
-"""From where on a drafter's cache holds the KV of a row's own tokens, told by hashes of prefixes.
+"""First position from which a drafter's cache holds a row's own KV, found by hashes of prefixes.
 
 A drafter reads its cache through the target's block tables: blocks are shared, copied, given back
 and given out again. Each slot keeps a hash of all the tokens up to its own that its KV was computed
@@ -21,7 +21,7 @@ class SlotKeys:
 
     Args:
         table: Tokens and blocks of the rows.
-        num_blocks: Of the cache, the null block included.
+        num_blocks: Blocks of the cache, the null block included.
         block_size: Tokens per block.
     """
 
@@ -50,7 +50,8 @@ class SlotKeys:
     def fill(self, row: int, start: int, end: int) -> None:
         """Note that the KV of positions ``start`` to ``end`` was computed.
 
-        It is stored when somebody asks, or the row is let go of: hashes are of all tokens before.
+        It is stored when a row is looked up, or this one is released: a hash covers all tokens
+        before.
         """
         known = self._unstored.get(row)
         if known is not None and known[1] != start:

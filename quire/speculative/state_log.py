@@ -1,8 +1,7 @@
 """States of the target that wait for a drafter, of all rows together in bounded memory.
 
 They are kept in the order in which steps brought them, and the newest ones take the place of the
-oldest: a step costs a copy and no more, whether somebody asks for proposals or not. S width of a
-state.
+oldest: a step costs a copy and no more, whether proposals are asked for or not. S width of a state.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ class StateLog:
     """A ring of states, each with the row and the position that it is of.
 
     Args:
-        backend: Where they are kept.
+        backend: The backend that keeps the states.
         size: S.
         capacity: States that there is room for.
     """
@@ -41,13 +40,13 @@ class StateLog:
         # Where a forked row's first states are: with others' numbers, before a certain one.
         self._parents: dict[int, tuple[tuple[int, int], ...]] = {}
         self._num_appended = 0
-        # Rows and positions of the newest states, noted when somebody asks.
+        # Rows and positions of the newest states, noted when states are looked up.
         self._unnoted: list[tuple[IntArray, IntArray]] = []
         self._num_unnoted = 0
         self._whole_until: dict[int, int] = {}  # of the rows: how many may come till one is lost
 
     def begin(self, row: int) -> None:
-        """Have a row of which no state is known."""
+        """Add a row without known states."""
         self._note()
         if row >= len(self._own_numbers):
             more = np.zeros(2 * row + 16 - len(self._own_numbers), np.int64)
@@ -58,7 +57,7 @@ class StateLog:
         self._whole_until[row] = self._num_appended + self._capacity
 
     def fork(self, parent: int, child: int) -> None:
-        """Have a row whose states are those of another one so far."""
+        """Add a row whose states so far are those of another one."""
         self.begin(child)
         own = int(self._own_numbers[parent]), self._num_appended
         self._parents[child] = (*self._parents.get(parent, ()), own)
@@ -109,7 +108,7 @@ class StateLog:
             self._num_unnoted = 0
 
     def find(self, row: int, first: int) -> tuple[int, Places]:
-        """Return where the newest states of a row are that have none missing in between.
+        """Return the places of a row's newest states, up to the first gap before them.
 
         Returns:
             The position of the first, at least ``first``, and a place for it and each after it.
@@ -135,7 +134,7 @@ class StateLog:
         return start + skipped, found[skipped:]
 
     def read(self, places: Places) -> Array:
-        """Return (T, S) what is kept in some places, until the next is appended."""
+        """Return the states (T, S) of some places; they are valid until the next is appended."""
         backend, count = self._backend, len(places)
         if int(places[-1]) - int(places[0]) == count - 1 and (np.diff(places) == 1).all():
             return self._states[int(places[0]) : int(places[-1]) + 1]

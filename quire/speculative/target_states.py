@@ -16,11 +16,11 @@ from quire.speculative.proposer import Proposer
 
 @dataclass(frozen=True, slots=True)
 class WantedStates:
-    """What a proposer reads.
+    """The hidden states that a proposer reads.
 
     Attributes:
-        of_every_position: Of all positions that hold; else of the one that the last token was
-            drawn from.
+        of_every_position: Whether states of all positions that hold are read, instead of only the
+            one that the last token was drawn from.
         layers: Ascending layers of the target at whose entry the residual stream is read; empty
             for what the final norm makes of the last one.
     """
@@ -52,7 +52,7 @@ class StateReader(Proposer, Protocol):
 
     @property
     def wanted_states(self) -> WantedStates:
-        """Which states it is told."""
+        """The states that it is told."""
         ...
 
     def observe(self, computed: ComputedStates) -> None:
@@ -63,5 +63,5 @@ class StateReader(Proposer, Protocol):
         ...
 
     def fork(self, parent: int, child: int) -> None:
-        """Have a row that was begun as a copy of another one: all that was told of this one."""
+        """Copy all that is known of row ``parent`` to row ``child``, which was begun before."""
         ...

@@ -23,14 +23,14 @@ class StaticShape:
     """A set form.
 
     Attributes:
-        nodes: Level by level, each after its parent.
+        nodes: The tree's nodes level by level, each after its parent.
     """
 
     nodes: tuple[Ranks, ...]
 
     @property
     def depth(self) -> int:
-        """Levels."""
+        """Number of levels."""
         return max(map(len, self.nodes))
 
     def num_candidates(self, level: int) -> int:
@@ -70,12 +70,13 @@ class TokenTree:
     """One sequence's tree while it grows.
 
     Args:
-        shape: Its form.
+        shape: The tree's form.
         most: Tokens that may be proposed, and be asked what follows them.
 
     Attributes:
-        tokens, parents: Of its nodes, each after its parent; :data:`ROOT` at the top.
-        level: Of the nodes that are next to be asked what follows them; the root's is 0.
+        tokens, parents: Token and parent of each node, each after its parent; :data:`ROOT` at the
+            top.
+        level: Level of the nodes that are next to be asked what follows them; the root's is 0.
     """
 
     def __init__(self, shape: TreeShape, most: int) -> None:

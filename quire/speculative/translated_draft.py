@@ -26,8 +26,8 @@ class _Sequence:
     """A row of the target's table.
 
     Attributes:
-        row: Of the draft's table.
-        text: Of the target's tokens.
+        row: Row of the draft's table.
+        text: Text of the target's tokens.
         drafted: The draft's tokens after it, in this round.
     """
 
@@ -40,13 +40,13 @@ class TranslatedDraftProposer:
     """See :class:`~quire.speculative.proposer.Proposer`.
 
     Args:
-        table: Of the target's runner.
+        table: The token table of the target's runner.
         model: The draft, on the target's backend.
-        kv_cache: Of the draft; its blocks are given out here.
-        pair: Of the vocabularies.
+        kv_cache: The draft's cache; its blocks are given out here.
+        pair: The target's and the draft's vocabulary.
         vocab_size: V.
-        max_model_len: Texts of more tokens of the draft's get no proposals.
-        max_tokens: The model's buffers have room for.
+        max_model_len: Tokens, in the draft's vocabulary, above which a text gets no proposals.
+        max_tokens: Tokens that the model's buffers have room for.
     """
 
     def __init__(
@@ -88,13 +88,13 @@ class TranslatedDraftProposer:
         self._draft_of[pair.target_ids[exist]] = pair.draft_ids[exist]
 
     def begin(self, row: int, extra_keys: tuple[str, ...]) -> None:
-        """Have a row of which nothing is known yet."""
+        """Add a row whose text is empty yet."""
         own = self._own.add(str(row), [], 0)
         self._drafter.begin(own, extra_keys)
         self._sequences[row] = _Sequence(own, DraftText(self._pair))
 
     def forget(self, row: int) -> None:
-        """Let go of a row and its blocks."""
+        """Release a row and its blocks."""
         own = self._sequences.pop(row).row
         self._free += self._own.block_ids[own, : self._own.num_blocks[own]].tolist()
         self._own.remove(str(row))

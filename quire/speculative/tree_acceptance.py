@@ -1,4 +1,4 @@
-"""How often the tokens of a tree hold, by their place in it, the likeliest first.
+"""Acceptance rates of a tree's tokens by their place in it, the likeliest first.
 
 Tokens of a chain hold only after all before them; of a tree most are off the path that holds.
 What a further token is expected to bring is therefore how often the one at its place held.
@@ -31,7 +31,7 @@ class TreeAcceptance(MethodAcceptance):
         self._right: list[float] = []
 
     def observe(self, result: SequenceResult) -> None:
-        """A round has ended in which tokens were proposed."""
+        """Count a round in which tokens were proposed."""
         super().observe(result)
         if result.accepted_nodes is None:
             return  # a chain, for a request that cannot have a tree

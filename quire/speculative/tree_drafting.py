@@ -24,11 +24,11 @@ class Level:
     """The nodes that are asked next what follows them, row after row.
 
     Attributes:
-        indices: (R,) of the rows that have some, among the B.
+        indices: (R,) indices, among the B, of the rows that have such nodes.
         starts: (R,) position whose slot takes the first of them.
-        counts: (R,) how many each row has.
-        paths: Of each node, how many slots after the row's known tokens its ancestors lie, and it.
-        parents: Of each node, the place of its parent in the level before; 0 below the root.
+        counts: (R,) number of each row's nodes.
+        paths: Offsets of each node's ancestors and its own, in slots after the row's known tokens.
+        parents: Place of each node's parent in the level before; 0 below the root.
     """
 
     indices: IntArray
@@ -53,11 +53,11 @@ class DraftedTrees:
     """Trees of drafters that draft all levels at once.
 
     Attributes:
-        table: Of the target's runner.
-        rows: (B,) of the table.
+        table: The token table of the target's runner.
+        rows: (B,) rows of the table.
         most: (B,) tokens that each may get.
         depths: (B,) levels that each has logits for.
-        shape: Of each tree.
+        shape: Shape of each tree.
     """
 
     table: TokenTable
@@ -71,11 +71,11 @@ class TreeDrafting:
     """The trees of a step.
 
     Args:
-        table: Of the target's runner.
-        rows: (B,) of the table.
+        table: The token table of the target's runner.
+        rows: (B,) rows of the table.
         most: (B,) tokens that each may get.
-        shape: Of each tree.
-        rank: Of the target.
+        shape: Shape of each tree.
+        rank: The target's ranking.
     """
 
     def __init__(
@@ -152,9 +152,10 @@ def draft_by_level(
     """Grow trees whose tokens of a level share the candidates, and write them into the table.
 
     Args:
-        drafted: Which.
-        rank: Of the target.
-        logits_of: Returns (L, V) of a level, for these of the rows.
+        drafted: The trees' rows, limits and shape.
+        rank: The target's ranking.
+        logits_of: Function that returns the logits (L, V) of a level for L of the rows, which it
+            gets as indices.
 
     Returns:
         The parents of each row's tokens.

@@ -1,4 +1,4 @@
-"""Which slots of a drafter's KV cache hold the KV of which tokens, so that nobody has to tell it.
+"""Slots of a drafter's KV cache that are valid for a sequence, found without being told.
 
 A drafter's cache has a block for each block of the target, and is read through the target's block
 tables. Blocks are shared, copied, given back and given out again, and proposed tokens are refused;
@@ -30,10 +30,10 @@ class _Span:
     """Runs of positions of some rows, one after another.
 
     Attributes:
-        ends: (B,) where each row's run ends.
-        hashes: (T,) of the tokens up to each position.
-        blocks: (T,) that the positions lie in.
-        slots: (T,) of the cache.
+        ends: (B,) index after each row's run.
+        hashes: (T,) hashes of the tokens up to each position.
+        blocks: (T,) blocks that the positions lie in.
+        slots: (T,) slots of the cache.
     """
 
     ends: npt.NDArray[np.int64]
@@ -46,8 +46,8 @@ class ValidSlots:
     """The slots of one cache, for the rows of a token table.
 
     Args:
-        table: Rows are begun before they are asked for.
-        num_blocks: Of the cache, the null block included.
+        table: The token table, whose rows are begun before they are asked for.
+        num_blocks: Blocks of the cache, the null block included.
         block_size: Tokens per block.
     """
 
@@ -61,7 +61,7 @@ class ValidSlots:
         self._hashes: Hashes = np.zeros(len(table.num_tokens), np.uint64)
 
     def begin(self, row: int) -> None:
-        """Have a row whose tokens or blocks are others than before."""
+        """Add a row, or begin it again: its tokens or blocks differ from those before."""
         if row >= len(self._hashes):
             num_more = len(self._table.num_tokens) - len(self._hashes)
             self._num_valid = np.concatenate([self._num_valid, np.zeros(num_more, np.int32)])

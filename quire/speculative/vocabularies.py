@@ -30,12 +30,12 @@ class Vocabulary(Protocol):
 
     @property
     def vocab_size(self) -> int:
-        """All ids are below it."""
+        """Number that all ids are below."""
         ...
 
     @property
     def bos_token_id(self) -> int | None:
-        """Of the token that begins a text, or None."""
+        """Id of the token that begins a text, or None."""
         ...
 
     def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
@@ -64,10 +64,10 @@ class VocabularyPair:
     """A target's vocabulary and that of its draft.
 
     Attributes:
-        target, draft: Both.
-        way: How proposals become the target's tokens: ``intersection`` or ``text``.
+        target, draft: Both vocabularies.
+        way: The way in which proposals become the target's tokens: ``intersection`` or ``text``.
         target_ids, draft_ids: (N,) tokens of the same bytes, in both.
-        start: What a text begins with in the draft's tokens.
+        start: The draft's tokens that a text begins with.
     """
 
     target: Vocabulary
@@ -102,7 +102,7 @@ class VocabularyPair:
         return found
 
     def _joined(self, known: IntArray, text: str) -> list[int]:
-        """Tokenize a text after the tokens before it, whose last word it may go on with."""
+        """Tokenize a text after the tokens before it, whose last word it may continue."""
         tail: list[int] = []
         for token in known[: -JOINED_TOKENS - 1 : -1].tolist():
             if self.target.is_special(token):
@@ -121,10 +121,10 @@ class DraftText:
     """One sequence's text in the draft's tokens, kept up with the target's.
 
     Args:
-        pair: Of the vocabularies.
+        pair: The target's and the draft's vocabulary.
 
     Attributes:
-        is_whole: The target's tokens end with a whole character.
+        is_whole: Whether the target's tokens end with a whole character.
     """
 
     def __init__(self, pair: VocabularyPair) -> None:
@@ -139,10 +139,11 @@ class DraftText:
         """Take the target's tokens, those of the call before at their beginning.
 
         Args:
-            known: (T,) all of them.
+            known: (T,) all of the target's tokens.
 
         Returns:
-            Where the draft's tokens may be others than before, and all tokens from there on.
+            Index from which the draft's tokens may differ from those before, and all tokens from
+            there on.
         """
         pair, target, first = self._pair, self._pair.target, self._num_closed
         closed: list[int] = []
@@ -200,7 +201,7 @@ def pair_vocabularies(
     """Compare two vocabularies.
 
     Args:
-        target, draft: Both.
+        target, draft: Both vocabularies.
         way: ``intersection`` or ``text``; None: the first where it has most of the target's tokens.
     """
     ours, theirs = _ids_by_token(target), _ids_by_token(draft)
