@@ -42,7 +42,7 @@ def read_digest(text: str) -> str:
     """Return the digits of ``sha256:DIGITS``, in lower case.
 
     Raises:
-        ConfigError: It has another form.
+        ConfigError: The text has another form.
     """
     found = _DIGEST.fullmatch(text)
     if found is None:
@@ -74,14 +74,14 @@ def remove_unused(used: set[Path]) -> None:
 
 
 class BlobWriter:
-    """A file that comes; a block in which it is written, visible when :meth:`finish` returns.
+    """Context in which an upload is written; the file is visible when :meth:`finish` returns.
 
     Args:
-        digest: As of :func:`read_digest`.
-        nbytes: That will come, where that is known.
+        digest: The digits that :func:`read_digest` returns.
+        nbytes: Bytes of the upload, where they are known.
 
     Raises:
-        ModelLoadError: There is no room, or it cannot be written.
+        ModelLoadError: The disk has no room, or the file cannot be written.
     """
 
     def __init__(self, digest: str, nbytes: int | None = None) -> None:
@@ -119,8 +119,8 @@ class BlobWriter:
         """Add the next bytes.
 
         Raises:
-            ConfigError: They are too many.
-            ModelLoadError: They cannot be written.
+            ConfigError: The file would be larger than :data:`MAX_BLOB_BYTES`.
+            ModelLoadError: The bytes cannot be written.
         """
         self._nbytes += len(data)
         if self._nbytes > MAX_BLOB_BYTES:
@@ -136,8 +136,8 @@ class BlobWriter:
         """Give the file its name, and return its path.
 
         Raises:
-            ConfigError: It is another file than was announced.
-            ModelLoadError: It cannot be written.
+            ConfigError: The file is another one than was announced.
+            ModelLoadError: The file cannot be written.
         """
         found = self._hash.hexdigest()
         if found != self._digest:
@@ -210,7 +210,7 @@ def _folder_of(blobs: Mapping[str, Path]) -> Path:
             try:
                 part.rename(folder)
             except OSError:
-                if not folder.is_dir():  # else somebody else was faster
+                if not folder.is_dir():  # else another process was faster
                     raise
         finally:
             shutil.rmtree(part, ignore_errors=True)

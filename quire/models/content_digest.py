@@ -1,4 +1,4 @@
-"""What tells checkpoints apart wherever they lie: samples of their content, not names or times."""
+"""Digest that tells checkpoints apart wherever they lie, of content samples, not names or times."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What changes when a file does; its content is not read."""
+"""State of a file that changes when the file does; its content is not read."""
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ def resolve_model(model: str, revision: str | None = None, *, weights: bool = Tr
         weights: Whether the weights are needed, or only configuration and tokenizer.
 
     Raises:
-        ModelLoadError: There is no such folder or hub id, or the hub cannot be reached.
+        ModelLoadError: No such folder or hub id exists, or the hub cannot be reached.
     """
     found = find_model(model, revision, weights=weights)
     return found if found is not None else download_model(model, revision, weights=weights)
@@ -65,17 +65,17 @@ def download_model(
 ) -> Path:
     """Bring ``model`` into the cache, and return its folder or GGUF file.
 
-    As :func:`resolve_model`, but the hub is asked for the newest state of a branch, and what is in
-    the cache is checked.
+    Unlike :func:`resolve_model`, this asks the hub for the newest state of a branch, and checks
+    what is in the cache.
 
     Args:
-        model, revision, weights: As of :func:`resolve_model`.
-        on_progress: Told of each step; None for a bar on a terminal.
-        must_fit: Refuse what this machine never has the memory for.
+        model, revision, weights: The same as in :func:`resolve_model`.
+        on_progress: Function called at each step; None for a bar on a terminal.
+        must_fit: Whether a model is refused that this machine never has the memory for.
 
     Raises:
-        ModelLoadError: No such hub id, revision or file, no access, the hub cannot be reached, or
-            it is known beforehand that the model cannot be loaded.
+        ModelLoadError: No such hub id, revision or file exists, access is denied, the hub cannot
+            be reached, or it is known beforehand that the model cannot be loaded.
         PullCancelled: ``on_progress`` raised it.
     """
     if on_progress is None:
@@ -111,7 +111,7 @@ def find_model(model: str, revision: str | None = None, *, weights: bool = True)
     """Return the path of ``model`` if it is on this machine; nothing is fetched.
 
     Raises:
-        ModelLoadError: There cannot be such a model.
+        ModelLoadError: The text cannot name a model.
     """
     model, revision = stands_for(model, revision)
     if model in (*LISTED, EMBEDDED_DRAFT):
@@ -283,7 +283,7 @@ def _local_model(model: str) -> Path | None:
     try:
         path = Path(model).expanduser()
         is_folder, is_there = path.is_dir(), path.exists()
-    # A name that is too long, a folder that may not be looked into, ~ of a user nobody knows.
+    # A name that is too long, a folder that may not be looked into, ~ of an unknown user.
     except (OSError, RuntimeError) as error:
         reason = error.strerror if isinstance(error, OSError) else str(error).rstrip(".")
         raise ModelLoadError(

@@ -1,4 +1,4 @@
-"""One file of the hub into its cache: goes on after a cut, bounded, checked, all or nothing.
+"""One file of the hub into its cache: resumed after a cut, bounded, checked, all or nothing.
 
 The hub library keeps nothing of a download whose process ended, bounds no body by the size that was
 announced, and compares no hash. So bytes are fetched here; where they lie, their lock and the link
@@ -30,9 +30,9 @@ MAX_FRUITLESS = 5
 #: Bytes that an attempt must bring in each such time: a hub that sends one now and then has no end.
 LEAST_BYTES, SLOW_SECONDS = 64 * 2**10, 60.0
 RETRY_SECONDS = 1.0
-#: Seconds after which someone who waits for another process's download is asked again.
+#: Seconds between calls of ``on_progress`` while another process's download is waited for.
 LOCK_SECONDS = 1.0
-#: How the name of what has come so far ends; the library's own partial files end so, too.
+#: Suffix of the name of a partial file; the library's own partial files have it, too.
 PARTIAL = ".quire.incomplete"
 
 _FOLDER = "models--"  # how the name of a repository's folder in the hub's cache begins
@@ -49,8 +49,8 @@ class HubFile:
     Attributes:
         repository: ``org/name``.
         revision: Branch, tag or commit; None for the main branch.
-        file: Its path in the repository.
-        nbytes, sha256: What it must be, where that is known beforehand.
+        file: The file's path in the repository.
+        nbytes, sha256: Size and hash that it must have, where they are known beforehand.
     """
 
     repository: str
@@ -69,7 +69,7 @@ class _Cut(Exception):
 
 @dataclass(frozen=True, slots=True)
 class _Remote:
-    """What the hub says about a file: where it is, what its blob is called, how large it is."""
+    """The hub's answer about a file: its address, its blob's name and its size."""
 
     wanted: HubFile
     url: str
@@ -90,13 +90,13 @@ class _Remote:
 def fetch_file(wanted: HubFile, on_progress: OnProgress) -> Path:
     """Bring a file into the hub's cache and return its path there.
 
-    A file that is there is checked against the hub's size and hash, and fetched again if it is
-    another one.
+    A file that is in the cache is checked against the hub's size and hash, and fetched again if it
+    differs.
 
     Raises:
-        ModelLoadError: The hub has another file than is wanted, what came is another one, or it
+        ModelLoadError: The hub has another file than is wanted, another one arrived, or the file
             cannot be written.
-        Exception: Of the hub library, where the hub refuses or cannot be reached.
+        Exception: Errors of the hub library, where the hub refuses or cannot be reached.
     """
     from huggingface_hub import hf_hub_download
     from huggingface_hub.errors import HfHubHTTPError
@@ -152,7 +152,7 @@ def _folder(repository: str) -> Path:
 
 
 def _is_under_way(part: Path) -> bool:
-    """Whether someone holds the lock of what has come so far of a blob."""
+    """Whether a process holds the lock of what has arrived so far of a blob."""
     from huggingface_hub.utils import WeakFileLock  # type: ignore[attr-defined]
 
     lock = _lock(part.parent, part.name.removesuffix(PARTIAL))
@@ -169,10 +169,10 @@ def _lock(blobs: Path, etag: str) -> Path:
 
 
 def _ask(wanted: HubFile) -> _Remote:
-    """Return what the hub says of a file.
+    """Return the hub's answer about a file.
 
     Raises:
-        ModelLoadError: It says nothing usable, or it has another file than the one wanted.
+        ModelLoadError: The answer is unusable, or the hub has another file than the one wanted.
     """
     from huggingface_hub import get_hf_file_metadata, hf_hub_url
 
@@ -208,7 +208,7 @@ def _another(wanted: HubFile, rule: str, found: str) -> ModelLoadError:
 
 @contextmanager
 def _locked(lock: Path, remote: _Remote, on_progress: OnProgress) -> Iterator[None]:
-    """Hold the library's lock of a blob, so that nobody else fetches it at the same time."""
+    """Hold the library's lock of a blob, so that no other process fetches it at the same time."""
     from huggingface_hub.utils import WeakFileLock  # type: ignore[attr-defined]
 
     with ExitStack() as held:
@@ -248,11 +248,11 @@ def _drop_changed_copy(remote: _Remote) -> None:
 
 
 def _fetch_blob(remote: _Remote, blobs: Path, on_progress: OnProgress) -> None:
-    """Write a blob, from what an earlier attempt left on.
+    """Write a blob, starting from what an earlier attempt left.
 
     Raises:
-        ModelLoadError: What came is not what was announced; it is deleted.
-        OSError: It cannot be written; what came is kept.
+        ModelLoadError: The bytes are not those that were announced; they are deleted.
+        OSError: The blob cannot be written; the bytes that arrived are kept.
     """
     part = blobs / f"{remote.etag}{PARTIAL}"
     with part.open("a+b") as file:
@@ -289,7 +289,7 @@ def _fetch_blob(remote: _Remote, blobs: Path, on_progress: OnProgress) -> None:
 
 
 class _Surplus(Exception):
-    """The body goes on beyond the size that was announced."""
+    """The body is longer than the size that was announced."""
 
 
 def _receive(remote: _Remote, file: BinaryIO, digest: Any, on_progress: OnProgress) -> None:
@@ -324,12 +324,12 @@ def _receive(remote: _Remote, file: BinaryIO, digest: Any, on_progress: OnProgre
 
 
 def _check_rate(remote: _Remote, nbytes: int, total: int) -> None:
-    """Refuse to wait on when fewer than :data:`LEAST_BYTES` came in :data:`SLOW_SECONDS`.
+    """Stop waiting when fewer than :data:`LEAST_BYTES` arrived in :data:`SLOW_SECONDS`.
 
     Args:
-        remote: What is fetched.
-        nbytes: Bytes that came in that time.
-        total: Bytes that are there.
+        remote: The file that is fetched.
+        nbytes: Bytes that arrived in that time.
+        total: Bytes of the file that have arrived so far.
     """
     if nbytes < LEAST_BYTES and total < remote.nbytes:
         raise ModelLoadError(
@@ -345,7 +345,7 @@ def _read(remote: _Remote, begin: int) -> Generator[bytes, None, None]:
     Raises:
         _Cut: The connection ended or the hub is busy.
         ModelLoadError: The answer is not that part of the file.
-        Exception: Of the hub library, where the hub refuses.
+        Exception: Errors of the hub library, where the hub refuses.
     """
     from huggingface_hub import get_session
     from huggingface_hub.constants import HF_HUB_DOWNLOAD_TIMEOUT

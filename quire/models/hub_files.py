@@ -138,18 +138,18 @@ def download(
     Only the files Quire reads are fetched, and of those only what the cache lacks.
 
     Args:
-        reference: What is wanted.
-        on_progress: Told of each step.
+        reference: The repository, revision and file that are wanted.
+        on_progress: Function called at each step.
         weights: Whether the weights are needed, or only configuration and tokenizer.
         kept: The GGUF file that was chosen at an earlier time; it is taken again.
-        must_fit: Refuse what this machine can never load.
+        must_fit: Whether a model is refused that this machine can never load.
 
     Returns:
-        The path, and whether the hub said which file it is: else it is what the cache has.
+        The path, and whether the hub said which file it is; otherwise it is the cache's.
 
     Raises:
-        ModelLoadError: No such id, revision or file, no access, the hub cannot be reached, or the
-            model cannot be loaded.
+        ModelLoadError: No such id, revision or file exists, access is denied, the hub cannot be
+            reached, or the model cannot be loaded.
     """
     repository, revision = reference.repository, reference.revision
     on_progress(PullProgress("pulling manifest"))
@@ -205,11 +205,11 @@ def _check_architecture(folder: Path) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """What the hub has of a repository.
+    """The files of a repository, as the hub lists them.
 
     Attributes:
         sizes: Bytes of each file; None where the hub does not say.
-        architecture: Of its GGUF files; empty if the hub does not say.
+        architecture: Architecture of its GGUF files; empty if the hub does not say.
     """
 
     sizes: Mapping[str, int | None]
@@ -262,7 +262,7 @@ def _choose_offered(offer: Offer, reference: HubReference, kept: str | None) -> 
     """Return the GGUF file that is meant, or None for a repository of safetensors.
 
     Raises:
-        ModelLoadError: There is none, or it cannot be loaded.
+        ModelLoadError: No file is meant, or it cannot be loaded.
     """
     if kept in offer.sizes and kept is not None:
         return ChosenGguf(kept)

@@ -1,6 +1,6 @@
-"""What the hub says of a repository, within bounds of bytes, time and files.
+"""The hub's description of a repository, within bounds of bytes, time and files.
 
-The hub library reads such an answer whole, however long it is and however slowly it comes.
+The hub library reads such an answer whole, however long it is and however slowly it arrives.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from urllib.parse import quote
 from quire.core.errors import ModelLoadError
 from quire.models.hub_download import TIMEOUT
 
-#: Of a listing: bytes, seconds until all have come, and files. Published repositories of models
+#: Of a listing: bytes, seconds until all have arrived, and files. Published repositories of models
 #: have a few hundred files.
 MAX_BYTES, MAX_SECONDS, MAX_FILES = 32 * 2**20, 60.0, 20_000
 
@@ -22,8 +22,8 @@ def fetch_listing(repository: str, revision: str | None) -> dict[str, Any]:
     """Return the hub's description of a repository, with its files as ``siblings``.
 
     Raises:
-        ModelLoadError: It is beyond the bounds, or not a description.
-        Exception: Of the hub library, where the hub refuses or cannot be reached.
+        ModelLoadError: The answer is beyond the bounds, or not a description.
+        Exception: Errors of the hub library, where the hub refuses or cannot be reached.
     """
     from huggingface_hub import constants, get_session
     from huggingface_hub.utils import (  # type: ignore[attr-defined]

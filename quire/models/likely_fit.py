@@ -43,17 +43,17 @@ def check_fit(
     must_fit: bool,
     instead: Callable[[int], str] = lambda room_bytes: "",
 ) -> None:
-    """Tell whoever asked for a model that is likely not to fit, before it is fetched.
+    """Warn of a model that is likely not to fit, before it is fetched.
 
     Args:
         what: The model, as it was asked for.
-        nbytes: Of its weights' files.
-        on_progress: Told, where there is less memory free now.
-        must_fit: It is to be loaded here.
-        instead: Says what fits in that many bytes.
+        nbytes: Bytes of its weights' files.
+        on_progress: Function called with the warning, where too little memory is free now.
+        must_fit: Whether the model is to be loaded on this machine.
+        instead: Function that says what fits in that many bytes.
 
     Raises:
-        ModelLoadError: It must fit, and this machine never has the memory for its weights.
+        ModelLoadError: The model must fit, and this machine never has the memory for its weights.
     """
     machine, needed = read_machine(), likely_bytes(nbytes)
     total, free = room_in(machine.total_bytes), room_in(machine.free_bytes)

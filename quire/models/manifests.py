@@ -1,4 +1,4 @@
-"""What the store of models knows of each name: small TOML files, written all or nothing.
+"""The store's manifest of each name: a small TOML file, written all or nothing.
 
 Rules of names follow Ollama's: ``NAME`` is ``NAME:latest`` and ``library/NAME``, and case does not
 count.
@@ -53,13 +53,14 @@ _PLACE = re.compile(rf"{SITE.pattern}|^(?:registry\.ollama\.ai/)?(?:library/)?",
 
 @dataclass(frozen=True, slots=True)
 class Preset:
-    """What goes with a model wherever it is loaded.
+    """Settings that go with a model wherever it is loaded.
 
     Attributes:
-        system: Put before a conversation that has no system message.
+        system: System message of a conversation that has none.
         template: Jinja source of the chat template used instead of the model's own.
         sampling: Defaults, as keywords of :class:`SamplingParams`.
-        messages: Begin each conversation, after its system message; role and content of each.
+        messages: Role and content of the messages that begin each conversation, after its system
+            message.
     """
 
     system: str | None = None
@@ -68,7 +69,7 @@ class Preset:
     messages: tuple[Mapping[str, str], ...] = ()
 
     def over(self, base: Preset) -> Preset:
-        """Return this one, with what it leaves open from ``base``."""
+        """Return this preset, with what it leaves open taken from ``base``."""
         return Preset(
             base.system if self.system is None else self.system,
             base.template if self.template is None else self.template,
@@ -82,9 +83,9 @@ class StoredFile:
     """A file of a model, where it was when it was pulled.
 
     Attributes:
-        path: Absolute, a link in a snapshot of the hub's cache or the file itself.
-        nbytes: Its size.
-        digest: Its SHA-256, where the hub's cache tells it.
+        path: Absolute path of the file itself, or of a link in a snapshot of the hub's cache.
+        nbytes: Size of the file.
+        digest: SHA-256 of the file, where the hub's cache tells it.
     """
 
     path: Path
@@ -97,14 +98,14 @@ class Manifest:
     """One name.
 
     Attributes:
-        name: As it was first written.
-        model: What it stands for: ``quire-tiny``, a name of the catalogue, a hub id or a path.
-        revision: Of a hub id.
+        name: The name, in the letters that it was first written in.
+        model: The model it stands for: ``quire-tiny``, a name of the catalogue, a hub id or a path.
+        revision: Branch, tag or commit of a hub id.
         parent: The name it was made from; empty for a model that was pulled.
-        preset: What goes with it.
-        files: Of a model that was pulled.
-        details: What the files said of the model when they were there.
-        modified: When it was pulled or made.
+        preset: Settings that go with the model.
+        files: Files of a model that was pulled.
+        details: Details of the model, read from its files when it was pulled or made.
+        modified: Time at which it was pulled or made.
     """
 
     name: str
@@ -137,10 +138,10 @@ def store_folder() -> Path:
 
 
 def read_manifest(name: str) -> Manifest | None:
-    """Return what is known of a name, or None if nothing is.
+    """Return the manifest of a name, or None if there is none.
 
     Raises:
-        ModelLoadError: Its file is damaged.
+        ModelLoadError: The manifest is damaged.
     """
     plain = canonical_name(name)
     if plain is None:
@@ -158,10 +159,12 @@ def manifest_state(name: str) -> FileState:
 
 
 def find_made(name: str) -> Manifest | None:
-    """Return a name that was made by ``create`` or ``copy``; of others the name itself says all.
+    """Return the manifest of a name that was made by ``create`` or ``copy``, else None.
+
+    Of any other model the name itself says all.
 
     Raises:
-        ModelLoadError: Its file is damaged.
+        ModelLoadError: The manifest is damaged.
     """
     try:
         found = read_manifest(name)
@@ -183,11 +186,11 @@ def all_manifests() -> Iterator[tuple[str, Manifest | ModelLoadError]]:
 
 
 def write_manifest(manifest: Manifest) -> None:
-    """Write a manifest; whoever reads sees the old one or the new one.
+    """Write a manifest; a reader sees the old one or the new one.
 
     Raises:
-        ConfigError: Something of it has no place in TOML: null, NaN, half a character.
-        ModelLoadError: It cannot be written; the old one stays.
+        ConfigError: A value of it has no place in TOML: null, NaN, half a character.
+        ModelLoadError: The manifest cannot be written; the old one stays.
     """
     path, text = _path(manifest.name), _text(manifest)
     try:

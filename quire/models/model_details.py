@@ -1,4 +1,4 @@
-"""What a model's files say about it, without loading it: its shape, its type, its template."""
+"""Details of a model from its files, without loading it: its shape, its type, its template."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ _DTYPES = {"float32": "F32", "float16": "F16", "bfloat16": "BF16"}
 
 @dataclass(frozen=True, slots=True)
 class ModelDetails:
-    """What people are told of a model.
+    """Details of a model, for users.
 
     Attributes:
-        architecture: As the files name it: ``llama``, or ``LlamaForCausalLM``.
-        parameters: How many; 0 if unknown.
+        architecture: Name of the architecture in the files: ``llama``, or ``LlamaForCausalLM``.
+        parameters: Number of parameters; 0 if unknown.
         quantization: ``Q4_K_M``, ``BF16``; empty if unknown.
         context: Longest context it was made for, in tokens; 0 if unknown.
         layers, embedding: Decoder layers and the hidden size; 0 if unknown.
-        licence: As the files name it; empty if they do not.
+        licence: Name of the licence in the files; empty if they do not give one.
     """
 
     architecture: str = ""
@@ -47,21 +47,21 @@ class ModelDetails:
 
 
 def read_details(path: Path) -> ModelDetails:
-    """Return what the files of a model say, supported or not.
+    """Return the details of a model from its files, supported or not.
 
     Args:
         path: A folder of safetensors or a GGUF file.
 
     Raises:
-        ModelLoadError: They cannot be read.
+        ModelLoadError: The files cannot be read.
     """
     return _of_gguf(path) if path.is_file() else _of_folder(path)
 
 
 def known_details(path: Path | None) -> ModelDetails:
-    """As :func:`read_details`; nothing where the files are not there or cannot be read.
+    """Return :func:`read_details`, or nothing known where files are missing or cannot be read.
 
-    What has not changed is not read again.
+    Files that have not changed are not read again.
     """
     if path is None:
         return ModelDetails()

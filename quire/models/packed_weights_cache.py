@@ -83,9 +83,9 @@ def open_packed_weights_cache(
     """Return the packed weights of a checkpoint; None when no folder is given.
 
     Args:
-        folder: Where they are kept.
+        folder: Folder that they are kept in.
         path: The checkpoint, a folder or a file.
-        backend: Packs them.
+        backend: The backend that packs them.
         settings: Everything besides checkpoint and backend that decides what is packed.
 
     Raises:
@@ -109,13 +109,13 @@ class PackedWeightsCache:
     """One file of packed weights, found or to be written.
 
     Args:
-        folder: Where such files are; made when it is not there.
-        digest: Of what the weights are made of, :func:`checkpoint_digest`.
-        checksums: Of parts (begin, bytes) of a buffer, 64 bits each.
+        folder: Folder of such files; made when it does not exist.
+        digest: Digest of what the weights are made of, :func:`checkpoint_digest`.
+        checksums: Function that returns 64 bits for each part (begin, bytes) of a buffer.
 
     Attributes:
-        is_complete: A file was found and is whole: :meth:`find` returns every part. Certain after
-            :meth:`wait`: until then all its parts are being read, in a thread.
+        is_complete: Whether a whole file was found, so that :meth:`find` returns every part. It is
+            certain after :meth:`wait`: until then a thread reads all parts.
 
     Raises:
         ConfigError: The folder cannot be made.
@@ -266,8 +266,8 @@ class PackedWeightsCache:
         self, view: memoryview, table: dict[str, list[dict[str, Any]]], check: Future[None]
     ) -> None:
         try:
-            # In one call, without the interpreter's lock: whoever reads the tokenizer meanwhile
-            # keeps it for long.
+            # In one call, without the interpreter's lock: the thread that reads the tokenizer
+            # meanwhile keeps it for long.
             found = self._checksums(view, [(e["begin"], e["nbytes"]) for _, e in _parts(table)])
             for (name, entry), checksum in zip(_parts(table), found, strict=True):
                 if checksum != entry["checksum"]:

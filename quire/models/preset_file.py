@@ -20,13 +20,13 @@ _KINDS = {str: "text", dict: "a table", list: "a list of tables"}
 
 @dataclass(frozen=True, slots=True)
 class PresetFile:
-    """What a file says.
+    """Contents of a file.
 
     Attributes:
-        base: The model to start from; a path is taken from where the command runs, as everywhere.
-        revision: Of a hub id.
-        preset: Settings.
-        notes: What of it does nothing here.
+        base: The model to start from; a path begins where the command runs, as everywhere.
+        revision: Branch, tag or commit of a hub id.
+        preset: Settings that go with the model.
+        notes: Sentences on settings that do nothing here.
     """
 
     base: str
@@ -39,7 +39,7 @@ def read_preset_file(path: Path) -> PresetFile:
     """Read a file.
 
     Raises:
-        ConfigError: It is not TOML, a key is unknown, missing or of another type, a sampling
+        ConfigError: The file is not TOML, a key is unknown, missing or of another type, a sampling
             default is out of range, or the template cannot be read.
     """
     try:

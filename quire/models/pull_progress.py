@@ -1,4 +1,4 @@
-"""How far a download is, told to whoever asked for it; by default as a bar on a terminal."""
+"""Progress of a download, told to its caller; by default as a bar on a terminal."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ class PullProgress:
     """One step of a pull, in the terms of Ollama's ``/api/pull``.
 
     Attributes:
-        status: What is being done: one of :data:`STEPS`, ``pulling b179c9523d0e``, or a sentence:
-            which of several files was chosen, and why.
+        status: Step under way: one of :data:`STEPS`, ``pulling b179c9523d0e``, or a sentence that
+            says which of several files was chosen, and why.
         digest: ``sha256:`` and the hash of the file that is being fetched, where it is known.
         completed, total: Bytes of that file; 0 of 0 for a step without bytes.
     """
@@ -32,7 +32,7 @@ STEPS = ("pulling manifest", "verifying sha256 digest", "writing manifest", "suc
 
 
 class PullCancelled(QuireError):
-    """Nobody wants the model any more; an ``OnProgress`` raises it."""
+    """The caller no longer wants the model; an ``OnProgress`` raises it."""
 
 
 #: Gets each step, in the thread that pulls; also while nothing comes. It ends the pull by raising

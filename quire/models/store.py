@@ -50,13 +50,13 @@ UPLOADED = "upload"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredModel:
-    """A name of the store, and how its files are now.
+    """A name of the store, and the present state of its files.
 
     Attributes:
-        manifest: What was written of it.
-        path: Folder or GGUF file to load; None if it is not there as a whole.
-        files: What of it is there.
-        problem: What is missing or changed; empty if nothing is.
+        manifest: The manifest of the name.
+        path: Folder or GGUF file to load; None unless all of it is on this machine.
+        files: Files of the model that are on this machine.
+        problem: Sentence on what is missing or changed; empty if nothing is.
     """
 
     manifest: Manifest
@@ -66,23 +66,23 @@ class StoredModel:
 
     @property
     def name(self) -> str:
-        """As it was first written."""
+        """The name, in the letters that it was first written in."""
         return self.manifest.name
 
     @property
     def nbytes(self) -> int:
-        """Of its files."""
+        """Bytes of its files."""
         return sum(file.nbytes for file in self.files)
 
     @property
     def preset(self) -> Preset:
-        """What goes with it, the makers' sampling defaults included."""
+        """The settings that go with it, the makers' sampling defaults included."""
         named = named_model(self.manifest.model)
         return self.manifest.preset.over(Preset(sampling=named.sampling if named else {}))
 
     @property
     def details(self) -> ModelDetails:
-        """What is known of it; read from its files where the manifest does not say."""
+        """The model's details, from its files where the manifest has none."""
         noted = self.manifest.details
         return noted if noted.architecture else known_details(self.path)
 
@@ -100,11 +100,11 @@ class StoredModel:
 
 @dataclass(frozen=True, slots=True)
 class Removed:
-    """What :meth:`Store.remove` did.
+    """The result of :meth:`Store.remove`.
 
     Attributes:
-        name: What was removed.
-        freed_bytes: On the disk.
+        name: The name that was removed.
+        freed_bytes: Bytes freed on the disk.
         shared_with: Other names that use the same files, which therefore stay.
     """
 
@@ -144,7 +144,7 @@ class Store:
         A model of the catalogue or the hub that another program brought into the cache is found.
 
         Raises:
-            ModelLoadError: Its manifest is damaged.
+            ModelLoadError: The name's manifest is damaged.
         """
         if name in LISTED:
             return _embedded(name)
@@ -165,7 +165,7 @@ class Store:
         """Return a folder or GGUF file as a model without a name, or None if it is neither.
 
         Raises:
-            ModelLoadError: There cannot be such a model.
+            ModelLoadError: The text cannot name a model.
         """
         path = Path(model).expanduser()
         if not path.exists():
@@ -183,15 +183,16 @@ class Store:
         """Bring a model into the cache, note it, and return its folder or GGUF file.
 
         Args:
-            name: As of :func:`quire.models.hub.resolve_model`; of one made here, what it is of.
+            name: A model argument of :func:`quire.models.hub.resolve_model`; of a name made here,
+                the model that it stands for is pulled.
             revision: Branch, tag or commit of a hub id.
-            on_progress: Told of each step; None for a bar on a terminal. It ends the pull by
-                raising :class:`~quire.models.pull_progress.PullCancelled`.
-            must_fit: Refuse what this machine never has the memory for.
+            on_progress: Function called at each step; None for a bar on a terminal. It ends the
+                pull by raising :class:`~quire.models.pull_progress.PullCancelled`.
+            must_fit: Whether a model is refused that this machine never has the memory for.
 
         Raises:
-            ModelLoadError: It cannot be had, or not be written; nothing of it is visible, and the
-                next pull goes on where this one ended.
+            ModelLoadError: The model cannot be fetched or written. Nothing of it is visible, and
+                the next pull resumes where this one ended.
         """
         path = download_model(name, revision, on_progress=on_progress, must_fit=must_fit)
         if on_progress is not None:
@@ -203,13 +204,13 @@ class Store:
 
         Args:
             name: The new name.
-            base: What to start from: any model, its settings where it is a name made here.
+            base: Model to start from; the settings of a name made here are inherited.
             preset: Settings that win over the base's.
-            revision: Of a hub id.
+            revision: Branch, tag or commit of a hub id.
 
         Raises:
             ConfigError: The name cannot be given.
-            ModelLoadError: There is no such base, or the store cannot be written.
+            ModelLoadError: The base does not exist, or the store cannot be written.
         """
         plain = _new_name(name)
         model, revision = _absolute(*stands_for(base, revision))
@@ -235,8 +236,8 @@ class Store:
 
         Args:
             name: The new name.
-            files: As of :func:`quire.models.blobs.model_of_blobs`.
-            preset: What goes with it.
+            files: Digest of each file, by name; see :func:`quire.models.blobs.model_of_blobs`.
+            preset: Settings that go with the model.
 
         Raises:
             ConfigError: The name cannot be given, or the files make up no model.
@@ -262,18 +263,18 @@ class Store:
 
         Raises:
             ConfigError: The name cannot be given.
-            ModelLoadError: There is no such model, or the store cannot be written.
+            ModelLoadError: The model does not exist, or the store cannot be written.
         """
         self.create(name, source, Preset())
 
     def remove(self, name: str) -> Removed:
         """Remove a name, and its files from the caches unless another name uses them.
 
-        Of a model whose pull was given up, what came is removed. Files elsewhere than in the hub's
-        cache and Quire's stay.
+        The partial files of a pull that was given up are removed. Files outside the hub's cache and
+        Quire's stay.
 
         Raises:
-            ConfigError: There is no such name, or it is the model inside the package.
+            ConfigError: The name does not exist, or it is the model inside the package.
         """
         if name in LISTED:
             raise ConfigError(f"[rm] {name} is part of the package and stays; got {name}.")
