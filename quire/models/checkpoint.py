@@ -31,11 +31,12 @@ class Checkpoint:
     """All tensors of a folder by name.
 
     Args:
-        folder: Holds ``model.safetensors``, or shards and ``model.safetensors.index.json``, or the
-            one file that AutoGPTQ names for bits and group.
+        folder: Folder with ``model.safetensors``, or shards and ``model.safetensors.index.json``,
+            or the one file that AutoGPTQ names for bits and group.
 
     Raises:
-        ModelLoadError: No weights, weights only as pickle, a damaged file, or one tensor in two.
+        ModelLoadError: The folder has no weights, or only pickled ones; a file is damaged; or one
+            tensor is in two files.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -160,7 +161,7 @@ def refuse_pickles(folder: Path) -> None:
     """Refuse a folder whose weights are pickles alone; one without weights may get some yet.
 
     Raises:
-        ModelLoadError: They are.
+        ModelLoadError: The weights are pickles alone.
     """
     if _pickles(folder) and _single_file(folder) is None and not (folder / INDEX).exists():
         raise _no_weights(folder)

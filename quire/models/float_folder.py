@@ -13,12 +13,12 @@ def resolve_float_folder(model: str, where: str, name: str) -> Path:
     """Return the folder of a checkpoint, downloading it when it is nowhere on this machine.
 
     Args:
-        model: As of :func:`~quire.models.hub.resolve_model`.
+        model: A model argument of :func:`~quire.models.hub.resolve_model`.
         where, name: The command and its argument, for errors.
 
     Raises:
-        ConfigError: It is a file.
-        ModelLoadError: As of :func:`~quire.models.hub.resolve_model`.
+        ConfigError: The model is a file.
+        ModelLoadError: The model cannot be found; see :func:`~quire.models.hub.resolve_model`.
     """
     known = named_model(stands_for(model)[0])
     folder = None if known is not None else resolve_model(model)

@@ -1,4 +1,4 @@
-"""What the metadata of each architecture of GGUF files mean, as data; nothing is read here.
+"""Meaning of the metadata of each architecture of GGUF files, as data; nothing is read here.
 
 Source: llama.cpp, whose converters write these keys and whose models read them.
 """
@@ -38,29 +38,29 @@ Tensors = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GgufArchitecture:
-    """How the metadata of one ``general.architecture`` are spelled as a ``config.json``, and back.
+    """Spelling of the metadata of one ``general.architecture`` as a ``config.json``, and back.
 
     Attributes:
         model: The class that such a ``config.json`` names.
-        instead: A key of the metadata, and the class where it is there and not 0.
-        instead_by: The same of a tensor that is there.
-        keys: A field of it to the metadata's key without its architecture.
-        fields: Fields of which files say nothing, or only where they have other values.
+        instead: A key of the metadata, and the class where the key is present and not 0.
+        instead_by: A tensor's name, and the class where that tensor is present.
+        keys: Metadata keys, without the architecture, by fields of ``config.json``.
+        fields: Fields that files leave out, or give only where they have other values.
         spelled: Values of fields, by those that a file has for them.
-        derived: Fields that follow from others and from which tensors there are, unless given.
-        window_every: All layers but each of this number have the window, where a file says
-            nothing; 0: all have it, if there is one.
-        neutral: As :data:`NEUTRAL`, of this architecture.
+        derived: Fields that follow from others and from the file's tensors, unless given.
+        window_every: Number n such that all layers but each n-th have the window, where a file
+            says nothing; 0: all have it, if there is one.
+        neutral: Entries of :data:`NEUTRAL` for this architecture.
         written: Keys besides :data:`COMMON`'s, of a model.
         rotates: Whether positions turn queries and keys.
         truncates: Whether YaRN's ramp begins and ends at whole dims.
         stretches_context: Whether readers stretch the context by the factor of linear scaling.
-        mscale_unit: What ``rope.scaling.yarn_log_multiplier`` is of YaRN's ``mscale_all_dim``; 0
-            where there is no such key.
-        equal_mscales: ``mscale`` is that, too; else it is 1.
-        is_latent: Attention is of latents.
-        limits: Choices of a model that llama.cpp takes for granted, with their value; where it is
-            a function, of the model.
+        mscale_unit: Quotient of ``rope.scaling.yarn_log_multiplier`` and YaRN's
+            ``mscale_all_dim``; 0 where there is no such key.
+        equal_mscales: Whether ``mscale`` equals ``mscale_all_dim``; otherwise it is 1.
+        is_latent: Whether attention is of latents.
+        limits: Choices of a model that llama.cpp takes for granted, with their value, or a function
+            of the model that returns it.
     """
 
     model: str

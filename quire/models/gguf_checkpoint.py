@@ -41,11 +41,11 @@ class GgufEntry:
     """A tensor, or one expert's share of it.
 
     Attributes:
-        stored: The file's names of it: two of what makes keys and values of latents.
-        expert: Which share, or None for all.
-        layout: Its type.
-        shape: Row-major, of the share.
-        nbytes: Of the share.
+        stored: The file's names of it: two for the matrix that makes keys and values of latents.
+        expert: Index of the expert whose share it is, or None for all.
+        layout: Layout of its type.
+        shape: Row-major shape of the share.
+        nbytes: Bytes of the share.
     """
 
     stored: tuple[str, ...]
@@ -58,12 +58,12 @@ class GgufEntry:
 class GgufCheckpoint:
     """All tensors of a file by name; see :class:`quire.models.tensor_source.TensorSource`.
 
-    What makes keys and values of latents is one matrix, as checkpoints have it, also where the file
+    The matrix that makes keys and values of latents is one, as in checkpoints, also where the file
     has two. Blocks that draft further tokens are left out.
 
     Args:
         file: The file.
-        config: Read from it; says how query and key rows are ordered.
+        config: Configuration read from the file; it decides the order of query and key rows.
     """
 
     def __init__(self, file: GgufFile, config: ModelConfig) -> None:

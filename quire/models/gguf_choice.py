@@ -1,6 +1,6 @@
-"""Which GGUF file of several is meant: by its quantization's name; nothing is read or fetched.
+"""Choice of one GGUF file of several, by its quantization's name; nothing is read or fetched.
 
-Of a repository, without a name, it is the first of :data:`PREFERENCE` that fits the memory: four
+Without a name, it is the first of :data:`PREFERENCE` in the repository that fits the memory: four
 bits a weight, as elsewhere; more where there are none; fewer where four do not fit.
 """
 
@@ -84,8 +84,8 @@ class ChosenGguf:
     """The file of a repository that is taken where none was named.
 
     Attributes:
-        name: Its path in the repository.
-        reason: A sentence; empty where there is only one.
+        name: Path of the file in the repository.
+        reason: Sentence that gives the reason; empty where there is only one file.
     """
 
     name: str
@@ -96,13 +96,13 @@ def choose_fitting(sizes: Mapping[str, int | None], where: str, room_bytes: int)
     """Return the only GGUF file of a repository, or the first of several that fits.
 
     Args:
-        sizes: Of its files, as far as they are known; one of unknown size is taken to fit.
+        sizes: Sizes of its files, as far as they are known; one of unknown size is taken to fit.
         where: The repository.
         room_bytes: Memory that an engine would get.
 
     Raises:
-        ModelLoadError: None fits or is of a kind that can be loaded, or several are equally good:
-            all are named.
+        ModelLoadError: No file fits or can be loaded, or several are equally good; the message
+            names all.
     """
     files = gguf_files(sizes)
     ranks = {name: rank for name in files if (rank := _rank(name)) is not None}
@@ -150,7 +150,7 @@ def check_readable(name: str, where: str) -> None:
     """Refuse a file of a kind that cannot be loaded, before it is fetched.
 
     Raises:
-        ModelLoadError: It is one.
+        ModelLoadError: The file is of such a kind.
     """
     if is_unreadable(name):
         raise _unreadable_error(name, where)

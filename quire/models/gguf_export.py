@@ -50,25 +50,25 @@ _KEPT_FLOAT = re.compile(
 
 
 class GgufExport:
-    """What a GGUF file of a checkpoint holds.
+    """Contents of a GGUF file of a checkpoint.
 
     Args:
-        folder: In Hugging Face's layout.
+        folder: Checkpoint folder in Hugging Face's layout.
         type_name: One of :data:`quire.models.gguf_mix.MIXES`. Vectors are F32; matrices whose rows
-            are no whole number of blocks have another type, as in llama.cpp.
-        pure: All matrices have the type of most.
-        importance: Says how much errors of inputs count; None where all count alike.
-        threads: How many look for codes.
+            are not a whole number of blocks have another type, as in llama.cpp.
+        pure: Whether all matrices have the type of most.
+        importance: Weights of the errors of each input; None where all count alike.
+        threads: Number of threads that search for codes.
 
     Attributes:
-        config: Of the checkpoint.
-        metadata: Everything but the tokenizer's.
-        tensors: In the order of the file.
+        config: Configuration of the checkpoint.
+        metadata: All metadata but the tokenizer's.
+        tensors: Tensors in the order of the file.
 
     Raises:
-        ModelLoadError: The checkpoint is damaged, or has what a GGUF file cannot say.
-        ConfigError: The checkpoint is quantized, or the type needs an importance and there is none
-            for a matrix.
+        ModelLoadError: The checkpoint is damaged, or has a property that a GGUF file cannot state.
+        ConfigError: The checkpoint is quantized, or the type needs the importance of every matrix
+            and that of one is missing.
     """
 
     def __init__(

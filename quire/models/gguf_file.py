@@ -63,10 +63,10 @@ MIN_BYTES = {
 
 @dataclass(frozen=True, slots=True)
 class GgufTensor:
-    """Where a tensor is.
+    """A tensor's type, shape and place in the file.
 
     Attributes:
-        layout: Its type.
+        layout: Layout of its type.
         shape: Row-major; the last dim is a whole number of the layout's blocks.
         begin, end: Bytes ``[begin, end)`` of the file.
     """
@@ -93,7 +93,7 @@ def is_gguf(path: Path) -> bool:
 
 
 class GgufHeader(ABC):
-    """What a file says of itself.
+    """Metadata and tensors of a file.
 
     Attributes:
         path: The file.
@@ -210,7 +210,7 @@ def open_gguf(path: Path) -> GgufFile:
     """Open a file, or return the one opened last if it is the same and unchanged.
 
     Raises:
-        ModelLoadError: As :class:`GgufFile`.
+        ModelLoadError: The file cannot be read, or is damaged; see :class:`GgufFile`.
     """
     global _latest
     try:

@@ -1,4 +1,4 @@
-"""A model's configuration as metadata of a GGUF file, and what such a file cannot say."""
+"""A model's configuration as metadata of a GGUF file, and refusal of what it cannot state."""
 
 from __future__ import annotations
 
@@ -146,8 +146,8 @@ class PlannedFile(GgufHeader):
     """A file that is not written yet.
 
     Args:
-        path: For messages.
-        metadata, tensors: Which it will have.
+        path: Path of the file, for messages.
+        metadata, tensors: Metadata and tensors that it will have.
     """
 
     def __init__(
@@ -164,10 +164,10 @@ class PlannedFile(GgufHeader):
 
 
 def check_file_says(config: ModelConfig, file: PlannedFile) -> None:
-    """Read what a file will say, and refuse a model of which it would say anything else.
+    """Read a planned file's configuration, and refuse a model whose own differs.
 
     Raises:
-        UnsupportedArchitectureError: It would; the message names the first such choice.
+        UnsupportedArchitectureError: The two differ; the message names the first such choice.
     """
     said = read_gguf_config(file)
     for name in (field.name for field in fields(ModelConfig) if field.name not in _APART):

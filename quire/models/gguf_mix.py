@@ -1,4 +1,4 @@
-"""Which type each tensor of a GGUF file has: llama.cpp's mixes, and what short rows have instead.
+"""Types of the tensors of a GGUF file: llama.cpp's mixes, and the types of short rows instead.
 
 Source: ``llama_tensor_get_type_impl`` and ``tensor_type_fallback`` of llama.cpp (llama-quant.cpp).
 """
@@ -57,12 +57,12 @@ _LAYER = re.compile(r"blk\.(\d+)\.(\w+?)(?:_exps)?\.weight")
 
 @dataclass(frozen=True, slots=True)
 class Mix:
-    """How the matrices of a file are stored.
+    """Choice of the types of a file's matrices.
 
     Attributes:
         name: A key of :data:`MIXES`.
-        config: Of the model.
-        pure: All matrices have the type of most.
+        config: Configuration of the model.
+        pure: Whether all matrices have the type of most.
         has_importance: Whether errors of inputs are known to count differently.
     """
 
@@ -78,7 +78,7 @@ class Mix:
 
     @property
     def file_type(self) -> int:
-        """What ``general.file_type`` says."""
+        """Value of ``general.file_type``."""
         return MIXES[self.name][1]
 
     def type_of(self, tensor: str, columns: int) -> str:

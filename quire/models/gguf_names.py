@@ -1,4 +1,4 @@
-"""What tensors are called in GGUF files; the same uses as in a family's own checkpoints."""
+"""Names of tensors in GGUF files; the same uses as in a family's own checkpoints."""
 
 from __future__ import annotations
 
@@ -98,13 +98,14 @@ def _falcon_names(config: ModelConfig) -> WeightNames:
 
 @dataclass(frozen=True, slots=True)
 class GgufFamily:
-    """How one of our architectures is kept in a GGUF file.
+    """Form of one of our architectures in a GGUF file.
 
     Attributes:
         architecture: ``general.architecture``, the prefix of its metadata.
-        names: Of tensors. Experts have one each here; a file keeps a layer's experts together.
-        interleaved_rope: Query and key rows are ordered for a RoPE of neighbouring pairs.
-        names_of: As ``names``, where a configuration decides, or None.
+        names: Names of tensors. Experts have one each here; a file keeps a layer's experts
+            together.
+        interleaved_rope: Whether query and key rows are ordered for a RoPE of neighbouring pairs.
+        names_of: Function that returns ``names`` where a configuration decides, or None.
     """
 
     architecture: str
@@ -113,7 +114,7 @@ class GgufFamily:
     names_of: Callable[[ModelConfig], WeightNames] | None = None
 
     def weight_names(self, config: ModelConfig) -> WeightNames:
-        """Return what the tensors of a model are called."""
+        """Return the names of a model's tensors."""
         return self.names if self.names_of is None else self.names_of(config)
 
 
@@ -168,10 +169,10 @@ GGUF_FAMILIES = {
 
 
 def gguf_family(architecture: str) -> GgufFamily:
-    """Return how an architecture is kept in a GGUF file.
+    """Return the form of an architecture in a GGUF file.
 
     Raises:
-        UnsupportedArchitectureError: Not one of :data:`GGUF_FAMILIES`.
+        UnsupportedArchitectureError: The architecture is not one of :data:`GGUF_FAMILIES`.
     """
     if architecture not in GGUF_FAMILIES:
         raise UnsupportedArchitectureError(

@@ -1,4 +1,4 @@
-"""Where each tensor of a checkpoint goes in a GGUF file; no tensor is read here."""
+"""Places in a GGUF file of a checkpoint's tensors; no tensor is read here."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ class Place:
     """A tensor of the file, or one expert's share of it, that holds rows of one of ours.
 
     Attributes:
-        name: In the file.
-        shape: There, of all experts.
-        order: Which of our rows are there, in that order; None for all as they are.
-        transposed: In how many parts of as many rows each is transposed; 0 where none is.
+        name: Name in the file.
+        shape: Shape in the file, of all experts.
+        order: Indices of our rows that it holds, in its order; None for all as they are.
+        transposed: Number of equal parts of its rows, each of which is transposed; 0: none is.
     """
 
     name: str
@@ -56,8 +56,8 @@ def find_places(
     A tensor of ours that the file has in several is yielded once for each.
 
     Args:
-        config: Of the checkpoint.
-        shapes: Of our tensors, in the order of their :class:`WeightMap`.
+        config: Configuration of the checkpoint.
+        shapes: Shapes of our tensors, in the order of their :class:`WeightMap`.
     """
     names = gguf_family(config.architecture).weight_names(config)
     stored = iter(WeightMap(file_config(config), names).shapes().items())

@@ -24,10 +24,10 @@ class TensorPlan:
     """A tensor to be written.
 
     Attributes:
-        name: In the file.
-        layout: Its type.
-        shape: Row-major.
-        chunks: Yields its bytes, in order.
+        name: Name in the file.
+        layout: Layout of its type.
+        shape: Row-major shape.
+        chunks: Function that yields its bytes, in order.
     """
 
     name: str
@@ -50,17 +50,17 @@ def write_gguf(
     """Write a file; it appears under its name when it is complete.
 
     Args:
-        path: Replaced when it is there.
+        path: Path of the file; an existing one is replaced.
         metadata: str, bool, int (as uint32), float (as float32), lists of str or of bool,
             ``array.array``.
-        tensors: In the order of the file.
-        on_progress: Called with bytes done and bytes in all.
+        tensors: Tensors in the order of the file.
+        on_progress: Function called with bytes done and bytes in all.
 
     Raises:
-        OSError: There is no such folder, no room or no permission; nothing is left.
+        OSError: The folder does not exist, or room or permission is missing; nothing is left.
     """
     total = sum(tensor.nbytes for tensor in tensors)
-    # Of this process: nobody's file, and no other writer's, has that name.
+    # A name of this process: no user's file, and no other writer's, has it.
     part = path.with_name(f"{path.name}.{os.getpid()}.part")
     done = 0
     try:

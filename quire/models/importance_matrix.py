@@ -32,11 +32,11 @@ MAX_NAME_BYTES = 256
 
 @dataclass(frozen=True, slots=True)
 class ImportanceEntry:
-    """Of one tensor.
+    """Importance of one tensor's inputs.
 
     Attributes:
         sums: (experts, K) float32, sums of the inputs' squares.
-        counts: (experts,) float32, how many inputs there were.
+        counts: (experts,) float32, number of inputs.
     """
 
     sums: np.ndarray
@@ -52,13 +52,13 @@ class ImportanceEntry:
 
 @dataclass(frozen=True, slots=True)
 class ImportanceMatrix:
-    """Of a model.
+    """Importance of the inputs of a model's tensors.
 
     Attributes:
         path: The file, for messages.
-        entries: By the names that tensors have in a GGUF file.
-        dataset: What text it is of.
-        num_chunks, chunk_size: How much text, in chunks of tokens.
+        entries: Entries by the names that tensors have in a GGUF file.
+        dataset: Name of the text that it was measured on.
+        num_chunks, chunk_size: Number of chunks of that text, and tokens of each.
     """
 
     path: Path
@@ -71,7 +71,7 @@ class ImportanceMatrix:
         """Return (K,) float32 for each expert of a tensor, None where the file has none.
 
         Raises:
-            ModelLoadError: It has another number of experts or inputs.
+            ModelLoadError: The entry has another number of experts or inputs.
         """
         entry = self.entries.get(name)
         if entry is None:
@@ -90,7 +90,7 @@ def read_importance_matrix(path: Path) -> ImportanceMatrix:
     """Read a file of either form.
 
     Raises:
-        ModelLoadError: It cannot be read, or holds something else.
+        ModelLoadError: The file cannot be read, or is not an importance matrix.
     """
     try:
         with open_regular(path) as file:

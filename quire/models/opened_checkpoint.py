@@ -1,4 +1,4 @@
-"""A checkpoint that is open: what is in it, and which tensor is which weight."""
+"""A checkpoint that is open: its contents, and the tensor of each weight."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ class OpenedCheckpoint:
 
     Attributes:
         path: A folder or a GGUF file.
-        config: Its dtype is the one that weights will be held in.
-        keeps_types: Floats are held as they are stored, of several types.
-        tensors, weights: What is there, and which goes where.
+        config: The model's configuration, with the dtype that weights will be held in.
+        keeps_types: Whether floats are held as they are stored, of several types.
+        tensors, weights: The checkpoint's tensors, and the weights that they are.
         max_model_len: Longest context served, in tokens.
-        stage: Which layers are taken of it; None for all.
+        stage: Stage whose layers are taken; None for all layers.
     """
 
     path: Path
@@ -33,5 +33,5 @@ class OpenedCheckpoint:
     stage: Stage | None = None
 
     def of_stage(self, stage: Stage) -> OpenedCheckpoint:
-        """Return the same for a decoder of some layers."""
+        """Return this checkpoint for a decoder of a stage's layers."""
         return replace(self, weights=self.weights.of_layers(stage.layers), stage=stage)

@@ -36,10 +36,10 @@ class MatrixEntry:
     """A matrix of several tensors.
 
     Attributes:
-        matrix, format: Its parts, and what they mean.
+        matrix, format: The matrix's parts, and their format.
         names: The checkpoint's names of the parts.
         shape: (N, K).
-        nbytes: Of all parts.
+        nbytes: Bytes of all parts.
     """
 
     matrix: StoredMatrix
@@ -50,7 +50,7 @@ class MatrixEntry:
 
     @property
     def form(self) -> QuantizedForm:
-        """How it will be held."""
+        """The form that it will be held in."""
         return self.format.form(self.matrix)
 
 
@@ -59,7 +59,7 @@ class QuantizedCheckpoint:
 
     Args:
         stored: The folder's tensors.
-        quantization: What its configuration says of them.
+        quantization: The quantization that the folder's configuration states.
 
     Raises:
         WeightMismatchError: The tensors are not those of the configuration.

@@ -57,7 +57,7 @@ MAX_DIMS = 16
 
 @dataclass(frozen=True, slots=True)
 class TensorEntry:
-    """Where a tensor is.
+    """A tensor's type, shape and place in the file.
 
     Attributes:
         dtype: The format's name of the element type, a key of :data:`DTYPE_BITS`.
@@ -101,7 +101,7 @@ class SafetensorsFile:
         """Return a view of tensor ``name`` (a copy where the file leaves it unaligned).
 
         Raises:
-            ModelLoadError: Its element type is not float32, float16 or bfloat16.
+            ModelLoadError: The element type is not float32, float16 or bfloat16.
         """
         entry = self.entries[name]
         if entry.dtype not in DTYPES:
@@ -135,7 +135,7 @@ class SafetensorsFile:
         """Return a copy of a tensor of integers or truth values, as int64.
 
         Raises:
-            ModelLoadError: It is none.
+            ModelLoadError: The tensor is of another type.
         """
         entry = self.entries[name]
         if entry.dtype not in INTEGERS:

@@ -34,10 +34,10 @@ class TensorData:
     """A tensor to be written.
 
     Attributes:
-        dtype: As the format names it.
-        shape: Row-major.
-        read: Returns its elements, C-contiguous; called when they are written.
-        release: Called when they are.
+        dtype: The format's name of the element type.
+        shape: Row-major shape.
+        read: Function that returns the elements, C-contiguous; called when they are written.
+        release: Function called after they are written.
     """
 
     dtype: str
@@ -61,14 +61,14 @@ def write_safetensors(path: Path, tensors: Mapping[str, TensorData]) -> Iterator
     """Write a file; it appears under its name when it is complete.
 
     Args:
-        path: Replaced when it is there.
-        tensors: By name, in the order of the file.
+        path: Path of the file; an existing one is replaced.
+        tensors: Tensors by name, in the order of the file.
 
     Yields:
         Bytes written so far, after each tensor.
 
     Raises:
-        OSError: There is no such folder, no room or no permission; nothing is left.
+        OSError: The folder does not exist, or room or permission is missing; nothing is left.
     """
     part = path.with_name(f"{path.name}.part")
     try:

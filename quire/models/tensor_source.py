@@ -29,11 +29,11 @@ MAX_NAMED = 8
 
 
 class Entry(Protocol):
-    """What is known of a tensor before it is read."""
+    """Shape and size of a tensor, known before it is read."""
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Row-major."""
+        """Row-major shape."""
         ...
 
     @property
@@ -43,7 +43,7 @@ class Entry(Protocol):
 
 
 class NamedTensors(Protocol):
-    """Which tensors there are."""
+    """Names and sizes of a checkpoint's tensors."""
 
     @property
     def path(self) -> Path:
@@ -102,7 +102,7 @@ def open_source(path: Path, config: ModelConfig, family: WeightNames) -> TensorS
         family: The names that the model's family gives the tensors.
 
     Raises:
-        ModelLoadError: There are no weights, or they are damaged.
+        ModelLoadError: The weights are missing or damaged.
     """
     if path.is_file():
         return GgufCheckpoint(open_gguf(path), config)

@@ -1,4 +1,4 @@
-"""What the tensors of one family of checkpoints are called; no tensor is read here."""
+"""Names of the tensors of one family of checkpoints; no tensor is read here."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ class FusedExperts:
 
     Attributes:
         gate_up, down: Names of the tensors, without the endings below.
-        weight, bias: What is appended to them.
-        transposed: Stored (E, in, out).
-        interleaved: Rows of gate and up alternate; else all of gate's come first.
-        router: What the router is called then, where it has another name.
+        weight, bias: Endings appended to these names.
+        transposed: Whether tensors are stored (E, in, out).
+        interleaved: Whether rows of gate and up alternate; otherwise all of gate's come first.
+        router: The router's name in this form, where it has another one.
     """
 
     gate_up: str
@@ -35,21 +35,24 @@ class WeightNames:
 
     Attributes:
         optional_prefix: First part of the names that some checkpoints leave out.
-        attention_norm_after, mlp_norm_after: Of what attention and MLP give.
-        embedding_norm, next_norm: Of the embeddings, and of a layer's sum, in place of the
+        attention_norm_after, mlp_norm_after: Norms of the outputs of attention and of the MLP.
+        embedding_norm, next_norm: Norms of the embeddings, and of a layer's sum, in place of the
             attention norms of the first layer and of the next one, and of the final norm.
-        token_types: Of the texts that a token may belong to.
-        pooler, classifier: Of heads.
-        sinks: Attention sinks, a tensor that is called so itself.
-        queries: Of latent attention, in place of ``qkv``; ``query_down``, ``query_norm`` and
-            ``query_up`` where queries are made of fewer elements.
-        latents, latent_norm, latent_heads: Make latents, and keys and values of them.
-        router, choice_bias: Of a mixture of experts, whose bias that only chooses is a tensor.
-        expert_gate_up, expert_down: Of each expert.
-        shared_gate_up, shared_down, shared_gate: Of the experts that are always on, taken as one.
-        fused_experts: How a layer's experts may be stored as one tensor instead, in turn.
-        groups_qkv: The one matrix of ``qkv`` has, for each KV head, its queries, key and value.
-        linear_is_transposed: Matrices are stored (in, out), as GPT-2's Conv1D keeps them.
+        token_types: Embedding of the texts that a token may belong to.
+        pooler, classifier: Heads of a model that pools, and of one that classifies.
+        sinks: Attention sinks, a tensor without an ending of its own.
+        queries: Query matrix of latent attention, in place of ``qkv``; ``query_down``,
+            ``query_norm`` and ``query_up`` where queries are made of fewer elements.
+        latents, latent_norm, latent_heads: Modules that make latents, and keys and values of them.
+        router, choice_bias: Router of a mixture of experts, and the tensor of its bias that only
+            chooses.
+        expert_gate_up, expert_down: Matrices of each expert.
+        shared_gate_up, shared_down, shared_gate: Matrices of the experts that are always on, taken
+            as one.
+        fused_experts: Forms in which a layer's experts may be stored as one tensor, in turn.
+        groups_qkv: Whether the one matrix of ``qkv`` has, for each KV head, its queries, key and
+            value.
+        linear_is_transposed: Whether matrices are stored (in, out), as GPT-2's Conv1D keeps them.
         harmless: Regular expressions of tensors that may be there and are not needed.
     """
 
