@@ -157,7 +157,7 @@ def _add_parameter(sampling: dict[str, Any], text: str, where: str) -> list[str]
     """Add a setting; return notes about one that does nothing here.
 
     Raises:
-        ConfigError: The setting's value cannot be read.
+        ConfigError: The value is not a number.
     """
     theirs, _, raw = text.partition(" ")
     name, value = _NAMES.get(theirs, theirs), _unquoted(raw)

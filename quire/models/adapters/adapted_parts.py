@@ -19,11 +19,11 @@ class AdaptedParts:
     """Wraps parts of a decoder.
 
     Args:
-        backend: Computes.
-        places: Of the decoder; without any, parts stay as they are.
+        backend: The backend that computes.
+        places: Places of the decoder; without any, parts stay as they are.
 
     Attributes:
-        slots: What adapters make of each place.
+        slots: Slots of each place, which hold the adapters' changes of it.
     """
 
     def __init__(self, backend: Backend, places: Places) -> None:

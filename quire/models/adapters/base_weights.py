@@ -49,7 +49,7 @@ class BaseWeights:
 
         Args:
             place: The linear.
-            added: Of each product its first row, and its matrices (rows, R) and (R, inputs).
+            added: First row of each product, and its matrices (rows, R) and (R, inputs).
         """
         first, norms = 0, []
         for module in place.stored:

@@ -1,4 +1,4 @@
-"""Which of a model's modules an adapter's tensors are for, by name, and whether they fit.
+"""The modules of a model that an adapter's tensors are for, by name, and whether they fit.
 
 D model dim, V vocabulary.
 """
@@ -19,7 +19,7 @@ Part = TypeVar("Part")
 
 
 class AdapterParts(NamedTuple):
-    """What an adapter has, by the names that places have for modules; see ``peft_folder.py``."""
+    """Tensors of an adapter, by the names that places have for modules; see ``peft_folder.py``."""
 
     matrices: dict[str, AdapterMatrices]
     biases: dict[str, HostTensor]
@@ -41,8 +41,8 @@ def check_adapter(adapter: PeftAdapter, places: Sequence[AdapterPlace], max_rank
         Memory that it takes besides low ranks of linears that all rows pass.
 
     Raises:
-        ModelLoadError: Its rank is too large, or it is for modules that the model does not have, or
-            of other sizes.
+        ModelLoadError: The adapter's rank is too large, or it is for modules that the model does
+            not have, or of other sizes.
     """
     found = find_parts(adapter, places)
     rank = max((part.down.shape[0] for part in found.matrices.values()), default=0)

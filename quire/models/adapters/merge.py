@@ -30,9 +30,9 @@ def merged_tensors(
     """Return the tensors that an adapter changes, made when they are written.
 
     Raises:
-        ModelLoadError: It is another model's.
-        ConfigError: It changes a head that is the embedding, or the other way round, or a bias that
-            the model does not have.
+        ModelLoadError: The adapter is another model's.
+        ConfigError: The adapter changes a head that is the embedding, or the other way round, or a
+            bias that the model does not have.
     """
     places = list(find_places(stored, weights).values())
     parts = find_parts(adapter, places)

@@ -37,7 +37,7 @@ _WRAPPERS = re.compile(r"(\.base_layer)*$")
 
 @dataclass(frozen=True, slots=True)
 class AdapterMatrices:
-    """What an adapter adds to one matrix: ``scale * up @ down``.
+    """An adapter's addition to one matrix: ``scale * up @ down``.
 
     Attributes:
         down: (R, inputs); of an embedding (R, vocabulary).
@@ -54,7 +54,7 @@ class AdapterMatrices:
 
 @dataclass(frozen=True, slots=True)
 class StackedMatrices:
-    """What an adapter adds to a parameter that holds a matrix of all experts.
+    """An adapter's addition to a parameter that holds a matrix of all experts.
 
     Attributes:
         down: (E R, inputs), an expert's rows together.
@@ -75,11 +75,11 @@ class PeftAdapter:
     """An adapter whose matrices are views of a mapped file.
 
     Attributes:
-        settings: Of its folder.
-        matrices: By the name of the module, as PEFT has it without ``base_model.model.``.
-        stacked: By the same names, those of a module's parameters; shapes tell which is which.
-        biases: By the same names, (outputs,), in place of the model's.
-        whole: By the same names, (vocabulary, model dim), in place of the model's.
+        settings: Settings of its folder.
+        matrices: Matrices by PEFT's name of the module, without ``base_model.model.``.
+        stacked: Matrices of a module's parameters, by the same names; shapes tell which is which.
+        biases: (outputs,) biases in place of the model's, by the same names.
+        whole: (vocabulary, model dim) matrices in place of the model's, by the same names.
     """
 
     settings: PeftSettings
@@ -90,12 +90,12 @@ class PeftAdapter:
 
     @property
     def path(self) -> Path:
-        """Its folder."""
+        """The adapter's folder."""
         return self.settings.path
 
     @property
     def whole_bytes(self) -> int:
-        """Of matrices in place of the model's."""
+        """Bytes of the matrices in place of the model's."""
         return sum(tensor.array.nbytes for tensor in self.whole.values())
 
 
@@ -171,10 +171,10 @@ def _tensor(path: Path, file: SafetensorsFile, name: str, num_axes: int) -> Host
 
 
 def adapter_folder(folder: str | Path) -> Path:
-    """Return the absolute path of a folder that somebody names, or of an embedded adapter.
+    """Return the absolute path of a folder by its name, or of an embedded adapter.
 
     Raises:
-        ModelLoadError: It cannot be one's name.
+        ModelLoadError: The text cannot be a folder's name.
     """
     if str(folder) in EMBEDDED_ADAPTERS:
         return EMBEDDED_ADAPTERS[str(folder)]
@@ -192,12 +192,12 @@ def adapter_folder(folder: str | Path) -> Path:
 
 
 def describe_adapter(name: str, adapter: PeftAdapter, extra_bytes: int) -> AdapterReference:
-    """Return what stands for an adapter in requests; all of its files are read, for their hash.
+    """Return the reference that requests have for an adapter; its files are read, for their hash.
 
     Args:
-        name: As requests say it.
-        adapter: Checked against its model.
-        extra_bytes: As that check told.
+        name: The name that requests have for it.
+        adapter: The adapter, which was checked against its model.
+        extra_bytes: Bytes that :func:`~quire.models.adapters.matching.check_adapter` returned.
 
     Raises:
         ModelLoadError: A file cannot be read.

@@ -1,4 +1,4 @@
-"""``adapter_config.json`` of a PEFT folder: what is not done is refused by name. R rank."""
+"""``adapter_config.json`` of a PEFT folder; unsupported settings are refused by name. R rank."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ _CHANGES_BASE = ("pissa", "olora", "corda", "loftq", "lora_ga")
 
 @dataclass(frozen=True, slots=True)
 class PeftSettings:
-    """What a folder's configuration says of its tensors.
+    """A folder's configuration, as far as it concerns its tensors.
 
     Attributes:
         path: The folder.
-        values: As they are stored.
+        values: Fields of the configuration, as they are stored.
     """
 
     path: Path
@@ -117,7 +117,7 @@ def read_settings(path: Path) -> PeftSettings:
     """Read a folder's configuration.
 
     Raises:
-        ModelLoadError: It cannot be read, or asks for what is not done.
+        ModelLoadError: The configuration cannot be read, or has an unsupported setting.
     """
     file = path / CONFIG
     try:

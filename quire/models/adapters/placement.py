@@ -1,4 +1,4 @@
-"""Which of a decoder's parts an adapter is added to, in the kernels' order.
+"""Placement of an adapter on the parts of a decoder, in the kernels' order.
 
 R rank, D model dim, V vocabulary, O outputs of a linear.
 """
@@ -24,20 +24,20 @@ class PlacedAdapter:
     """An adapter on a backend.
 
     Attributes:
-        parts: Where it is added, each with what it makes of it.
-        nbytes: Memory of its matrices.
+        parts: Slots that it is added to, each with its change.
+        nbytes: Bytes of its matrices.
     """
 
     parts: Sequence[tuple[AdapterSlots, AdapterChange]]
     nbytes: int
 
     def set(self, slot: int) -> None:
-        """Have rows of a slot get the adapter, from the next step on."""
+        """Add the adapter to rows of a slot, from the next step on."""
         for slots, change in self.parts:
             slots.set(slot, change)
 
     def clear(self, slot: int) -> None:
-        """Have rows of a slot get nothing."""
+        """Add nothing to rows of a slot any longer."""
         for slots, _ in self.parts:
             slots.clear(slot)
 
@@ -52,14 +52,15 @@ def place_adapter(
     """Copy an adapter's matrices to where a decoder's parts find them.
 
     Args:
-        adapter: May have matrices for all of the model.
-        adapted: Parts that are here.
-        backend: Holds them.
+        adapter: The adapter, which may have matrices for all of the model.
+        adapted: Slots of the parts that this decoder has.
+        backend: The backend that holds the matrices.
         base: The model's checkpoint.
-        elsewhere: Places of the model that are not here.
+        elsewhere: Places of the model that this decoder does not have.
 
     Raises:
-        ModelLoadError: As of :func:`~quire.models.adapters.matching.check_adapter`.
+        ModelLoadError: The adapter does not fit the places; see
+            :func:`~quire.models.adapters.matching.check_adapter`.
     """
     found = find_parts(adapter, [*(slots.place for slots in adapted), *elsewhere])
     placed = list[tuple[AdapterSlots, AdapterChange]]()

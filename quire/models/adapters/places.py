@@ -83,7 +83,7 @@ def read_places(path: Path, layers: range | None = None) -> list[AdapterPlace]:
     """Return the places of a checkpoint, or of some of its layers; no weight is read.
 
     Raises:
-        ModelLoadError: It cannot be read.
+        ModelLoadError: The checkpoint cannot be read.
     """
     config = read_model_config(path)
     tensors = open_tensors(path, config)

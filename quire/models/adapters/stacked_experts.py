@@ -1,4 +1,4 @@
-"""What adapters add to parameters that hold a matrix of all experts, taken apart by expert.
+"""Additions of adapters to parameters that hold a matrix of all experts, taken apart by expert.
 
 PEFT wraps the module that has the parameters, once for each, so that only their shapes tell which
 is which: 2 M outputs of D inputs, or D of M. E experts, D model dim, M width of an expert, R rank.

@@ -32,7 +32,7 @@ def read_eagle(tensors: HeadTensors, target: ModelConfig) -> HeadShape:
     """Check a folder.
 
     Raises:
-        ModelLoadError: It is no EAGLE head of that target.
+        ModelLoadError: The folder has no EAGLE head of that target.
     """
     config, layout = read_layer(tensors, target), find_layout(tensors)
     shape = HeadShape(config, find_layer(tensors, [layout.layer]), target.vocab_size)

@@ -50,7 +50,7 @@ def read_eagle3(tensors: HeadTensors, target: ModelConfig) -> HeadShape:
     """Check a folder.
 
     Raises:
-        ModelLoadError: It is no EAGLE-3 head of that target.
+        ModelLoadError: The folder has no EAGLE-3 head of that target.
     """
     config = read_layer(tensors, target)
     size, draft_size = config.hidden_size, target.vocab_size

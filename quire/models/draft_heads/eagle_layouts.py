@@ -22,11 +22,11 @@ class EagleLayout:
     """Names of a head's parts, without ``.weight``.
 
     Attributes:
-        mix: 2 D to D.
-        layer: What the names of the layer's tensors begin with.
-        mix_has_bias: Whether there must be one.
-        embed_norm, input_norm, last_norm: Of the embedding, before the attention and before the
-            output; all of them or None.
+        mix: Module of the matrix from 2 D to D.
+        layer: Prefix of the names of the layer's tensors.
+        mix_has_bias: Whether that matrix must have a bias.
+        embed_norm, input_norm, last_norm: Norms of the embedding, before the attention and before
+            the output; all of them or None.
     """
 
     mix: str
@@ -46,7 +46,7 @@ def find_layout(tensors: HeadTensors) -> EagleLayout:
     """Return the layout of a head; whether it has its tensors is for the caller to check.
 
     Raises:
-        ModelLoadError: Its layer is of a kind that cannot be computed.
+        ModelLoadError: The layer is of a kind that cannot be computed.
     """
     if f"{SPECULATORS_MIX}.weight" not in tensors.names:
         return EagleLayout(MIX, "layers.0.", f"{MIX}.bias" in tensors.names)

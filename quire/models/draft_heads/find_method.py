@@ -1,4 +1,4 @@
-"""Which method the checkpoint of a drafter is for, seen by the names of its tensors."""
+"""The method that a drafter's checkpoint is for, found by the names of its tensors."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def find_method(path: Path) -> MethodName:
         path: A folder or a GGUF file.
 
     Raises:
-        ModelLoadError: It is a folder without ``config.json`` or safetensors.
+        ModelLoadError: The path is a folder without ``config.json`` or safetensors.
     """
     if path.is_file():
         return "draft_model"

@@ -32,15 +32,16 @@ EMBEDDING = "embed_tokens"
 
 @dataclass(frozen=True, slots=True)
 class HeadShape:
-    """What a head's checkpoint says.
+    """Shape of a head, from its checkpoint.
 
     Attributes:
-        config: Of its layers; ``vocab_size`` is the target's.
-        layer: What the names of the first layer's tensors begin with.
+        config: Configuration of its layers; ``vocab_size`` is the target's.
+        layer: Prefix of the names of the first layer's tensors.
         draft_size: W.
-        layers: Of the target whose states it reads; empty for the final norm's.
-        further: As ``layer``, of the layers after the first.
-        mask_token_id: Of a head that drafts several tokens at once: stands for those to come.
+        layers: Layers of the target whose states it reads; empty for the final norm's.
+        further: Prefixes of the names of the tensors of the layers after the first.
+        mask_token_id: Token that stands for those to come, of a head that drafts several tokens at
+            once.
     """
 
     config: ModelConfig
@@ -97,10 +98,10 @@ def layer_shapes(
     """Return the tensors of a layer and of norms.
 
     Args:
-        tensors: Of the head.
-        config: Of the layer.
-        layer: What its names begin with.
-        input_size: Of its attention.
+        tensors: Tensors of the head.
+        config: Configuration of the layer.
+        layer: Prefix of the names of the layer's tensors.
+        input_size: Input size of its attention.
         norms: Modules of all norms over D.
     """
     size, wide = config.hidden_size, config.intermediate_size
@@ -129,10 +130,10 @@ def build_layers(
     """Make the layers.
 
     Args:
-        builder: Of the head.
-        shape: Read from it.
+        builder: Builder of the head's parts.
+        shape: Shape that was read from the head.
         max_positions: Longest context, in tokens.
-        last_norm: Ends the last one.
+        last_norm: Norm that ends the last layer.
     """
     config, backend = shape.config, builder.backend
     assert config.rope is not None, "a Llama-style layer without a rotary embedding"

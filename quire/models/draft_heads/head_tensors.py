@@ -22,11 +22,11 @@ class HeadTensors:
     """Tensors of a head by name; each is read when it is asked for.
 
     Args:
-        folder: Holds ``config.json`` and any number of safetensors.
-        files: Where each tensor is; None: the head's are all that the folder has.
+        folder: Folder with ``config.json`` and any number of safetensors.
+        files: File of each tensor; None: all tensors of the folder are the head's.
 
     Raises:
-        ModelLoadError: There are none, they are damaged, or two have one name.
+        ModelLoadError: The folder has no tensors, they are damaged, or two have one name.
     """
 
     def __init__(self, folder: Path, files: Mapping[str, SafetensorsFile] | None = None) -> None:
@@ -37,7 +37,7 @@ class HeadTensors:
 
     @property
     def num_elements(self) -> int:
-        """Of all tensors."""
+        """Number of elements of all tensors."""
         return sum(math.prod(file.entries[name].shape) for name, file in self._files.items())
 
     @property
@@ -49,7 +49,7 @@ class HeadTensors:
         """Return type, shape and place of a tensor.
 
         Raises:
-            ModelLoadError: There is none of that name.
+            ModelLoadError: No tensor has that name.
         """
         if name not in self._files:
             some = ", ".join(sorted(self._files)[:4])
@@ -63,7 +63,7 @@ class HeadTensors:
         """Return (out, in) of a matrix.
 
         Raises:
-            ModelLoadError: There is none of that name.
+            ModelLoadError: No tensor has that name, or it is not a matrix.
         """
         shape = self.entry(name).shape
         if len(shape) != 2:
@@ -110,11 +110,11 @@ class HeadBuilder:
     """Packs tensors of a head for a backend.
 
     Attributes:
-        tensors: Of the head.
-        backend: Packs.
+        tensors: Tensors of the head.
+        backend: The backend that packs them.
         dtype: Type that matrices are held in where they are not quantized.
-        scheme: What matrices are quantized to, or None; tables (V, D) are not.
-        weight_bytes: Of all that was made.
+        scheme: Scheme that matrices are quantized to, or None; tables (V, D) are not quantized.
+        weight_bytes: Bytes of all that was made.
     """
 
     tensors: HeadTensors
@@ -156,14 +156,14 @@ def refuse_width(tensors: HeadTensors, name: str, size: int, what: str, wanted: 
     """Refuse a head that was trained on another target.
 
     Args:
-        tensors: Of the head.
+        tensors: Tensors of the head.
         name: The tensor whose size it is.
-        size: Of the head.
-        what: It is, such as ``hidden size``.
-        wanted: Of the target.
+        size: Size of the head.
+        what: Name of the size, such as ``hidden size``.
+        wanted: Size of the target.
 
     Raises:
-        ModelLoadError: They differ.
+        ModelLoadError: The two sizes differ.
     """
     if size != wanted:
         raise ModelLoadError(

@@ -30,7 +30,7 @@ def read_like_target(tensors: HeadTensors, target: ModelConfig, layout: MTPLayou
     """Check such a module.
 
     Raises:
-        ModelLoadError: Its tensors are not those of a layer of the target and of a module.
+        ModelLoadError: The tensors are not those of a layer of the target and of a module.
     """
     config, size = _layer_config(target), target.hidden_size
     source, weights = _open(tensors.path, config, layout)

@@ -31,8 +31,8 @@ class MedusaNames:
     """Modules of the heads.
 
     Attributes:
-        blocks: Of each head, in order.
-        outputs: Of each head, or one for all; none where the target's is used.
+        blocks: Block modules of each head, in order.
+        outputs: Output module of each head, or one for all; none where the target's is used.
     """
 
     blocks: tuple[tuple[str, ...], ...]
@@ -40,13 +40,13 @@ class MedusaNames:
 
 
 class MedusaHeads:
-    """What the heads compute.
+    """The heads, loaded.
 
     Args:
-        backend: Of the target.
-        blocks: Of each head; a block is ``x + silu(linear(x))``.
-        outputs: Matrix of each head.
-        weight_bytes: Of all that is not the target's.
+        backend: The target's backend.
+        blocks: Linears of each head's blocks; a block is ``x + silu(linear(x))``.
+        outputs: Output matrix of each head.
+        weight_bytes: Bytes of all weights that are not the target's.
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class MedusaHeads:
 
     @property
     def num_heads(self) -> int:
-        """Tokens that can be drafted."""
+        """Number of tokens that can be drafted."""
         return len(self._blocks)
 
     def work(self, head: int, num_rows: int) -> Work:
@@ -110,7 +110,7 @@ def read_medusa(tensors: HeadTensors, hidden_size: int, vocab_size: int) -> Medu
     """Find the heads of a folder, by its tensors: published configurations count them wrong.
 
     Raises:
-        ModelLoadError: They are not heads of a target of that hidden size and vocabulary.
+        ModelLoadError: The tensors are not heads of a target of that hidden size and vocabulary.
     """
     blocks: dict[tuple[int, int], str] = {}
     outputs: dict[int, str] = {}

@@ -37,7 +37,7 @@ def read_mtp(tensors: HeadTensors, target: ModelConfig) -> HeadShape:
     """Check a folder, or the module in a target's own checkpoint.
 
     Raises:
-        ModelLoadError: It is no MTP module of that target.
+        ModelLoadError: The path has no MTP module of that target.
     """
     layout = _layout(tensors)
     if is_like_target(tensors, target, layout):

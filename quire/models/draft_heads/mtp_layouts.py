@@ -1,4 +1,4 @@
-"""How checkpoints name the tensors of an MTP module, in a folder of its own or with their target.
+"""Names of the tensors of an MTP module, in a folder of its own or with their target.
 
 Sources: DeepSeek-V3 stores a module as a layer after its last; Qwen under ``mtp.``, which
 ``speculators`` renames to ``mtp_layers.0.``.
@@ -21,13 +21,13 @@ class MTPLayout:
     """Names of a module's parts, without ``.weight``.
 
     Attributes:
-        prefix: Of all its tensors.
-        layer: Of those of its decoder layer.
-        mix: 2 D to D.
-        embed_norm, feature_norm: Before it.
-        last_norm: Before the output head.
+        prefix: Prefix of the names of all its tensors.
+        layer: Prefix of the names of its decoder layer's tensors.
+        mix: Module of the matrix from 2 D to D.
+        embed_norm, feature_norm: Norms before that matrix.
+        last_norm: Norm before the output head.
         embedding, output: Tables that it may bring.
-        feeds_normed: A draft's feature is the module's output after the last norm.
+        feeds_normed: Whether a draft's feature is the module's output after the last norm.
     """
 
     prefix: str
@@ -45,8 +45,8 @@ def find_layouts(names: Collection[str], first_layer: int = 0) -> list[MTPLayout
     """Return the modules among tensors, in the order of the tokens that they are for.
 
     Args:
-        names: Of tensors.
-        first_layer: Layers before that number are the target's.
+        names: Names of tensors.
+        first_layer: Number of the first layer that is not the target's.
     """
     layers = {int(m[2]): m[1] for name in names if (m := _DEEPSEEK.fullmatch(name))}
     found = [_deepseek(layers[number]) for number in sorted(layers) if number >= first_layer]
@@ -67,8 +67,8 @@ def first_module(names: Collection[str], first_layer: int) -> frozenset[str]:
     """Return the tensors of the module for the next token but one, none where there is no module.
 
     Args:
-        names: Of a target's checkpoint.
-        first_layer: Its layers.
+        names: Names of the tensors of a target's checkpoint.
+        first_layer: Number of the target's layers.
     """
     layouts = find_layouts(names, first_layer)
     if not layouts:

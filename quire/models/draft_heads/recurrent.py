@@ -34,16 +34,16 @@ MAX_CHAIN_ROWS = 16
 
 
 class Entry(Protocol):
-    """How a pair enters the layer."""
+    """Entry of pairs into the layer."""
 
     def __call__(self, pair: Pair, features: Array, layer: Layer, step: Activations) -> None:
-        """Fill ``step.residual`` and what the layer's attention is given.
+        """Fill ``step.residual`` and the inputs of the layer's attention.
 
         Args:
-            pair: With embeddings; may be overwritten.
+            pair: Buffers of the pairs, with embeddings; may be overwritten.
             features: (T, D), read before the layer's input is written; no buffer of ``pair``.
-            layer: Whose queries, keys and values.
-            step: Of all pairs.
+            layer: The layer that makes queries, keys and values.
+            step: Activations of all pairs.
         """
         ...
 
@@ -58,7 +58,7 @@ class Pair:
         wide: (2 T, D), uninitialised; ``both`` where T is 1.
         order: (2 T,) int32 rows of ``both``: embedding and feature of each pair in turn.
         rows: (T,) int32 numbers from 0.
-        backend: Of the arrays.
+        backend: The backend of the arrays.
     """
 
     both: Array
@@ -82,10 +82,10 @@ class Pair:
 
 
 class PairBuffers:
-    """Allocated once, cut to the step's pairs by cached views.
+    """Buffers allocated once, cut to the step's pairs by cached views.
 
     Args:
-        backend: Where to allocate.
+        backend: The backend that allocates them.
         max_pairs: Most T of a step.
         size: D.
     """
@@ -112,12 +112,12 @@ class PairBuffers:
 
 @dataclass(frozen=True, slots=True)
 class MixedEntry:
-    """Through one matrix, as in EAGLE and MTP modules: the mix is the residual.
+    """Entry through one matrix, as in EAGLE and MTP modules: the mix is the residual.
 
     Attributes:
-        mix: 2 D to D.
-        embed_norm, feature_norm: Before it, or None.
-        input_norm: Of the layer, or None.
+        mix: Matrix from 2 D to D.
+        embed_norm, feature_norm: Norms before that matrix, or None.
+        input_norm: Norm of the layer's input, or None.
     """
 
     mix: Linear
@@ -142,11 +142,11 @@ class MixedEntry:
 
 @dataclass(frozen=True, slots=True)
 class WideEntry:
-    """Side by side into an attention of double width, as in EAGLE-3: the feature is the residual.
+    """Entry side by side, into attention of double width (EAGLE-3): the feature is the residual.
 
     Attributes:
-        embed_norm, feature_norm: Before it.
-        adds_normed: The feature is added after its norm and not before.
+        embed_norm, feature_norm: Norms before the attention.
+        adds_normed: Whether the feature is added after its norm and not before.
     """
 
     embed_norm: Norm
@@ -162,7 +162,7 @@ class WideEntry:
 
 
 class Addition:
-    """In place of a last norm: the sum itself."""
+    """The sum itself, in place of a last norm."""
 
     def __init__(self, backend: Backend) -> None:
         self._backend = backend
@@ -183,10 +183,10 @@ class Addition:
 
 @dataclass(frozen=True, slots=True)
 class MaskPair:
-    """What stands for a pair that is not known yet, in heads that draft several tokens at once.
+    """Stand-in for a pair that is not known yet, in heads that draft several tokens at once.
 
     Attributes:
-        token_id: Of its token.
+        token_id: Id of its token.
         state: (S,), in place of the target's.
     """
 
@@ -196,20 +196,21 @@ class MaskPair:
 
 @dataclass(frozen=True, slots=True)
 class HeadParts:
-    """What a loader made.
+    """The parts of a head, as a loader made them.
 
     Attributes:
-        embedding: Of tokens; the target's or its own.
-        fc: S to D, makes features of the target's states; None where they are features.
-        entry: How pairs enter.
-        layer: Of the head; its last norm is the one before ``output``.
-        output: D to W.
+        embedding: Embedding of tokens; the target's or the head's own.
+        fc: Matrix from S to D that makes features of the target's states; None where states are
+            features.
+        entry: Entry of pairs into ``layer``.
+        layer: Layer of the head; its last norm is the one before ``output``.
+        output: Matrix from D to W.
         draft_ids: (W,) int64, ids of the target; None where the vocabularies are the same.
-        weight_bytes: Of all that is not the target's.
-        feeds_normed: A draft's feature is the output after the last norm, not before.
+        weight_bytes: Bytes of all weights that are not the target's.
+        feeds_normed: Whether a draft's feature is the output after the last norm, not before.
         further: Layers after ``layer``, the last of which has the last norm then.
-        state_norm: Of the target's states, before ``fc``.
-        mask: Of a head that drafts several tokens at once.
+        state_norm: Norm of the target's states, before ``fc``.
+        mask: Mask of a head that drafts several tokens at once.
     """
 
     embedding: Linear
@@ -230,9 +231,10 @@ class RecurrentHead:
 
     Args:
         config: Shape of its layers; ``vocab_size`` is the target's.
-        backend: Of the target.
-        parts: Its weights.
-        layers: Of the target at whose entry it reads states; empty for those of the final norm.
+        backend: The target's backend.
+        parts: The head's parts.
+        layers: Layers of the target at whose entry it reads states; empty for those of the final
+            norm.
     """
 
     def __init__(
@@ -294,7 +296,7 @@ class RecurrentHead:
         Args:
             batch: The step's rows, whose ``input_ids`` are the tokens of the pairs.
             features: (T, D) of the pairs.
-            kv_cache: Of the head, read and written.
+            kv_cache: The head's cache, read and written.
 
         Returns:
             The outputs (L, D) of ``batch.logits_indices``, and their logits (L, V) float32. The

@@ -25,11 +25,11 @@ class StateNorm(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class WholeNorm:
-    """One over all of S.
+    """One norm over all of S.
 
     Attributes:
-        norm: Over S.
-        backend: Of the states.
+        norm: Norm over S.
+        backend: The backend of the states.
     """
 
     norm: Norm
@@ -42,11 +42,11 @@ class WholeNorm:
 
 @dataclass(frozen=True, slots=True)
 class LayerNorms:
-    """One over D for each captured layer.
+    """One norm over D for each captured layer.
 
     Attributes:
-        norms: Over D, C of them.
-        backend: Of the states.
+        norms: C norms over D.
+        backend: The backend of the states.
     """
 
     norms: Sequence[Norm]

@@ -113,9 +113,9 @@ def read_decoder(
 
     Args:
         config: The checkpoint's configuration.
-        eps_field, activation_field: Which fields the norms' epsilon and the activation are.
-        norm_eps, activation: Those where the configuration names none.
-        tied: Whether embedding and head are one matrix where it says nothing.
+        eps_field, activation_field: Names of the fields of the norms' epsilon and the activation.
+        norm_eps, activation: Values of these fields where the configuration names none.
+        tied: Whether embedding and head are one matrix where the configuration says nothing.
         default_theta: RoPE base where the configuration names none.
         **choices: Fields of :class:`ModelConfig` in which the family differs.
 
@@ -193,9 +193,9 @@ def read_windows(
     """Read a window and the layers that have it.
 
     Args:
-        config: With ``layer_types``.
-        default: The window where it names none.
-        pattern: Types of layers, repeated, where it names none.
+        config: The checkpoint's configuration.
+        default: The window where the configuration names none.
+        pattern: Types of layers, repeated, where the configuration has no ``layer_types``.
         name, kind: The window's field, and the type of layers that have it.
     """
     num_layers = config.integer("num_hidden_layers")

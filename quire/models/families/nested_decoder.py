@@ -14,12 +14,13 @@ from quire.models.families.llama import read_architecture
 
 @dataclass(frozen=True, slots=True)
 class NestedDecoder:
-    """What a ``text_config`` of some ``model_type`` is read as.
+    """The decoder that a ``text_config`` of some ``model_type`` is read as.
 
     Attributes:
-        read: Its family's reader.
+        read: Reader of its family.
         architecture: The class that it is otherwise stored as.
-        defaults: Of fields that files leave out: transformers' own, where the reader has others.
+        defaults: Values of fields that files leave out: transformers' own, where the reader has
+            others.
     """
 
     read: Callable[[ConfigFields], ModelConfig]
@@ -36,10 +37,10 @@ def read_nested(
     """Read a model that is a picture encoder and a decoder.
 
     Args:
-        config: With a ``text_config``.
-        decoders: By ``model_type``.
-        default: Of these, what it is where it does not say.
-        read_vision: Reads the rest.
+        config: The checkpoint's configuration, with a ``text_config``.
+        decoders: Decoders by ``model_type``.
+        default: The ``model_type`` where the ``text_config`` names none.
+        read_vision: Function that reads the picture encoder's configuration.
     """
     text = config.object("text_config")
     if text is None:

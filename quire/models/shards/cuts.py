@@ -1,4 +1,4 @@
-"""How the linears of a model are divided over ranks: by outputs, by inputs, or not at all.
+"""Division of the linears of a model over ranks: by outputs, by inputs, or not at all.
 
 Inputs are divided where groups of weights that share a scale end, blocks of a file, and groups of
 activations that are rounded together.
@@ -28,10 +28,11 @@ class Cuts:
     """Linears by the modules that they are stacked of; the others are divided by outputs.
 
     Attributes:
-        whole: Each rank has all: outputs are mixed with each other after they are computed.
-        summed: Those divided by inputs.
-        unit: Inputs of an MLP are divided into multiples of this.
-        unsummed: Why linears are not divided by inputs that would be, by their modules.
+        whole: Linears that each rank has whole: outputs are mixed with each other after they are
+            computed.
+        summed: Linears divided by inputs.
+        unit: Number of inputs of an MLP that shares are multiples of.
+        unsummed: Reasons why linears are not divided by inputs that would be, by their modules.
     """
 
     whole: set[tuple[str, ...]] = field(default_factory=set)
@@ -43,13 +44,13 @@ class Cuts:
 def find_cuts(
     tensors: NamedTensors, weights: WeightMap, plan: QuantizationPlan, size: int, exact: bool
 ) -> Cuts:
-    """Return how the linears of a checkpoint are divided.
+    """Return the division of a checkpoint's linears.
 
     Args:
         tensors, weights: The checkpoint's.
-        plan: What is rounded when it is loaded.
-        size: Ranks.
-        exact: None is divided by inputs.
+        plan: The plan of what is rounded when the checkpoint is loaded.
+        size: Number of ranks.
+        exact: Whether no linear may be divided by inputs.
     """
     found, heads = Cuts(), [own for own, _ in find_heads(weights.config, size)]
     for linear in _linears(weights):

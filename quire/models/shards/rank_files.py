@@ -44,9 +44,9 @@ class RankEntry:
     """A tensor of all ranks.
 
     Attributes:
-        shape: Of the whole.
-        nbytes: In the files, of all ranks.
-        form: How a quantized matrix is held; None for floats.
+        shape: Shape of the whole tensor.
+        nbytes: Bytes in the files of all ranks.
+        form: Form that a quantized matrix is held in; None for floats.
     """
 
     shape: tuple[int, ...]
@@ -56,16 +56,16 @@ class RankEntry:
 
 @dataclass(frozen=True, slots=True)
 class RankIndex:
-    """What is said of all files of a folder.
+    """Index of all files of a folder.
 
     Attributes:
         version: :data:`VERSION`.
         tensor_parallel_size: Shards of each layer.
-        has_experts: The model is a mixture of experts.
-        splits_experts: Ranks have a part of each expert; else whole ones.
-        names: What tensors are called.
-        forms: How quantized matrices are held, each form once.
-        tensors: By name: the whole's shape, bytes of all ranks, and which of the forms.
+        has_experts: Whether the model is a mixture of experts.
+        splits_experts: Whether ranks have a part of each expert, instead of whole ones.
+        names: Names of the tensors.
+        forms: Forms that quantized matrices are held in, each once.
+        tensors: Shape of the whole, bytes of all ranks and index of its form, by tensor.
         stage_layers: Layers of each stage; empty where there is one stage.
     """
 
@@ -80,12 +80,12 @@ class RankIndex:
 
     @property
     def layout(self) -> ParallelLayout:
-        """Which rank has what."""
+        """Layout of the ranks that the files are for."""
         counts = self.stage_layers
         return ParallelLayout(self.tensor_parallel_size, max(1, len(counts)), counts)
 
     def stage(self, layers: range) -> int | None:
-        """Return which stage has these layers; None if there is no such one."""
+        """Return the stage that has these layers; None if there is none."""
         if not self.stage_layers:
             return 0
         stages = self.layout.stage_layers(sum(self.stage_layers))
@@ -93,11 +93,11 @@ class RankIndex:
 
 
 class _Divided:
-    """What is the same of all ranks' tensors and of one rank's.
+    """Common part of all ranks' tensors and of one rank's.
 
     Args:
-        folder: Holds the index and the files.
-        index: As it was read.
+        folder: Folder with the index and the files.
+        index: The folder's index.
     """
 
     def __init__(self, folder: Path, index: RankIndex) -> None:
@@ -110,16 +110,16 @@ class _Divided:
 
     @property
     def is_arranged(self) -> bool:
-        """Yes: rows were put in order when they were divided."""
+        """Always true: rows were put in order when they were divided."""
         return True
 
     @property
     def mixes_types(self) -> bool:
-        """No."""
+        """Always false."""
         return False
 
     def weight_names(self, config: ModelConfig, family: WeightNames) -> WeightNames:
-        """Return what the tensors are called."""
+        """Return the names of the tensors."""
         return self._index.names
 
     def notices(self) -> list[str]:
@@ -135,10 +135,10 @@ class _Divided:
 class RankFolder(_Divided):
     """The tensors of all ranks; see :class:`quire.models.tensor_source.TensorSource`.
 
-    Which are there is known of all, what they hold of one rank: see :meth:`of_rank`.
+    Names and shapes are those of all ranks; contents are read for one rank, see :meth:`of_rank`.
 
     Args:
-        folder: Holds the index and the files.
+        folder: Folder with the index and the files.
 
     Raises:
         ModelLoadError: The index is damaged or of another version.
@@ -166,9 +166,9 @@ class RankFolder(_Divided):
         """Return the tensors of a rank.
 
         Args:
-            layers: Of its stage.
-            shapes: Of its parts; what is not here must be whole.
-            rank, size: Which shard, of how many.
+            layers: Layers of the rank's stage.
+            shapes: Shapes of its parts; a tensor without one must be whole.
+            rank, size: Number of the shard, and of all shards.
             splits_experts: Whether ranks have a part of each expert, if there are any.
 
         Raises:
@@ -210,9 +210,9 @@ class RankTensors(_Divided):
     """The tensors of one rank.
 
     Args:
-        folder, index: As of all ranks.
-        rank: Which.
-        shapes: As of :meth:`RankFolder.of_rank`.
+        folder, index: The same as of all ranks.
+        rank: Number of the rank.
+        shapes: The same as in :meth:`RankFolder.of_rank`.
     """
 
     def __init__(
@@ -228,7 +228,7 @@ class RankTensors(_Divided):
         """Return this rank's part, or a whole expert that another has.
 
         Raises:
-            WeightMismatchError: No rank has it, or it is of another shape or type.
+            WeightMismatchError: No rank has the tensor, or it is of another shape or type.
         """
         rank = self._holder(name)
         file, described = self._files[rank], self._described[rank][name]

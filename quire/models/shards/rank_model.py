@@ -1,4 +1,4 @@
-"""What one of several ranks makes of a checkpoint: its tensors, and linears that join ranks."""
+"""The parts of a checkpoint that one of several ranks has: tensors, and linears that join ranks."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Shard:
-    """That a model is divided over ranks.
+    """One rank's shard of a model that is divided over ranks.
 
     Attributes:
         group: The ranks, this one among them.
-        exact: Every sum is formed by one rank, so that bits are those of one rank alone.
-        experts: What ranks have of those.
+        exact: Whether every sum is formed by one rank, so that bits are those of one rank alone.
+        experts: Division of the experts over ranks.
     """
 
     group: Group
@@ -52,7 +52,7 @@ class Shard:
 
     @property
     def part(self) -> RankPart:
-        """The same without what reaches the others."""
+        """The same shard without the group that reaches the other ranks."""
         return RankPart(self.group.rank, self.group.size, self.exact, self.experts)
 
     def __str__(self) -> str:
@@ -67,9 +67,9 @@ class WholeModel:
         opened: The checkpoint.
 
     Attributes:
-        tensors: In the kernels' order.
-        weights: Their shapes.
-        rank_experts: None.
+        tensors: Tensors in the kernels' order.
+        weights: Shapes of the tensors.
+        rank_experts: No experts.
     """
 
     rank_experts: Sequence[RankExperts] = ()
@@ -104,16 +104,16 @@ class RankModel:
     """The parts of a model that one rank has.
 
     Args:
-        backend: Computes.
+        backend: The backend that computes.
         opened: The checkpoint.
-        shard: Which rank, of how many.
-        plan: What is rounded when it is loaded.
+        shard: The rank's shard.
+        plan: The plan of what is rounded when the checkpoint is loaded.
         takes_adapters: Whether adapters may be added to linears.
 
     Attributes:
         tensors: The rank's rows, in the kernels' order.
-        weights: Their shapes; its configuration is the rank's.
-        rank_experts: Those made by :meth:`experts` whose ranks have whole ones.
+        weights: Shapes of the tensors; the configuration is the rank's.
+        rank_experts: Experts made by :meth:`experts` whose ranks have whole ones.
 
     Raises:
         ConfigError: The model cannot be divided that far.

@@ -1,4 +1,4 @@
-"""Which tensors a rank has, known before any is read."""
+"""The tensors of a rank, known before any is read."""
 
 from __future__ import annotations
 
@@ -16,12 +16,13 @@ from quire.quantization.plan import QuantizationPlan
 
 @dataclass(frozen=True, slots=True)
 class RankPart:
-    """Which of several ranks.
+    """One rank of several, and the rule that divides a model over them.
 
     Attributes:
-        rank, size: This one, of how many.
-        exact: As of :class:`~quire.models.shards.rank_model.Shard`.
-        experts: What ranks have of those.
+        rank, size: Number of this rank, and of all ranks.
+        exact: Whether every sum is formed by one rank, as in
+            :class:`~quire.models.shards.rank_model.Shard`.
+        experts: Division of the experts over ranks.
     """
 
     rank: int
@@ -30,7 +31,7 @@ class RankPart:
     experts: ExpertDivision = ExpertDivision()
 
     def config(self, whole: ModelConfig) -> ModelConfig:
-        """Return about what the rank's layers look like; shares may end elsewhere in an MLP.
+        """Return the configuration of the rank's layers; an MLP's share may still end elsewhere.
 
         Raises:
             ConfigError: The model cannot be divided that far.
@@ -40,11 +41,11 @@ class RankPart:
     def weights(
         self, tensors: NamedTensors, weights: WeightMap, plan: QuantizationPlan
     ) -> ShareWeights:
-        """Return its tensors.
+        """Return the tensors of the rank.
 
         Args:
             tensors, weights: The checkpoint's.
-            plan: What is rounded when it is loaded.
+            plan: The plan of what is rounded when the checkpoint is loaded.
 
         Raises:
             ConfigError: The model cannot be divided that far.

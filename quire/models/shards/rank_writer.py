@@ -54,10 +54,10 @@ def write_ranks(
 
     Args:
         source: A folder of safetensors.
-        out: A folder that is there.
-        layout: The ranks.
-        whole_experts: A rank has some experts, not a part of each.
-        on_progress: Called with tensors written and tensors in all.
+        out: An existing folder.
+        layout: Layout of the ranks.
+        whole_experts: Whether a rank has some experts, not a part of each.
+        on_progress: Function called with tensors written and tensors in all.
 
     Returns:
         Bytes of each file.

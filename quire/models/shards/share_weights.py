@@ -1,4 +1,4 @@
-"""A model's tensors as one of several ranks holds them: shapes, and which rows of each.
+"""A model's tensors as one of several ranks holds them: shapes, and the rows of each.
 
 Rows are counted in the kernels' order. D model dim, N query heads, K KV heads, H head dim.
 """
@@ -17,12 +17,12 @@ from quire.models.weight_map import LinearWeights, MLPWeights, WeightMap
 
 
 class ShareWeights(WeightMap):
-    """The tensors of a rank; what it does not divide is that of the whole model.
+    """The tensors of a rank; those that it does not divide are the whole model's.
 
     Args:
-        whole: Of the model.
-        share: The rank's.
-        cuts: How linears are divided.
+        whole: Weights of the whole model.
+        share: The rank's share.
+        cuts: Division of the linears.
     """
 
     def __init__(self, whole: WeightMap, share: Share, cuts: Cuts) -> None:
@@ -50,7 +50,7 @@ class ShareWeights(WeightMap):
         return MLPWeights(up, self._last(whole.down, own.down))
 
     def mlps(self, layer: int) -> list[MLPWeights]:
-        """Those of the rank, experts first."""
+        """The rank's MLPs, experts first."""
         mlp, experts = self.mlp(layer), self.experts(layer)
         own = [expert for number, expert in enumerate(experts) if number in self.share.experts]
         return [*own, *([] if mlp is None else [mlp])]
@@ -80,11 +80,11 @@ class ShareWeights(WeightMap):
 
 @dataclass(slots=True)
 class OwnParts:
-    """What a rank takes of tensors.
+    """Parts of tensors that a rank takes.
 
     Attributes:
-        picks: By tensor.
-        linears: By the modules of a linear, which of its outputs, also where it stays whole.
+        picks: Picks by tensor.
+        linears: Outputs of each linear, by its modules, also where it stays whole.
     """
 
     picks: Picks = field(default_factory=Picks)

@@ -1,4 +1,4 @@
-"""Which part of a model's sizes each of several ranks has; plain numbers, nothing is read.
+"""The part of a model's sizes that each of several ranks has; plain numbers, nothing is read.
 
 D model dim, N query heads, K KV heads, V vocabulary.
 """
@@ -19,14 +19,14 @@ class Share:
     """A rank's ranges; those of all ranks follow each other, but for heads that several have.
 
     Attributes:
-        heads, kv_heads: Of attention: each query head once, with the KV head it belongs to; all of
-            them on each rank that attends with all.
-        width: Of the middle of a dense MLP.
-        shared: Of the middle of experts that are always on.
-        outputs: Of D, what linears give that end a part of a layer.
-        tokens: Of V.
-        experts: Those it starts with; a mixture of experts alone has any.
-        expert_width: Of the middle of every expert; empty where ranks have whole ones.
+        heads, kv_heads: Heads of attention: each query head once, with the KV head it belongs to;
+            all of them on each rank that attends with all.
+        width: Range of the middle of a dense MLP.
+        shared: Range of the middle of experts that are always on.
+        outputs: Range of D that the linears at the end of a layer's part give.
+        tokens: Range of V.
+        experts: Experts that the rank starts with; only a mixture of experts has any.
+        expert_width: Range of the middle of every expert; empty where ranks have whole ones.
     """
 
     heads: range
@@ -39,7 +39,7 @@ class Share:
     expert_width: range = range(0)
 
     def config(self, whole: ModelConfig) -> ModelConfig:
-        """Return what a rank's layers look like; all that is not divided stays."""
+        """Return the configuration of a rank's layers; all that is not divided stays."""
         moe = whole.moe
         if moe is not None:
             inner = len(self.expert_width) or moe.intermediate_size
@@ -65,12 +65,12 @@ def find_shares(
 
     Args:
         config: The model.
-        size: Ranks.
-        unit: Shares of MLPs are multiples of it, if they may be.
-        experts: What ranks have of those.
+        size: Number of ranks.
+        unit: Number that shares of MLPs are multiples of, if they may be.
+        experts: Division of the experts over ranks.
 
     Raises:
-        ConfigError: There are more ranks than rows of a matrix.
+        ConfigError: The ranks are more than the rows of a matrix.
     """
     experts = experts or ExpertDivision()
     limits = {"elements of a hidden state": config.hidden_size, "tokens": config.vocab_size}

@@ -40,7 +40,7 @@ def put_together(described: dict[str, Any], array: Callable[[str], np.ndarray]) 
     """Return the matrix of a description; ``array`` returns arrays by their names.
 
     Raises:
-        KeyError, TypeError: It is none.
+        KeyError, TypeError: The description is not a matrix's.
     """
     return _make(described, "", array)
 

@@ -34,9 +34,9 @@ class SpanPart:
     """Spans that are attended to in one call, or a part of a span's heads in one or several.
 
     Attributes:
-        rows: Theirs.
-        num_heads: Of a call: all, or as many of one long span as are a slice.
-        plan: Of the call; it rotates and stores a span's rows where ``queries`` attend.
+        rows: Rows of the spans.
+        num_heads: Heads of a call: all, or as many of one long span as are a slice.
+        plan: Plan of the call; it rotates and stores a span's rows where ``queries`` attend.
         queries: Rows of the span, and the plan of the call in which they see all of it; none where
             a call for all of them is no more than a slice.
     """
@@ -53,13 +53,14 @@ class SpanAttention:
     Keys and values are kept in float32 for the length of a call.
 
     Args:
-        backend: Computes.
+        backend: The backend that computes.
         num_heads: N, of queries, keys and values.
         head_dim: H.
-        rope: Cosines and sines, each (positions, H / 2), as of
+        rope: Cosines and sines, each (positions, H / 2), as for
             :meth:`~quire.kernels.backend.Backend.attention`; None for no rotation.
-        rope_sections: As of :class:`~quire.kernels.backend.AttentionSpec`: with (n, n) the first n
-            pairs turn by a row's first position and the others by its second.
+        rope_sections: Pairs that turn by each position, as in
+            :class:`~quire.kernels.backend.AttentionSpec`: with (n, n) the first n pairs turn by a
+            row's first position and the others by its second.
     """
 
     def __init__(

@@ -68,9 +68,9 @@ def read_tiled_vision(
     """Read the encoder of a LLaVA-NeXT or LLaVA-OneVision, as :func:`read_llava_vision` does.
 
     Args:
-        config: The model's.
-        defaults: Of its fields, where they differ from LLaVA's.
-        grids: Sizes that pictures are laid on, where it names none.
+        config: The model's configuration.
+        defaults: Defaults of its fields, where they differ from LLaVA's.
+        grids: Sizes that pictures are laid on, where the configuration names none.
     """
     made = read_llava_vision(config.changed({**defaults, **_given(config)}))
     if made.has_class_token and not made.drops_class_token:
@@ -154,11 +154,11 @@ def vision_fields(config: ConfigFields) -> ConfigFields:
 
 
 def _read_encoder(vision: ConfigFields, default: str, **choices: Any) -> VisionConfig:
-    """Read a CLIP or SigLIP; how pictures are written is not known of it.
+    """Read a CLIP or SigLIP encoder; it does not say how pictures are written in prompts.
 
     Args:
-        vision: Its fields.
-        default: Its ``model_type`` where it names none.
+        vision: Fields of the encoder.
+        default: The ``model_type`` where the fields name none.
         **choices: Fields of :class:`VisionConfig` in which the family differs.
     """
     model_type = vision.text("model_type", default)

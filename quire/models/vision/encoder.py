@@ -75,19 +75,19 @@ class EncoderLayer:
 
 @dataclass(frozen=True, slots=True)
 class EncoderParts:
-    """What the loader made.
+    """The parts of an encoder, as the loader made them.
 
     Attributes:
-        patches: 3 P P to W.
+        patches: Linear from 3 P P to W.
         class_token: (1, W) float32 on the host, or None.
         positions: (S, W) float32 on the host, or None.
-        first_norm: Before the layers, or None.
-        layers: Those that are computed.
-        last_norm: After the layers, or None.
-        projector: W to D.
-        joiner: Makes one picture of tiles; None where there are none.
+        first_norm: Norm before the layers, or None.
+        layers: Layers that are computed.
+        last_norm: Norm after the layers, or None.
+        projector: Projector from W to D.
+        joiner: Joiner that makes one picture of tiles; None where there are none.
         rope: Cosines and sines of places, each (places, H / 2); None where positions are learned.
-        nbytes: Memory of all of it.
+        nbytes: Bytes of all parts.
     """
 
     patches: Linear
@@ -104,7 +104,7 @@ class EncoderParts:
 
 @dataclass(frozen=True, slots=True)
 class Features:
-    """What the layers make of a picture: (S, W), how many down and across, and their layout."""
+    """The layers' output for a picture: (S, W), its numbers down and across, and its layout."""
 
     rows: Array
     grid: tuple[int, int]
@@ -138,10 +138,10 @@ class PictureEncoder:
         Args:
             pictures: Each (height, width, 3), red, green and blue, of the sizes in
                 ``config.input``; where tiles are joined, one above the other.
-            tilings: Of each, where tiles are joined.
+            tilings: Tiling of each picture, where tiles are joined.
 
         Returns:
-            For each (num_tokens, D), of the backend's ``activation_dtype``, on its device.
+            (num_tokens, D) for each, of the backend's ``activation_dtype``, on its device.
         """
         if self._parts.joiner is None:
             features = yield from self._features(pictures)

@@ -1,4 +1,4 @@
-"""What encoding pictures takes of memory at most, known before a model is loaded.
+"""Most memory that encoding pictures takes, known before a model is loaded.
 
 It follows what the encoder allocates: T rows of pictures that are encoded together, of which S are
 the largest picture's, W width of the encoder, P patch edge, D model dim; all in float32.

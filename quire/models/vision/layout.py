@@ -18,14 +18,14 @@ IntArray = npt.NDArray[np.int32]
 
 @dataclass(frozen=True, slots=True)
 class PatchLayout:
-    """Of one picture.
+    """Layout of one picture.
 
     Attributes:
-        order: (S,), which patch each row of the encoder is: square after square, and where there
-            are windows square after square of each window.
+        order: (S,), patch of each row of the encoder: square after square, and where there are
+            windows square after square of each window.
         positions: (2, S), place in its column and in its row, of each row of the encoder.
         windows: Rows of each window; of the whole picture where there are none.
-        places: (R,), which of the encoder's squares each row of the prompt is.
+        places: (R,), index of the encoder's square for each row of the prompt.
     """
 
     order: IntArray

@@ -1,4 +1,4 @@
-"""How a checkpoint's pictures are prepared: its processor's file, read and checked."""
+"""Preparation of a checkpoint's pictures: its processor's file, read and checked."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From an encoder's features to rows as wide as the decoder, one picture at a time.
+"""Projectors of an encoder's features to rows as wide as the decoder, one picture at a time.
 
 S features of a picture, W their width, D model dim, R rows that the picture has in a prompt.
 """
@@ -31,7 +31,7 @@ class Projector(Protocol):
 
         Args:
             features: (S, W), row by row of the picture.
-            down, across: How many there are in a column and in a row; a class token comes first.
+            down, across: Features in a column and in a row; a class token precedes them.
         """
         ...
 
@@ -41,9 +41,9 @@ class MlpProjector:
     """Two matrices, for each feature by itself.
 
     Attributes:
-        backend: Computes.
-        first, second: W to D, and D to D.
-        activation: Between them.
+        backend: The backend that computes.
+        first, second: Matrices from W to D, and from D to D.
+        activation: Activation between the two.
     """
 
     backend: Backend
@@ -67,9 +67,9 @@ class PooledProjector:
     """Means of squares of features, normed and multiplied (Gemma 3).
 
     Attributes:
-        backend: Computes.
-        norm: Of the means.
-        linear: W to D.
+        backend: The backend that computes.
+        norm: Norm of the means.
+        linear: Matrix from W to D.
         merge: Edge of the squares.
     """
 
@@ -99,10 +99,10 @@ class MergingProjector:
     """A norm of each feature, then two matrices for ``merged`` neighbours together (Qwen2-VL).
 
     Attributes:
-        backend: Computes.
-        norm: Of features.
-        first, second: ``merged * W`` to the same, and to D.
-        activation: Between them.
+        backend: The backend that computes.
+        norm: Norm of each feature.
+        first, second: Matrices from ``merged * W`` to the same, and to D.
+        activation: Activation between the two.
     """
 
     backend: Backend
@@ -129,8 +129,8 @@ class ShuffledProjector:
     """A matrix of the features of squares (Idefics3, SmolVLM).
 
     Attributes:
-        backend: Computes.
-        linear: ``merge ** 2 * W`` to D.
+        backend: The backend that computes.
+        linear: Matrix from ``merge ** 2 * W`` to D.
         merge: Edge of the squares.
     """
 
@@ -159,8 +159,8 @@ def squares(features: FloatArray, down: int, across: int, edge: int) -> FloatArr
 
     Args:
         features: (down * across, W).
-        down, across: Multiples of ``edge``.
-        edge: Of a square.
+        down, across: Features in a column and in a row, multiples of ``edge``.
+        edge: Edge of a square.
     """
     width = features.shape[-1]
     cut = features.reshape(down // edge, edge, across // edge, edge, width)

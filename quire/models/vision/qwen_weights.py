@@ -1,4 +1,4 @@
-"""Which tensors the encoder of Qwen2-VL and Qwen2.5-VL takes, with shapes.
+"""Tensors of the encoder of Qwen2-VL and Qwen2.5-VL, with shapes.
 
 W width of the encoder, I width of its MLP, P patch edge, D model dim of the decoder, M patches that
 become a row.

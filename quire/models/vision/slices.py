@@ -31,8 +31,8 @@ def cut_rows(num_rows: int, row_work: int) -> Iterator[slice]:
     """Cut rows into parts of a slice's work each.
 
     Args:
-        num_rows: Of the encoder.
-        row_work: Multiplications for one of them.
+        num_rows: Rows of the encoder.
+        row_work: Multiplications for one row.
     """
     step = max(MIN_ROWS, SLICE_WORK // max(row_work, 1))
     return (slice(start, min(start + step, num_rows)) for start in range(0, num_rows, step))

@@ -19,9 +19,9 @@ class TensorReader:
 
     Args:
         tensors: The checkpoint.
-        backend: Packs matrices.
+        backend: The backend that packs matrices.
         dtype: Type they are held in.
-        norm_eps: Of all norms.
+        norm_eps: Epsilon of all norms.
     """
 
     def __init__(

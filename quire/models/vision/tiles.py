@@ -27,8 +27,8 @@ class TileJoiner:
     """Makes the rows of a picture of its whole and its tiles.
 
     Args:
-        backend: Computes.
-        projector: W to D, each feature by itself.
+        backend: The backend that computes.
+        projector: Projector from W to D, each feature by itself.
         newline: (D,), the end of each row.
     """
 
@@ -37,11 +37,11 @@ class TileJoiner:
         self._newline = newline
 
     def join(self, features: Sequence[Array], tiling: Tiling) -> Slices[Array]:
-        """Return (num_rows, D): those of the whole, then those of the picture, row by row.
+        """Return (num_rows, D): rows of the whole, then those of the tiled picture, row by row.
 
         Args:
             features: (E ** 2, W), of the whole and of each tile.
-            tiling: How they lie.
+            tiling: Arrangement of the tiles.
         """
         whole, *tiles = (np.asarray(self._backend.to_numpy(one)) for one in features)
         found = np.empty((tiling.num_rows, self._projector.width), np.float32)
@@ -72,7 +72,7 @@ class TileJoiner:
 
 @dataclass(frozen=True, slots=True)
 class Neighbours:
-    """Between which two values each new one lies, and the second one's share.
+    """The two values between which each new one lies, and the second one's share.
 
     Source: bilinear interpolation of torch, ``align_corners=False``.
     """

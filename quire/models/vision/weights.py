@@ -1,4 +1,4 @@
-"""Which tensors a picture encoder takes, with shapes.
+"""Tensors of a picture encoder, with shapes.
 
 W width of the encoder, I width of its MLP, P patch edge, D model dim of the decoder.
 """
@@ -40,7 +40,7 @@ class VisionWeights:
     """The tensors of an encoder and its projector, by their use.
 
     Args:
-        config: Its shape.
+        config: Configuration of the encoder.
         width: D.
         stored: Names of all tensors of the checkpoint.
     """
