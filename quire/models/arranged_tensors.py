@@ -34,8 +34,8 @@ class ArrangedTensors:
     """A checkpoint, some of whose tensors are changed.
 
     Args:
-        stored: As they are.
-        changes: By name.
+        stored: The checkpoint's tensors as they are.
+        changes: Changes of tensors, by name.
     """
 
     def __init__(self, stored: TensorSource, changes: Mapping[str, Change]) -> None:
@@ -43,22 +43,22 @@ class ArrangedTensors:
 
     @property
     def path(self) -> Path:
-        """Of the checkpoint."""
+        """Path of the checkpoint."""
         return self._stored.path
 
     @property
     def names(self) -> set[str]:
-        """Of all tensors."""
+        """Names of all tensors."""
         return self._stored.names
 
     @property
     def is_arranged(self) -> bool:
-        """Yes."""
+        """Always true."""
         return True
 
     @property
     def mixes_types(self) -> bool:
-        """As the checkpoint says."""
+        """Whether the checkpoint mixes types."""
         return self._stored.mixes_types
 
     def weight_names(self, config: ModelConfig, family: WeightNames) -> WeightNames:
@@ -89,8 +89,8 @@ def arrange(stored: TensorSource, weights: WeightMap, picks: Picks | None = None
 
     Args:
         stored: The checkpoint.
-        weights: Which tensor is which.
-        picks: What of them is taken, in the kernels' order; all when None.
+        weights: Tensors of the checkpoint by their use.
+        picks: Parts of them that are taken, in the kernels' order; all when None.
     """
     picks = picks or Picks()
     picked = dict(picks.rows)
@@ -141,7 +141,7 @@ def row_orders(stored: TensorSource, weights: WeightMap) -> dict[str, np.ndarray
 
 
 def kernel_orders(weights: WeightMap) -> dict[str, np.ndarray]:
-    """As :func:`row_orders`, of rows in a family's own order."""
+    """Return :func:`row_orders` of rows in a family's own order."""
     latent = weights.config.latent is not None
     orders = (_latent_orders if latent else _qkv_orders)(weights.config, weights.names)
     found: dict[str, np.ndarray | None] = {}
@@ -155,7 +155,7 @@ def kernel_orders(weights: WeightMap) -> dict[str, np.ndarray]:
 
 
 def _latent_orders(config: ModelConfig, names: WeightNames) -> list[np.ndarray | None]:
-    """As :func:`_qkv_orders`, of queries and latents, whose last R elements turn."""
+    """Return the orders of rows of queries and latents, whose last R elements turn."""
     assert config.rope is not None
     if not config.rope.interleaved:
         return [None, None]

@@ -205,7 +205,7 @@ class ConfigFields:
             )
 
     def refuse_unread(self) -> None:
-        """Refuse options known to change the output; name those nobody knows in the log."""
+        """Refuse options known to change the output; name those that are unknown in the log."""
         unread = sorted(set(self.values) - self.read - HARMLESS)
         for name in unread:
             if name in NEUTRAL and self.values[name] not in NEUTRAL[name]:

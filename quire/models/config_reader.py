@@ -32,7 +32,7 @@ def read_model_config(folder: Path) -> ModelConfig:
     """Read the configuration of a checkpoint.
 
     Args:
-        folder: With a ``config.json`` written by any version of transformers; or a GGUF file.
+        folder: Folder with a ``config.json`` of any version of transformers; or a GGUF file.
 
     Raises:
         UnsupportedArchitectureError: An architecture, or an option that changes the output, is not
@@ -79,10 +79,10 @@ def read_model_config(folder: Path) -> ModelConfig:
 
 
 def read_generating_config(folder: Path) -> ModelConfig:
-    """As :func:`read_model_config`, of a model that has an output head.
+    """Return :func:`read_model_config` of a model that has an output head.
 
     Raises:
-        UnsupportedArchitectureError: It has none, too.
+        UnsupportedArchitectureError: The model has none; also what :func:`read_model_config` says.
     """
     config = read_model_config(folder)
     if not config.generates:
@@ -100,10 +100,12 @@ def _special_ids(fields: ConfigFields, name: str) -> tuple[int, ...]:
 
 
 def supported_config(path: Path) -> ModelConfig | None:
-    """As :func:`read_model_config`, None where it raises; what has not changed is not read again.
+    """Return :func:`read_model_config`, or None where it raises.
+
+    Files that have not changed are not read again.
 
     Args:
-        path: Of a folder or GGUF file.
+        path: Path of a folder or GGUF file.
     """
     return _supported(path, file_states((path, path / "config.json")))
 

@@ -25,20 +25,20 @@ from quire.models.stage import Link, Stage
 
 @dataclass(frozen=True, slots=True)
 class DecoderParts:
-    """What the loader made.
+    """The parts of a decoder, as the loader made them.
 
     Attributes:
-        config: What this process has of each layer, all of it or a rank's share.
-        embedded: What comes before the first layer; None in a later stage.
-        layers: At least one.
-        head: D to V; the embedding itself where they are tied, or where there is none. None in a
-            stage that is not the last.
-        state_head: Of pooled states.
-        held: What of it was made for this decoder.
-        weight_bytes: Memory of all weights and tables that were made for it.
-        shared_bytes: That of an output head that was made for another one.
-        adapted: Of its parts, those that adapters may be added to; empty where none may.
-        rank_experts: Of layers whose experts are divided over ranks.
+        config: Configuration of what this process has of each layer, all of it or a rank's share.
+        embedded: Rows that enter the first layer; None in a later stage.
+        layers: Layers, at least one.
+        head: Matrix from D to V; the embedding itself where they are tied, or where there is none.
+            None in a stage that is not the last.
+        state_head: Head of pooled states.
+        held: Weights that were made for this decoder.
+        weight_bytes: Bytes of all weights and tables that were made for it.
+        shared_bytes: Bytes of an output head that was made for another decoder.
+        adapted: Slots of the parts that adapters may be added to; empty where none may.
+        rank_experts: Experts of layers whose experts are divided over ranks.
     """
 
     config: ModelConfig
@@ -55,12 +55,12 @@ class DecoderParts:
 
 @dataclass(slots=True)
 class HiddenStates:
-    """What the final norm made of some rows of a step.
+    """Outputs of the final norm for some rows of a step.
 
     Attributes:
         states: (L, D), of the backend's ``activation_dtype``.
-        rows: Which rows they are; ``indices`` are never None.
-        first: Where they begin among all that the norm made in the step.
+        rows: Rows of the batch that they are of; ``indices`` are never None.
+        first: Index of the first among all outputs of the norm in the step.
     """
 
     states: Array
@@ -89,9 +89,9 @@ class Decoder:
     """A loaded model, or a stage of one.
 
     Attributes:
-        config: What the model looks like; ``dtype`` is the type its weights are held in.
-        rank_config: The same of what this process has of it: heads of its KV cache, for one.
-        stage: Which layers these are.
+        config: Configuration of the model; ``dtype`` is the type its weights are held in.
+        rank_config: Configuration of what this process has of it: heads of its KV cache, for one.
+        stage: Stage of the model whose layers these are.
         max_model_len: Longest context its tables serve, in tokens.
         weight_bytes: Memory of all weights and tables, in bytes.
         held: Weights that another decoder of the checkpoint may share.
@@ -134,7 +134,7 @@ class Decoder:
 
     @property
     def adapted(self) -> Sequence[AdapterSlots]:
-        """Its parts that adapters may be added to."""
+        """Slots of the parts that adapters may be added to."""
         return self._parts.adapted
 
     @property
@@ -149,10 +149,10 @@ class Decoder:
 
     @property
     def head(self) -> Linear:
-        """What :meth:`logits` multiplies with; heads that draft multiply states of their own.
+        """Matrix that :meth:`logits` multiplies by; heads that draft multiply their own states.
 
         Raises:
-            ConfigError: A stage after this one has it.
+            ConfigError: A stage after this one has the matrix.
         """
         if self._parts.head is None:
             raise self._elsewhere("the output head is")
@@ -166,7 +166,7 @@ class Decoder:
 
     @property
     def state_head(self) -> StateHead:
-        """What pooled states go through."""
+        """Head that pooled states go through."""
         return self._parts.state_head
 
     def reserve(self, max_tokens: int, max_logits_rows: int = 0) -> None:
@@ -192,13 +192,14 @@ class Decoder:
 
         Args:
             batch: The step's rows.
-            kv_cache: Read and written.
-            between_layers: Called after each layer but the last; what it raises ends the step, some
-                of whose K and V are written then.
-            capture: Keeps all rows of the residual stream where they enter its layers, or None.
+            kv_cache: The decoder's cache, read and written.
+            between_layers: Function called after each layer but the last; what it raises ends the
+                step, some of whose K and V are written then.
+            capture: Capture that keeps all rows of the residual stream where they enter its layers,
+                or None.
 
         Returns:
-            Those of the rows ``batch.logits_indices``; none of a stage that hands its rows on. The
+            States of the rows ``batch.logits_indices``; none of a stage that hands its rows on. The
             array belongs to the decoder: the next step overwrites it.
         """
         num_rows = max(batch.input_ids.shape[0], batch.logits_indices.shape[0])

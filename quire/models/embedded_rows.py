@@ -1,4 +1,4 @@
-"""What comes before a model's first layer: tokens, and whatever stands in their place, as rows.
+"""Rows that enter a model's first layer: those of tokens, and of what stands in their place.
 
 T tokens of the step, D model dim, V vocabulary, P positions.
 """
@@ -17,12 +17,12 @@ class EmbeddedRows:
     """Embedding, positions, and the first layer's first norm.
 
     Attributes:
-        backend: Computes.
-        embedding: Looked up by token id; V to D.
-        scale: Multiplies what is looked up.
+        backend: The backend that computes.
+        embedding: Embedding from V to D, looked up by token id.
+        scale: Factor of the rows that are looked up.
         positions: Learned positions (P, D), or None.
-        token_types: (types, D), what is added to tokens that do not belong to the first text, whose
-            row is 0; or None.
+        token_types: (types, D), rows added to tokens that do not belong to the first text, whose
+            own row is 0; or None.
         first_norm: The first layer's attention norm.
     """
 

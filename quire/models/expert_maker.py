@@ -22,12 +22,12 @@ class ExpertMaker:
     """Makes experts.
 
     Attributes:
-        backend: Packs.
-        adapted: Wraps what takes adapters.
-        mlps: Of the layer, those that a rank may have.
-        activation: Theirs.
-        dtype, exact_activations: As of :meth:`~quire.kernels.backend.Backend.experts`.
-        matrices, biases: Read tensors.
+        backend: The backend that packs them.
+        adapted: Parts that wrap what takes adapters.
+        mlps: MLPs of the layer that a rank may have.
+        activation: Activation of these MLPs.
+        dtype, exact_activations: The same as in :meth:`~quire.kernels.backend.Backend.experts`.
+        matrices, biases: Functions that read tensors.
     """
 
     backend: Backend

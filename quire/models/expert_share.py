@@ -1,4 +1,4 @@
-"""What of a checkpoint's tensors is a tensor of ours."""
+"""The share of a checkpoint's tensor that is a tensor of ours."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ import numpy as np
 
 @dataclass(frozen=True, slots=True)
 class ExpertShare:
-    """What an expert's matrix or bias has of a stored tensor; all, where another name is meant.
+    """An expert's matrix or bias as a share of a stored tensor; all of it where only names differ.
 
     Attributes:
         stored: The tensor's name.
-        expert: Which of E, or all of them: a router.
-        rows: Which outputs.
-        is_transposed: Outputs are the last dim.
-        dtype: As safetensors names it.
-        shape: Of the share.
-        nbytes: Of the share.
+        expert: Index among the E experts, or all of them: a router.
+        rows: Slice of the outputs.
+        is_transposed: Whether outputs are the last dim.
+        dtype: Type, in the name that safetensors has for it.
+        shape: Shape of the share.
+        nbytes: Bytes of the share.
     """
 
     stored: str

@@ -1,4 +1,4 @@
-"""How a decoder's matrices are held, counted while they are packed, and said at the end."""
+"""Forms that a decoder's matrices are held in, counted while they are packed and then reported."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class HeldForms:
     """Forms of matrices, and names of those that stay floats.
 
     Args:
-        plan: What was asked for.
+        plan: The plan that was asked for.
     """
 
     def __init__(self, plan: QuantizationPlan) -> None:

@@ -17,15 +17,15 @@ RopeTables = tuple[Array, Array]
 
 @dataclass(slots=True)
 class HeldWeights:
-    """What a decoder was made of; empty where there is no other one.
+    """Weights that a decoder was made of; empty where there is no other decoder.
 
     Attributes:
-        linears: By what they hold.
+        linears: Linears by what they hold.
         parameters: Norms and learned positions, by the names of their tensors.
-        ropes: Of the model's rotary embeddings.
-        embedding: Looked up by token id; also among ``linears``.
-        packed: What was packed for it, experts included; empty where nothing is.
-        fine_inputs: Inputs of its quantized matrices are int16, as the model is small.
+        ropes: Tables of the model's rotary embeddings.
+        embedding: Embedding looked up by token id; also among ``linears``.
+        packed: Weights packed for it, experts included; empty where nothing is packed.
+        fine_inputs: Whether inputs of its quantized matrices are int16, as the model is small.
     """
 
     linears: dict[LinearKey, Linear] = field(default_factory=dict)

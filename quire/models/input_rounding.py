@@ -1,4 +1,4 @@
-"""What a configuration says of the inputs of quantized matrices, and what becomes of it."""
+"""Rounding of the inputs of quantized matrices, as a configuration asks for it."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ def with_rounded_inputs(
 
     Args:
         inputs: ``input_activations``.
-        weights: How the matrices are stored.
-        group: Name of the group of settings, for what is told.
+        weights: Format that the matrices are stored in.
+        group: Name of the group of settings, for the notice.
 
     Returns:
-        The format; and what is done in another way, empty for nothing.
+        The format, and a notice of what is done in another way, empty for nothing.
 
     Raises:
         ModelLoadError: A field is missing or of another type.
@@ -110,12 +110,12 @@ def with_e4m3_inputs(fields: ConfigFields, weights: WholeBytes, scale: str) -> W
     """Return a format of E4M3 with inputs rounded as ``activation_scheme`` says.
 
     Args:
-        fields: With that field.
-        weights: How the matrices are stored.
-        scale: The part with a static scale of inputs.
+        fields: Configuration, with or without that field.
+        weights: Format that the matrices are stored in.
+        scale: Name of the part with a static scale of inputs.
 
     Raises:
-        ModelLoadError: It is neither dynamic nor static.
+        ModelLoadError: The scheme is neither dynamic nor static.
     """
     scheme = fields.text("activation_scheme", "dynamic")
     if scheme not in ("dynamic", "static"):

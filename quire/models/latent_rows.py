@@ -1,4 +1,4 @@
-"""Which rows of latent attention's matrices are whose.
+"""Rows of latent attention's matrices, by the head and the purpose that they are for.
 
 N heads, r elements of a latent, R elements that turn; a head's key and value are made of latents.
 """

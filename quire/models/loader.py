@@ -50,14 +50,15 @@ def load_model(
 
     Args:
         path: A folder with ``config.json`` and safetensors, or a GGUF file.
-        backend: Packs and computes.
+        backend: The backend that packs and computes.
         dtype: Type the weights are held in: ``float32``, ``float16``, ``bfloat16``, or ``auto`` for
             the checkpoint's.
-        plan: What to quantize; None for nothing.
+        plan: The plan of what is quantized; None quantizes nothing.
         max_model_len: Longest context served, in tokens; None for the model's.
         packed_weights_cache: Folder that keeps packed weights for later starts, or None.
-        on_progress: Called with bytes done and bytes in all.
-        meanwhile: Called once before weights are read, while those packed earlier are checked.
+        on_progress: Function called with bytes done and bytes in all.
+        meanwhile: Function called once before weights are read, while those packed earlier are
+            checked.
 
     Raises:
         ModelLoadError: The folder, its configuration or a file is missing or damaged.
@@ -112,15 +113,15 @@ def load_rounded(
 
     Args:
         path: The target's checkpoint.
-        target: Its type of floats and longest context are taken over.
-        plan: What to quantize.
-        packed_weights_cache, on_progress: As of :func:`load_model`.
+        target: The target, whose type of floats and longest context are taken over.
+        plan: The plan of what is quantized.
+        packed_weights_cache, on_progress: The same as in :func:`load_model`.
 
     Returns:
         A decoder; ``weight_bytes`` are those of weights that are its own.
 
     Raises:
-        ModelLoadError, ConfigError: As of :func:`load_model`.
+        ModelLoadError, ConfigError: The same as in :func:`load_model`.
     """
     opened = open_checkpoint(Path(path), target.config.dtype, target.max_model_len)
     # What is shared is not in the file: it is not that of the plan without a target.
@@ -169,10 +170,10 @@ def open_checkpoint(path: Path, dtype: str, max_model_len: int | None) -> Opened
 
 
 def open_generating(path: Path, dtype: str, max_model_len: int | None) -> OpenedCheckpoint:
-    """As :func:`open_checkpoint`, of a model that has an output head.
+    """Return :func:`open_checkpoint` of a model that has an output head.
 
     Raises:
-        UnsupportedArchitectureError: It has none, too.
+        UnsupportedArchitectureError: The model has none; also what :func:`open_checkpoint` says.
     """
     read_generating_config(path)
     return open_checkpoint(path, dtype, max_model_len)
@@ -231,12 +232,12 @@ def _check_tensors(checkpoint: TensorSource, weights: WeightMap) -> None:
 
 
 def _not_needed(checkpoint: TensorSource, needed: set[str], others: Set[str]) -> set[str]:
-    """Return tensors that say nothing of the model: of other programs, and biases of 0.
+    """Return the tensors that the model does not need: other programs', and biases of 0.
 
     Args:
-        checkpoint: Whose tensors.
-        needed: Names of the model's own.
-        others: Tensors that something else takes.
+        checkpoint: The checkpoint whose tensors these are.
+        needed: Names of the model's own tensors.
+        others: Names of tensors that another part takes.
     """
     roots = {name.partition(".")[0] for name in needed}
     foreign = {name for name in checkpoint.names if name.partition(".")[0] not in roots} - others

@@ -23,12 +23,12 @@ Rows = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class Picks:
-    """What is taken of tensors, by their names; of those that are not here all is.
+    """Parts of tensors that are taken, by the tensors' names; others are taken whole.
 
     Attributes:
-        rows: Which rows, in the kernels' order.
+        rows: Indices of rows, in the kernels' order.
         outputs: The same of matrices that are stored (in, out).
-        columns: Which inputs, neighbours.
+        columns: Range of inputs.
         inputs: The same of matrices that are stored (in, out).
     """
 

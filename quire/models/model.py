@@ -1,4 +1,4 @@
-"""What computes: a decoder, alone or as the part of one that is on several ranks."""
+"""The model that a runner computes with: a decoder, or one rank's part of a decoder."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Regular expressions for names of modules, which files bring: none makes a match take long.
+"""Regular expressions for names of modules, as files have them: no match takes long.
 
 ``re`` tries all ways to match, of which a pattern of twenty characters has billions, and nothing
 else of the process runs meanwhile.
@@ -39,10 +39,10 @@ class NamePattern:
     """One expression.
 
     Args:
-        text: In Python's language.
+        text: Regular expression in Python's language.
 
     Raises:
-        ValueError: It is none, or of a kind that may take long.
+        ValueError: The text is not one, or is of a kind that may take long.
     """
 
     def __init__(self, text: str) -> None:

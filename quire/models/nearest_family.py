@@ -1,4 +1,4 @@
-"""What to say of an unknown architecture: the known one that is near it, and what differs."""
+"""The error for an unknown architecture: the known one that is near it, and what differs."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ def refuse_architecture(name: str, fields: ConfigFields) -> UnsupportedArchitect
     """Return the error for an architecture, one sentence of the family whose fields are nearest.
 
     Args:
-        name: That is not one of ``FAMILIES``.
-        fields: Of its ``config.json``.
+        name: Name that is not one of ``FAMILIES``.
+        fields: Fields of its ``config.json``.
     """
     name = name[:MAX_NAME]
     log.addFilter(_nothing)  # readers tell of options in parts of a configuration

@@ -1,4 +1,4 @@
-"""``quantization_config`` of a ``config.json``: which matrices are quantized, and stored how."""
+"""``quantization_config`` of a ``config.json``: the quantized matrices and their formats."""
 
 from __future__ import annotations
 
@@ -43,13 +43,13 @@ FormatOf = Callable[[str], WeightFormat | None]
 
 @dataclass(frozen=True, slots=True)
 class StoredQuantization:
-    """What a configuration says of the weights.
+    """Quantization of the weights that a configuration states.
 
     Attributes:
-        method: As it spells it, such as ``gptq``.
-        formats: All that matrices may be stored in.
-        format_of: Takes a module's name; None where its weights are floats.
-        notices: What it asks for that is done in another way.
+        method: Name of the method in the configuration, such as ``gptq``.
+        formats: All formats that matrices may be stored in.
+        format_of: Function from a module's name to its format; None where its weights are floats.
+        notices: Notices of what is done in another way than it asks.
     """
 
     method: str
@@ -465,9 +465,9 @@ class Target:
     """Modules that settings are for, by name, pattern or class.
 
     Attributes:
-        text: As the configuration spells it.
-        fits: Says whether a module is meant.
-        is_pattern, is_class: Names are neither.
+        text: Text of the target in the configuration.
+        fits: Function that returns whether a module is meant.
+        is_pattern, is_class: Whether the text is a pattern, or a class; a name is neither.
     """
 
     text: str
@@ -476,7 +476,7 @@ class Target:
     is_class: bool = False
 
     def rank(self, module: str) -> tuple[bool, bool, bool, str]:
-        """Return what the most specific target of a module has least of."""
+        """Return a sort key, which is least for the most specific target of a module."""
         return self.is_class, self.is_pattern, self.text != module, self.text
 
 

@@ -1,4 +1,4 @@
-"""Which architectures are supported; each is a configuration reader and a map of names."""
+"""The supported architectures; each is a configuration reader and a map of names."""
 
 from __future__ import annotations
 
@@ -49,9 +49,9 @@ class Family:
     """Checkpoints that are read alike.
 
     Attributes:
-        read_config: Turns ``config.json`` into a :class:`ModelConfig`.
-        names: What the tensors are called.
-        names_of: The same where a configuration decides, or None.
+        read_config: Function that turns ``config.json`` into a :class:`ModelConfig`.
+        names: Names of the tensors.
+        names_of: Function that returns the names where a configuration decides, or None.
     """
 
     read_config: Callable[[ConfigFields], ModelConfig]
@@ -59,7 +59,7 @@ class Family:
     names_of: Callable[[ModelConfig], WeightNames] | None = None
 
     def weight_names(self, config: ModelConfig) -> WeightNames:
-        """Return what the tensors of a model are called."""
+        """Return the names of a model's tensors."""
         return self.names if self.names_of is None else self.names_of(config)
 
 
@@ -163,7 +163,8 @@ def get_family(architecture: str) -> Family:
     """Return the family of ``architecture``.
 
     Raises:
-        UnsupportedArchitectureError: Not one of :data:`FAMILIES`; the message lists them.
+        UnsupportedArchitectureError: The architecture is not one of :data:`FAMILIES`; the message
+            lists them.
     """
     if architecture not in FAMILIES:
         raise UnsupportedArchitectureError(

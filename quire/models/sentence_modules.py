@@ -1,4 +1,4 @@
-"""What sentence-transformers' files say of a checkpoint's vectors."""
+"""Settings of a checkpoint's vectors in sentence-transformers' files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A stage of a pipeline: consecutive layers of a model, and how rows come in and go on.
+"""A stage of a pipeline: consecutive layers of a model, and the transfer of rows between stages.
 
 The first stage begins with the embedding. All but the last end with the next layer's first norm, as
 every layer does: what goes on is (residual, normed) of all rows, and no bit depends on where layers
@@ -37,8 +37,8 @@ class Stage:
     """One stage of a model.
 
     Attributes:
-        layers: Its layers, by their numbers in the model.
-        before, after: Where rows come from, and go; None at the ends of the model.
+        layers: The stage's layers, by their numbers in the model.
+        before, after: Links that rows arrive and leave by; None at the ends of the model.
     """
 
     layers: range
@@ -62,9 +62,9 @@ class GroupLink:
     """A neighbour that is another rank.
 
     Args:
-        backend: Of this stage; the neighbour's may be another one.
-        group: Both belong to it.
-        rank: Of the neighbour.
+        backend: Backend of this stage; the neighbour's may be another one.
+        group: Group that both ranks belong to.
+        rank: Rank of the neighbour.
     """
 
     def __init__(self, backend: Backend, group: Group, rank: int) -> None:
@@ -85,10 +85,10 @@ class SentCapture:
     """Sends what enters chosen layers to the rank that reads it, which calls :func:`receive`.
 
     Args:
-        backend: Of the stage.
-        group: Of all ranks.
-        layers: Numbers in the model; those of other stages are left alone.
-        rank: Who reads it.
+        backend: Backend of the stage.
+        group: Group of all ranks.
+        layers: Numbers of the layers in the model; those of other stages are left alone.
+        rank: Rank that reads the residual stream.
     """
 
     def __init__(self, backend: Backend, group: Group, layers: frozenset[int], rank: int) -> None:

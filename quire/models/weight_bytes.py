@@ -1,4 +1,4 @@
-"""How much memory weights will take, known before any is read."""
+"""Bytes that weights will take, known before any is read."""
 
 from __future__ import annotations
 
@@ -39,20 +39,20 @@ def expected_weight_bytes(
     part: RankPart | None = None,
     layers: range | None = None,
 ) -> int:
-    """Return what weights and tables of positions will take.
+    """Return the bytes that weights and tables of positions will take.
 
-    Weights whose scales do not fit in float16, which only reading them tells, take more.
+    Weights whose scales do not fit in float16 take more; only reading them tells.
 
     Args:
         path: The checkpoint, a folder or a GGUF file.
-        config: Read from it.
+        config: Configuration read from the checkpoint.
         dtype: Type its floats will be held in.
-        plan: What is quantized at load.
+        plan: The plan of what is quantized at load.
         max_model_len: Positions of the tables.
-        target_plan: By which the checkpoint is in memory already, None where it is not; what is
-            equal is shared then (:func:`~quire.models.loader.load_rounded`).
-        part: Which of several ranks it is for; None for one alone.
-        layers: Of the stage that they are for; None for the whole model.
+        target_plan: Plan by which the checkpoint is in memory already, None where it is not; equal
+            weights are shared then (:func:`~quire.models.loader.load_rounded`).
+        part: The one of several ranks that they are for; None for one alone.
+        layers: Layers of the stage that they are for; None for the whole model.
     """
     stored = _quantized(path, config)
     names = stored_names(stored, config) if stored else family_names(config)
@@ -152,8 +152,8 @@ class _Sizes:
     """Sizes of linears.
 
     Attributes:
-        stored: Says how each matrix is stored; None where all are floats.
-        plan: What is quantized at load.
+        stored: Source of each matrix's stored form; None where all are floats.
+        plan: The plan of what is quantized at load.
         dtype: Type that floats are held in, None for the one they are stored in.
     """
 
@@ -162,7 +162,7 @@ class _Sizes:
     dtype: str | None
 
     def linear(self, weights: LinearWeights, scheme: Scheme | None) -> int:
-        """Return what a linear takes: neighbours that are held alike are packed as one.
+        """Return the bytes of a linear: neighbours that are held alike are packed as one.
 
         Matrices that are rotated are each packed alone.
         """

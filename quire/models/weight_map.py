@@ -1,4 +1,4 @@
-"""Which tensors a model takes, with shapes: a :class:`ModelConfig` times a family's names.
+"""Tensors of a model, with shapes: a :class:`ModelConfig` times a family's names.
 
 D model dim, N query heads, K KV heads, H head dim, V vocabulary, M width of the MLP.
 """
@@ -48,7 +48,7 @@ class NormWeights:
 
     Attributes:
         module: Name without ``.weight`` and ``.bias``.
-        shape: Of its weights.
+        shape: Shape of its weights.
         bias: Whether it has one (LayerNorm).
     """
 
@@ -79,9 +79,9 @@ class WeightMap:
     """The tensors of a model, by their use.
 
     Args:
-        config: The whole model's.
-        names: What its tensors are called.
-        layers: Those of a stage, which are consecutive; None for all.
+        config: The whole model's configuration.
+        names: Names of its tensors.
+        layers: Consecutive layers of a stage; None for all.
     """
 
     def __init__(
@@ -160,8 +160,8 @@ class WeightMap:
         return [norm for norm in dict.fromkeys(made) if norm is not None]
 
     def qk_norm(self, layer: int) -> tuple[NormWeights, ...]:
-        """Of queries and of keys: two of (H,), or (N H,) and (K H,), or (N, H) and (K, H); none
-        where a norm has no weights."""
+        """Norms of queries and of keys: two of (H,), or (N H,) and (K H,), or (N, H) and (K, H);
+        none where a norm has no weights."""
         config = self.config
         if config.qk_norm in ("", "unit_heads"):
             return ()
