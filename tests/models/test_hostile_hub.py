@@ -92,10 +92,10 @@ def test_a_connection_cut_again_and_again_is_taken_up_where_it_ended(served, tmp
     assert begins == sorted(set(begins))
 
 
-def test_a_pull_that_was_given_up_goes_on_in_the_next_one(served, tmp_path):
+def test_a_pull_that_was_given_up_resumes_in_the_next_one(served, tmp_path):
     def give_up(step):
         if step.completed > 100_000:
-            raise PullCancelled("[pull] nobody wants it.")
+            raise PullCancelled("[pull] the caller gave up.")
 
     with pytest.raises(PullCancelled):
         Store().pull(MODEL, on_progress=give_up)

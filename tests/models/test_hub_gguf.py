@@ -120,7 +120,7 @@ NOT_ONE = {
     "org/two:NVFP4": "of a kind that can be loaded: .*; got a.NVFP4.gguf. Name another",
     "org/two:Q1_0": "must have one GGUF file for Q1_0; got 2: a.Q1_0.gguf, b.Q1_0.gguf",
     "org/none:Q4_0": "must have a GGUF file for Q4_0; got none. Give a repository",
-    "org/nobody:Q4_0": "the model must be a folder, quire-tiny, or a hub id; got org/nobody",
+    "org/absent:Q4_0": "the model must be a folder, quire-tiny, or a hub id; got org/absent",
 }
 
 
@@ -315,7 +315,7 @@ def test_served_names(tmp_path, monkeypatch):
     names = {
         "My-Model.gguf": "My-Model", str(tmp_path / "folder/"): "folder", "./link": "link",
         ".": tmp_path.name, "org/name": "org/name", "hf.co/org/name:Q4_0": "hf.co/org/name:Q4_0",
-        "quire-tiny": "quire-tiny", "smollm2": "smollm2", "~nobody/x": "~nobody/x",
+        "quire-tiny": "quire-tiny", "smollm2": "smollm2", "~no-user/x": "~no-user/x",
     }  # fmt: skip
     assert {model: hub.served_name(model) for model in names} == names
 

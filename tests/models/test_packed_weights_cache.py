@@ -168,7 +168,7 @@ def test_a_failed_load_leaves_nothing(tmp_path, folder, backend):
 
 def test_places_that_cannot_be_used(tmp_path, folder, backend, monkeypatch, caplog):
     (tmp_path / "file").write_text("x")
-    for place in (str(tmp_path / "file"), "", "~nobody-of-this-name/cache"):
+    for place in (str(tmp_path / "file"), "", "~no-such-user/cache"):
         with pytest.raises(ConfigError, match="--packed-weights-cache must be a folder"):
             load_model(folder, backend, packed_weights_cache=place)
 

@@ -240,7 +240,7 @@ def test_the_engines_own_groups_may_be_asked_for() -> None:
         return Driver(folder, backend, dtype="float32", plan=plan).step(prompt)
 
     exact = logits("fp32")
-    # Inputs of E4M3 weights that nobody asks to round are those of bfloat16 weights, at the worst.
+    # Inputs of E4M3 weights that are not to be rounded are those of bfloat16 weights, at the worst.
     own, asked = (np.sqrt(np.mean((logits(a) - exact) ** 2)) for a in ("int8", "checkpoint"))
     assert own <= 2**-8 * np.sqrt(np.mean(exact**2))
     assert asked > 3 * own

@@ -260,7 +260,7 @@ def test_any_text_survives_in_a_manifest(text, store):
     [Preset("\ud800"), Preset(sampling={"seed": None}), Preset(sampling={"top_p": float("nan")})],
 )
 def test_what_a_manifest_cannot_hold_is_refused(preset, store):
-    """A manifest that nobody can read was written."""
+    """A manifest that cannot be read was written."""
     with pytest.raises(ConfigError, match="mine must be of text and finite numbers"):
         store.create("mine", "quire-tiny", preset)
     assert names() == []
@@ -343,7 +343,7 @@ def test_without_a_home_other_models_are_found(tmp_path):
     path = tmp_path / "model.gguf"
     path.write_bytes(b"GGUF")
     code += f"; print(resolve_model({str(path)!r}))"
-    variables = bare_environment(QUIRE_CACHE="~nobody-of-this-name/x")
+    variables = bare_environment(QUIRE_CACHE="~no-such-user/x")
     done = fork([sys.executable, "-c", code], env=variables)
     assert done.stdout.endswith(f"{path}\n"), done.stderr
 

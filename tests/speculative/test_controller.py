@@ -201,14 +201,14 @@ def test_it_falls_to_nothing_under_load_and_comes_back() -> None:
 def rests(
     controller: Controller, engine: Simulated, live_of: Callable[[int], list[Decoding]]
 ) -> Iterator[int]:
-    """Yield how long nobody is asked after each of 300 looks, at whom ``live_of`` says."""
+    """Yield the steps for which no sequence is asked, after each of 300 looks at ``live_of``'s."""
     for number in range(300):
         live = live_of(number)
         engine.step(controller, live, {one.request_id: 0.0 for one in live})
         yield controller.rest()
 
 
-def test_nobody_is_asked_for_longer_and_longer_while_most_stay() -> None:
+def test_no_sequence_is_asked_for_longer_and_longer_while_most_stay() -> None:
     """One that comes for one that goes changes little; others than before are asked soon."""
     machine = MACHINES["every row costs"]
     controller, engine = Controller((METHOD,), measured(machine)), Simulated(machine, 0.001)

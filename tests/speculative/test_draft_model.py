@@ -95,7 +95,7 @@ class Drafting:
             self.drawn.append((self.table.token_ids[row, :length].copy(), own.copy()))
         tokens = logits.argmax(axis=1).astype(np.int32)
         tokens[[row in self.refused for row in rows.tolist()]] = -1
-        logits[:] = np.nan  # whoever draws may overwrite them
+        logits[:] = np.nan  # a draw may overwrite them
         return tokens
 
     def proposed(self, row: int, count: int) -> list[int]:
@@ -205,7 +205,7 @@ def test_long_prompts_take_several_steps(backend: Backend, alone: Alone) -> None
 def test_a_long_prompt_takes_more_steps_where_those_of_the_target_are_short(
     backend: Backend, alone: Alone
 ) -> None:
-    """It was 512 tokens a step however long everybody waited for them."""
+    """It was 512 tokens a step however long the step's other requests waited for them."""
     drafting = Drafting(backend)
     random = np.random.default_rng(2)
     long = drafting.add("a", random.integers(4, 2000, 900), list(range(1, 120)))

@@ -17,7 +17,7 @@ from tests.draft_vocabularies import retokenized
 STORY = (
     "<|im_start|>user\nOnce upon a time, there was a little girl who had 12 dogs.<|im_end|>\n"
     "<|im_start|>assistant\nShe said: \u201cna\u00efve \u65e5\u672c\u8a9e \U0001f600\u201d.\n\n"
-    + "And then the wonderful flowers grew, and everybody was happily running around. "
+    + "And then the wonderful flowers grew, and the dogs were happily running around. "
     * 12
 )
 
