@@ -10,7 +10,9 @@ def read_top_k(config: ConfigFields, num_experts: int, default: int | None = Non
     """Read how many experts a token takes."""
     top_k = config.integer("num_experts_per_tok", default)
     if top_k > num_experts:
-        raise config.error("num_experts_per_tok", f"must be at most {num_experts} experts")
+        raise config.error(
+            "num_experts_per_tok", f"must be at most the number of experts ({num_experts})"
+        )
     return top_k
 
 
@@ -48,7 +50,9 @@ def read_deepseek_experts(config: ConfigFields, *, renormalize: bool) -> MoEConf
     )
     size = num_experts // routing.num_groups
     if routing.top_k > routing.top_groups * size:
-        raise config.error("num_experts_per_tok", f"must be at most {kept} groups of {size}")
+        most = routing.top_groups * size
+        rule = f"must be at most {most}, the experts of topk_group ({kept}) groups"
+        raise config.error("num_experts_per_tok", rule)
     width = config.integer("moe_intermediate_size")
     made = MoEConfig(
         num_experts=num_experts,
@@ -69,7 +73,7 @@ def _read_groups(config: ConfigFields, num_experts: int) -> tuple[int, int]:
     groups = config.integer("n_group", 1)
     kept = config.integer("topk_group", 1)
     if num_experts % groups:
-        raise config.error("n_group", f"must divide {num_experts} experts")
+        raise config.error("n_group", f"must divide the number of experts ({num_experts})")
     if kept > groups:
-        raise config.error("topk_group", f"must be at most {groups} groups")
+        raise config.error("topk_group", f"must be at most n_group ({groups})")
     return groups, kept

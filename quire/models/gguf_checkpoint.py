@@ -87,12 +87,12 @@ class GgufCheckpoint:
 
     @property
     def is_arranged(self) -> bool:
-        """Yes, by those who write such files, or here."""
+        """Always true: rows are put in order when such files are written, or here."""
         return True
 
     @property
     def mixes_types(self) -> bool:
-        """Yes: quantized types and floats."""
+        """Always true: a file has quantized types and floats."""
         return True
 
     def weight_names(self, config: ModelConfig, family: WeightNames) -> WeightNames:
@@ -109,7 +109,7 @@ class GgufCheckpoint:
         """Return the types of tensors in one line."""
         count = Counter(tensor.layout.name for tensor in self._file.tensors.values())
         types = ", ".join(f"{number} {name}" for name, number in count.most_common())
-        drafting = f"{len(self._drafting)} tensors draft further tokens, and are not loaded"
+        drafting = f"tensors that draft further tokens are not loaded: {len(self._drafting)}"
         return [f"tensors are {types}", *([drafting] if self._drafting else [])]
 
     def entry(self, name: str) -> GgufEntry:

@@ -191,7 +191,9 @@ class _Reader:
             return tuple(not pattern or n % pattern < pattern - 1 for n in range(num_layers))
         flags = tuple(pattern) if isinstance(pattern, list | array) else ()
         if len(flags) != num_layers or not all(flag in (0, 1) for flag in flags):
-            raise self._error(WINDOW_PATTERN, f"must be a number of layers or {num_layers} flags")
+            raise self._error(
+                WINDOW_PATTERN, f"must be a number of layers or one flag a layer ({num_layers})"
+            )
         return tuple(map(bool, flags))
 
     def _head_fields(self) -> dict[str, Any]:
@@ -200,7 +202,9 @@ class _Reader:
         if "attention.key_length" in self.values:
             head_dim = self._integer("attention.key_length")
         elif heads and width % heads:
-            raise self._error("embedding_length", f"must be a multiple of the {heads} heads")
+            raise self._error(
+                "embedding_length", f"must be a multiple of the number of heads ({heads})"
+            )
         else:
             head_dim = width // heads if heads else 0
         rotary_dim = self._integer("rope.dimension_count", head_dim)
@@ -344,8 +348,8 @@ class _Reader:
         embedding = self.file.tensors.get("token_embd.weight")
         if embedding is None:
             raise ModelLoadError(
-                f"[load] {self.file.path} must hold token_embd.weight; got "
-                f"{len(self.file.tensors)} tensors without it. A vocabulary alone is no model."
+                f"[load] {self.file.path} must hold token_embd.weight; got none (tensors of other "
+                f"names: {len(self.file.tensors)}). A vocabulary alone is not a model."
             )
         self._same("vocab_size", embedding.shape[0])
         num_tokens = len(self.file.texts("tokenizer.ggml.tokens"))

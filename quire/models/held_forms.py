@@ -38,7 +38,7 @@ class HeldForms:
         return bool(self._quantized) and self._plan.fine_activations == "small model"
 
     def report(self) -> None:
-        """Say what is quantized, and how, and what is not.
+        """Log which matrices are quantized, in which forms, and which are not.
 
         Raises:
             ConfigError: Exact activations were asked for and nothing is quantized.
@@ -58,8 +58,8 @@ class HeldForms:
             )
         kept = ", ".join(sorted({re.sub(r"\.\d+\.", ".*.", name) for name in self._kept}))
         log.info(
-            "%d matrices are quantized; kept in higher precision: %s",
-            self._quantized.total(),
+            "%s quantized; kept in higher precision: %s",
+            _matrices_are(self._quantized.total()),
             kept,
         )
         # Stored scales of inputs make forms of matrices differ that read the same.
@@ -67,10 +67,14 @@ class HeldForms:
         for form, count in self._quantized.items():
             kinds[str(form)] += count
         for kind, count in kinds.most_common():
-            log.info("%d matrices are held in %s", count, kind)
+            log.info("%s held in %s", _matrices_are(count), kind)
         fewest = min(form.bits for form in self._quantized)
         if self._plan.layers is not None and fewest < 4:
             log.warning(
                 "weights of %d bits lose much of a model's quality: docs/models.md has figures",
                 fewest,
             )
+
+
+def _matrices_are(count: int) -> str:
+    return "1 matrix is" if count == 1 else f"{count} matrices are"

@@ -252,5 +252,5 @@ def _not_needed(checkpoint: TensorSource, needed: set[str], others: Set[str]) ->
         return foreign
     zeros = checkpoint.zero_biases(needed)
     if zeros:
-        log.info("%s: %d biases are 0 and not needed", checkpoint.path, len(zeros))
+        log.info("%s: biases that are 0 are not needed: %d", checkpoint.path, len(zeros))
     return foreign | zeros

@@ -104,12 +104,12 @@ class QuantizedCheckpoint:
 
     @property
     def is_arranged(self) -> bool:
-        """No: as the family stores them."""
+        """Always false: rows are as the family stores them."""
         return False
 
     @property
     def mixes_types(self) -> bool:
-        """No: floats have the type of the configuration, or are rounded to it."""
+        """Always false: floats have the type of the configuration, or are rounded to it."""
         return False
 
     def weight_names(self, config: ModelConfig, family: WeightNames) -> WeightNames:
@@ -131,10 +131,10 @@ class QuantizedCheckpoint:
         notices += self._quantization.notices
         if self._activation_scales:
             count = len(self._activation_scales)
-            notices.append(f"{count} scales of activations are not used: {OWN}")
+            notices.append(f"scales of activations are not used ({count}): {OWN}")
         if self._cache_scales:
             count = len(self._cache_scales)
-            notices.append(f"{count} scales of the KV cache are not used: it has its own")
+            notices.append(f"scales of the KV cache are not used ({count}): it has its own")
         return notices
 
     def entry(self, name: str) -> TensorEntry | ExpertShare | MatrixEntry:

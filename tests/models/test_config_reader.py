@@ -179,8 +179,8 @@ def test_experts_of_deepseek(read):
     assert read(moe | {"first_k_dense_replace": 9}).moe is None
     for change, message in (
         ({"n_group": 3}, "n_group must divide 8 experts"),
-        ({"topk_group": 5}, "topk_group must be at most 4 groups"),
-        ({"num_experts_per_tok": 5}, "must be at most 2 groups of 2"),
+        ({"topk_group": 5}, r"topk_group must be at most n_group \(4\)"),
+        ({"num_experts_per_tok": 5}, r"must be at most 4, the experts of topk_group \(2\)"),
         ({"topk_method": "best"}, "topk_method must be noaux_tc"),
         ({"scoring_func": "tanh"}, "scoring_func must be sigmoid or softmax"),
         ({"moe_layer_freq": 2}, "moe_layer_freq must be 1"),
@@ -193,11 +193,11 @@ def test_experts_of_deepseek(read):
 @pytest.mark.parametrize(
     ("architecture", "change", "message"),
     [
-        ("Qwen3Moe", {"num_experts": 4}, "num_experts_per_tok must be at most 4 experts"),
+        ("Qwen3Moe", {"num_experts": 4}, r"must be at most the number of experts \(4\)"),
         ("Qwen3Moe", {"mlp_only_layers": 1}, "mlp_only_layers must be a list of integers"),
         ("Qwen3Moe", {"decoder_sparse_step": 0}, "decoder_sparse_step must be an integer >= 1"),
         ("Qwen2Moe", {"use_sliding_window": True}, "use_sliding_window must be False"),
-        ("GraniteMoe", {"num_local_experts": 1}, "num_experts_per_tok must be at most 1 experts"),
+        ("GraniteMoe", {"num_local_experts": 1}, r"must be at most the number of experts \(1\)"),
     ],
 )
 def test_experts_that_cannot_be_are_refused(read, architecture, change, message):

@@ -258,8 +258,8 @@ def test_formats_of_compressed_tensors_mixed(tmp_path: Path) -> None:
     assert first.startswith("quantized by compressed-tensors: ")
     assert others == [
         "kv_cache_scheme is not used: the cache has the type of --kv-cache-dtype",
-        "1 scales of activations are not used: they stay in the engine's own precision",
-        "4 scales of the KV cache are not used: it has its own",
+        "scales of activations are not used (1): they stay in the engine's own precision",
+        "scales of the KV cache are not used (4): it has its own",
     ]
 
 

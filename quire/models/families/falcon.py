@@ -41,7 +41,8 @@ def read_falcon(config: ConfigFields) -> ModelConfig:
     hidden_size = config.integer("hidden_size")
     num_heads = _integer(config, "num_attention_heads", "n_head")
     if hidden_size % num_heads:
-        raise config.error("hidden_size", f"must be a multiple of the {num_heads} heads")
+        rule = f"must be a multiple of the number of heads ({num_heads})"
+        raise config.error("hidden_size", rule)
     # As first published, the larger model was told apart by its type.
     is_larger = config.values.get("model_type") == "RefinedWeb"
     grouped = config.boolean("new_decoder_architecture", is_larger)

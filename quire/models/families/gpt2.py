@@ -31,7 +31,7 @@ def read_gpt2(config: ConfigFields) -> ModelConfig:
     config.require("scale_attn_by_inverse_layer_idx", False)
     hidden_size, num_heads = config.integer("n_embd"), config.integer("n_head")
     if hidden_size % num_heads:
-        raise config.error("n_embd", f"must be a multiple of the {num_heads} heads")
+        raise config.error("n_embd", f"must be a multiple of the number of heads ({num_heads})")
     positions = config.integer("n_positions", 1024)
     return ModelConfig(
         architecture=read_architecture(config),

@@ -1,4 +1,4 @@
-"""GPT-J: attention and MLP in parallel behind one norm; RoPE turns neighbours, some of a head."""
+"""GPT-J: attention and MLP in parallel after one norm; RoPE turns neighbours, some of a head."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def read_gpt_j(config: ConfigFields) -> ModelConfig:
     """Read a GPTJForCausalLM."""
     hidden_size, num_heads = config.integer("n_embd"), config.integer("n_head")
     if hidden_size % num_heads:
-        raise config.error("n_embd", f"must be a multiple of the {num_heads} heads")
+        raise config.error("n_embd", f"must be a multiple of the number of heads ({num_heads})")
     head_dim = hidden_size // num_heads
     rotary_dim = config.integer("rotary_dim", head_dim)
     if rotary_dim > head_dim or rotary_dim % 2:

@@ -30,7 +30,8 @@ def read_gpt_neox(config: ConfigFields) -> ModelConfig:
     """Read a GPTNeoXForCausalLM."""
     hidden_size, num_heads = config.integer("hidden_size"), config.integer("num_attention_heads")
     if hidden_size % num_heads:
-        raise config.error("hidden_size", f"must be a multiple of the {num_heads} heads")
+        rule = f"must be a multiple of the number of heads ({num_heads})"
+        raise config.error("hidden_size", rule)
     rope, _ = read_rope(
         config,
         hidden_size // num_heads,

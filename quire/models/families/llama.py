@@ -230,5 +230,6 @@ def read_head_dim(config: ConfigFields) -> int:
     hidden_size = config.integer("hidden_size")
     num_heads = config.integer("num_attention_heads")
     if hidden_size % num_heads:
-        raise config.error("hidden_size", f"must be a multiple of the {num_heads} heads")
+        rule = f"must be a multiple of the number of heads ({num_heads})"
+        raise config.error("hidden_size", rule)
     return hidden_size // num_heads

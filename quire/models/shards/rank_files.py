@@ -191,9 +191,9 @@ class RankFolder(_Divided):
     def _refuse_shards(self, size: int) -> ModelLoadError:
         shards, whole = self._index.tensor_parallel_size, self._index.layout.pipeline == 1
         return ModelLoadError(
-            f"[load] {self.path} is divided over {shards} {'ranks' if whole else 'shards'}, which "
-            f"--tensor-parallel-size must be; got {size}. Give that number, or the checkpoint it "
-            "was made of."
+            f"[load] {self.path} is divided over {shards} {'rank' if whole else 'shard'}"
+            f"{'' if shards == 1 else 's'}, which --tensor-parallel-size must be; got {size}. Give "
+            "that number, or the checkpoint it was made of."
         )
 
     def _refuse_layers(self, layers: range) -> ModelLoadError:

@@ -160,7 +160,7 @@ class RankModel:
             self._report(takes_adapters)
 
     def _report(self, takes_adapters: bool) -> None:
-        """Say what is not divided as one might expect."""
+        """Log which linears are not divided as users might expect."""
         config, size = self.weights.whole.config, self._group.size
         if has_whole_attention(config, size):
             log.info(
@@ -168,11 +168,12 @@ class RankModel:
                 "together: only the other matrices are divided"
             )
         if self._cuts.whole:
-            log.info("%d linears are rotated, so each rank has all of them", len(self._cuts.whole))
+            num_whole = len(self._cuts.whole)
+            log.info("linears that are rotated, so that each rank has all: %d", num_whole)
         if not self._exact and takes_adapters:
             log.info("linears take adapters, so none is divided by inputs")
         for reason, count in Counter(self._cuts.unsummed.values()).items():
-            log.info("%d linears are divided by outputs, not by inputs: %s", count, reason)
+            log.info("linears divided by outputs, not by inputs: %d (%s)", count, reason)
 
     def _find_gathered(self) -> dict[tuple[str, ...], list[int] | None]:
         """Return the linears that end a part of a layer, with the ranks' widths of their inputs."""
