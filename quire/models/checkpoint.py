@@ -76,12 +76,12 @@ class Checkpoint:
 
     @property
     def is_arranged(self) -> bool:
-        """No: as the family stores them."""
+        """Always false: rows are as the family stores them."""
         return False
 
     @property
     def mixes_types(self) -> bool:
-        """No: all matrices have the type of the configuration, or are rounded to it."""
+        """Always false: all matrices have the type of the configuration, or are rounded to it."""
         return False
 
     def weight_names(self, config: ModelConfig, family: WeightNames) -> WeightNames:

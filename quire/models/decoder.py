@@ -123,7 +123,7 @@ class Decoder:
 
     @property
     def embedding(self) -> Linear:
-        """Looked up by token id; V to D.
+        """Embedding from V to D, looked up by token id.
 
         Raises:
             ConfigError: A stage before this one has it.
@@ -226,7 +226,7 @@ class Decoder:
         return HiddenStates(wanted.normed, wanted.rows)
 
     def _wanted_rows(self, last: Layer, step: Activations, workspace: Workspace) -> Activations:
-        """End the model. Past the last attention, rows are on their own: only wanted ones go on."""
+        """End the model: past the last attention, only wanted rows are computed, each by itself."""
         batch = step.rows.batch
         wanted, indices = workspace.wanted_rows(batch), batch.logits_indices
         if indices.shape[0]:
@@ -256,7 +256,7 @@ class Decoder:
 
 
 class _Handed:
-    """The end of a stage that others follow: all rows go on."""
+    """The end of a stage that others follow: all rows are handed on."""
 
     def __init__(self, after: Link) -> None:
         self._after = after

@@ -402,7 +402,7 @@ class _Header:
         return taken
 
     def _room(self, count: int, what: str) -> None:
-        """Refuse to go on when ``count`` more bytes are not there."""
+        """Refuse a file that has fewer than ``count`` bytes left."""
         if count > self._end - self._at:
             limit = "the file" if self._end == self._size else f"{self._end} bytes of header"
             rule = f"{what} must fit into {limit}, {self._end - self._at} bytes from here"

@@ -127,7 +127,7 @@ def find_model(model: str, revision: str | None = None, *, weights: bool = True)
 
 @contextmanager
 def _near_names(model: str) -> Iterator[None]:
-    """Say of a short name that nothing has which ones there are, not that the hub is away."""
+    """Turn the error of an unknown short name into one that lists near names."""
     try:
         yield
     except ModelLoadError as error:

@@ -35,8 +35,8 @@ class PullCancelled(QuireError):
     """The caller no longer wants the model; an ``OnProgress`` raises it."""
 
 
-#: Gets each step, in the thread that pulls; also while nothing comes. It ends the pull by raising
-#: :class:`PullCancelled`; what came stays for the next one.
+#: Gets each step, in the thread that pulls; also while nothing arrives. It ends the pull by raising
+#: :class:`PullCancelled`; what has arrived is kept for the next one.
 OnProgress = Callable[[PullProgress], None]
 
 

@@ -21,14 +21,14 @@ from quire.layers.workspace import Activations
 
 
 class Link(Protocol):
-    """The way between a stage and its neighbour."""
+    """The link between a stage and its neighbour."""
 
     def send(self, step: Activations) -> None:
         """Hand ``residual`` and ``normed`` (T, D) of a step on; both may change on return."""
         ...
 
     def recv(self, step: Activations) -> None:
-        """Write what comes to ``residual`` and ``normed`` of a step."""
+        """Write the rows that arrive to ``residual`` and ``normed`` of a step."""
         ...
 
 

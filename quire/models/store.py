@@ -414,7 +414,7 @@ def _delete(files: Iterable[Path]) -> int:
     """Delete files of the hub's cache, with the links to them, and of ours.
 
     Args:
-        files: No links.
+        files: Paths of the files themselves, not of links.
 
     Returns:
         The bytes freed.

@@ -21,10 +21,10 @@ class LinearWeights:
 
     Attributes:
         modules: Names without ``.weight`` and ``.bias``.
-        rows: Outputs of each.
-        columns: Inputs.
-        bias: Whether each has one.
-        transposed: Stored (in, out).
+        rows: Outputs of each matrix.
+        columns: Inputs of each matrix.
+        bias: Whether each has a bias.
+        transposed: Whether they are stored (in, out).
     """
 
     modules: tuple[str, ...]
@@ -114,23 +114,23 @@ class WeightMap:
         return self._vocabulary(self.names.embedding)
 
     def head(self) -> LinearWeights:
-        """(V, D), of its own or the embedding's."""
+        """(V, D), the head's own matrix or the embedding's."""
         if self.config.tie_word_embeddings:
             return self.embedding()
         return replace(self._vocabulary(self.names.head), bias=self.config.head_bias)
 
     def own_head(self) -> LinearWeights:
-        """(V, D), by a head's own name, under which a tied one is not stored."""
+        """(V, D), by the head's own name, under which a tied head is not stored."""
         return self._vocabulary(self.names.head)
 
     def final_norm(self) -> NormWeights:
-        """(D,)."""
+        """(D,), before the head."""
         if self.names.next_norm:
             return self._norm(self._name(self.names.next_norm, self.config.num_layers - 1))
         return self._norm(self.names.final_norm)
 
     def attention_norm(self, layer: int) -> NormWeights | None:
-        """(D,), of what attention is given."""
+        """(D,), before attention."""
         if self.names.next_norm and layer:
             return self._layer_norm(self.names.next_norm, layer - 1)
         if self.names.embedding_norm:
@@ -138,15 +138,15 @@ class WeightMap:
         return self._layer_norm(self.names.attention_norm, layer)
 
     def attention_norm_after(self, layer: int) -> NormWeights | None:
-        """(D,), of what attention gives."""
+        """(D,), after attention."""
         return self._layer_norm(self.names.attention_norm_after, layer)
 
     def mlp_norm(self, layer: int) -> NormWeights | None:
-        """(D,), of what the MLP is given; attention's where they share it."""
+        """(D,), before the MLP; attention's norm where they share it."""
         return self._layer_norm(self.names.mlp_norm, layer)
 
     def mlp_norm_after(self, layer: int) -> NormWeights | None:
-        """(D,), of what the MLP gives."""
+        """(D,), after the MLP."""
         return self._layer_norm(self.names.mlp_norm_after, layer)
 
     def norms(self, layer: int) -> list[NormWeights]:
@@ -324,7 +324,7 @@ class WeightMap:
         return [*parts, *(self.state_heads() if self.is_first else ())]
 
     def end_norm(self) -> NormWeights | None:
-        """(D,), of what comes out of the last layer: the model's, or of the next stage."""
+        """(D,), after the last layer: the model's final norm, or the next stage's first norm."""
         return self.final_norm() if self.is_last else self.attention_norm(self.layers.stop)
 
     def layer_parts(self, layer: int) -> list[LinearWeights | NormWeights]:

@@ -20,7 +20,7 @@ from quire.quantization.plan import QuantizationPlan
 
 
 def is_like_target(tensors: HeadTensors, target: ModelConfig, layout: MTPLayout) -> bool:
-    """Tell whether a module's layer has what Llama's has not: latents or experts."""
+    """Return whether a module's layer has latents or experts, which Llama's does not have."""
     names = family_names(target)
     modules = [name for name in (names.latents, names.router) if name]
     return any(f"{layout.layer}{module}.weight" in tensors.names for module in modules)

@@ -88,8 +88,8 @@ class MedusaHeads:
 
         Args:
             states: (P, D).
-            rows: (B,) int32 of them.
-            head: Number.
+            rows: (B,) int32, rows of the states.
+            head: Number of the head.
 
         Returns:
             (B, V) float32; the next call overwrites it.

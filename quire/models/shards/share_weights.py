@@ -38,11 +38,11 @@ class ShareWeights(WeightMap):
         return self._either(self.whole.queries(layer), super().queries(layer))
 
     def attention_output(self, layer: int) -> LinearWeights:
-        """Some of D, of all columns; or all of D, of some columns."""
+        """Some rows of D with all columns, or all of D with some columns."""
         return self._last(self.whole.attention_output(layer), super().attention_output(layer))
 
     def mlp(self, layer: int) -> MLPWeights | None:
-        """Some of the middle, and some of D of the whole middle, or all of D of some of it."""
+        """Some of the middle, and some rows of D with all of it or all of D with some of it."""
         whole, own = self.whole.mlp(layer), super().mlp(layer)
         if whole is None or own is None:
             return None
@@ -56,7 +56,7 @@ class ShareWeights(WeightMap):
         return [*own, *([] if mlp is None else [mlp])]
 
     def experts(self, layer: int) -> list[MLPWeights]:
-        """All whole, by their numbers; or of each some of the middle, and some of D."""
+        """All experts whole, by their numbers; or some of the middle, and some of D, of each."""
         whole, outputs = self.whole.experts(layer), (len(self.share.outputs),)
         if not self.share.expert_width:
             return whole

@@ -69,8 +69,8 @@ def load_encoder(
 
     Args:
         path: The checkpoint.
-        config: The model's.
-        backend: Packs and computes.
+        config: The model's configuration.
+        backend: The backend that packs and computes.
         dtype: Type its matrices are held in.
 
     Raises:
