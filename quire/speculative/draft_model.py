@@ -1,8 +1,8 @@
 """Tokens proposed by a model: a smaller one with the target's vocabulary, or the target rounded.
 
 Its KV cache has a block for each block id of the target and is read through the target's block
-tables, so that prefix hits, forks, preemption and refused proposals need nothing of it. V
-vocabulary of the target, W of the draft, B rows of the token table.
+tables. So prefix hits, forks, preemption and refused proposals need nothing of it. V vocabulary of
+the target, W of the draft, B rows of the token table.
 """
 
 from __future__ import annotations

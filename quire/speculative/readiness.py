@@ -1,12 +1,12 @@
 """Whether to be ready to propose at all: measured at each load, by turns of both, not predicted.
 
-To be ready costs something even where no request gets a proposal: slots are looked after, requests
+Readiness costs something even where no request gets a proposal: slots are looked after, requests
 are asked about, drafts catch up, states are kept of every step. So a block of steps with all of
 that is compared with those before and after it without, and the side that brings more leads: with
 the one before alone, contexts that grow would make any second block the slower one. The other side
-gets a block now and then: what that loses is paid back, a part of the time of the steps that
-follow, before it gets the next one, and it rests longer each time that it promises nothing. Where
-not to be ready leads, nothing is kept for drafters either, so they know nothing of sequences that
+gets a block now and then. Before it gets the next one, the loss is paid back by a part of the time
+of the steps that follow; and it rests longer each time that it promises nothing. Where the side
+without readiness leads, nothing is kept for drafters either, so they know nothing of sequences that
 began meanwhile: a try waits for a new one.
 """
 

@@ -1,10 +1,10 @@
 """Tokens proposed by heads that draft one after the other: EAGLE, EAGLE-3 and MTP modules.
 
-The KV of the pair at position p depends on tokens up to p, and lies in slot p of a cache that has a
-block for each block id of the target, read through the target's block tables. Pairs are computed
-when proposals are asked for; until then the states wait. Where states were never told (a prefix
-that was found in the cache, states that had to make room), a head attends to the positions after
-that only. B rows of the token table.
+The KV of the pair at position p depends on tokens up to p, and lies in slot p of a cache. The cache
+has a block for each block id of the target and is read through the target's block tables. Pairs are
+computed when proposals are asked for; until then the states wait. Where states were never told (a
+prefix that was found in the cache, states that had to make room), a head attends only to the
+positions after those. B rows of the token table.
 """
 
 from __future__ import annotations

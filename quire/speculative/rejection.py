@@ -2,9 +2,9 @@
 
 p is what the target draws from at a position and q what the drafter drew x from, both after the
 request's settings. Where a proposal does not hold, the token is drawn from the part of p that q
-leaves, ``max(0, p - q)`` over the whole vocabulary and normalised, so that tokens are distributed
-as p says (Leviathan, Kalman and Matias 2023; Chen et al. 2023). The answer is another one than
-without speculation, of the same distribution. V vocabulary.
+leaves: ``max(0, p - q)`` over the whole vocabulary, normalised. Tokens are then distributed as p
+says (Leviathan, Kalman and Matias 2023; Chen et al. 2023). The answer is another one than without
+speculation, of the same distribution. V vocabulary.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Trees that a drafter grows level by level, of several rows at once.
 
-A drafter with a cache of its own computes the nodes that it is asked about in slots after those of
-the known tokens, in the order in which it is asked. B rows of the token table.
+A drafter with a cache of its own computes nodes in the order in which it is asked about them. They
+take the slots after those of the known tokens. B rows of the token table.
 """
 
 from __future__ import annotations
