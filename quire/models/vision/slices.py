@@ -1,9 +1,9 @@
 """Encoding in slices: what an encoder computes between two looks at the clock.
 
-A slice is a bounded number of multiplications whatever the size and number of pictures, a small
-part of a step of a decoder that is as large as the encoder. So an engine can take as many of them
-as a step takes, and go on with its decodes. What comes out does not depend on how rows are cut:
-each row's result is its own.
+A slice is a bounded number of multiplications, whatever the size and number of pictures: a small
+part of a step of a decoder as large as the encoder. So an engine can run slices for about as long
+as a step takes, and then continue its decodes. The results do not depend on how rows are cut: each
+row's result is its own.
 """
 
 from __future__ import annotations
