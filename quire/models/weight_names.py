@@ -40,12 +40,12 @@ class WeightNames:
             attention norms of the first layer and of the next one, and of the final norm.
         token_types: Embedding of the texts that a token may belong to.
         pooler, classifier: Heads of a model that pools, and of one that classifies.
-        sinks: Attention sinks, a tensor without an ending of its own.
+        sinks: Whole name of the tensor of attention sinks.
         queries: Query matrix of latent attention, in place of ``qkv``; ``query_down``,
             ``query_norm`` and ``query_up`` where queries are made of fewer elements.
         latents, latent_norm, latent_heads: Modules that make latents, and keys and values of them.
-        router, choice_bias: Router of a mixture of experts, and the tensor of its bias that only
-            chooses.
+        router, choice_bias: Router of a mixture of experts, and whole name of the tensor of its
+            bias that only chooses.
         expert_gate_up, expert_down: Matrices of each expert.
         shared_gate_up, shared_down, shared_gate: Matrices of the experts that are always on, taken
             as one.
