@@ -48,7 +48,7 @@ KEEP_ALIVE_SECONDS = 60
 SHUTDOWN_GRACE_SECONDS = 5
 #: Between two looks whether the last request has ended.
 POLL_SECONDS = 0.02
-#: Time for the engine to end whose model is not wanted any more.
+#: Seconds for the engine to end when its model is not wanted any more.
 CANCEL_SECONDS = 5.0
 #: For all that follows the last request: engines end, threads are joined.
 END_SECONDS = 15.0
@@ -60,12 +60,12 @@ LOOK_TICKS = 10
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What a server does before it serves.
+    """The work of a server before it serves.
 
     Attributes:
-        create: Loads the models; called in a thread of its own.
-        app: Answers meanwhile.
-        loading: Cancelled when the server is to end before the model is there.
+        create: The function that loads the models; called in a thread of its own.
+        app: The app that answers meanwhile.
+        loading: The progress; cancelled when the server is to end before the model is loaded.
     """
 
     create: Callable[[], tuple[ManagedModels, ASGIApp]]
@@ -74,20 +74,20 @@ class Load:
 
 
 class Server(uvicorn.Server):
-    """uvicorn, with a beginning and an ending of our own.
+    """uvicorn with our own start and end.
 
-    It listens at once and loads while it answers that it does. On SIGTERM or SIGINT it refuses new
-    requests, lets running ones finish for ``shutdown_timeout`` seconds, then stops the engine,
-    which ends the rest with an error they can read. It listens until then: a client that comes
-    meanwhile gets a 503 with a time to try again.
+    It listens at once, and answers that it is loading until the model is loaded. On SIGTERM or
+    SIGINT it refuses new requests, lets running ones finish for ``shutdown_timeout`` seconds, then
+    stops the engine, which ends the rest with an error that clients can read. It listens until
+    then: a client that connects meanwhile gets a 503 with a time to try again.
 
     Args:
-        options: Of the server.
-        ready: What is served and its app; or how to get there.
-        announce: Called once, when requests are accepted; gets what is served.
+        options: The server's settings.
+        ready: The models and their app, or the work that leads to them.
+        announce: The function that is called once, with the models, when requests are accepted.
 
     Attributes:
-        error: Why the model could not be loaded.
+        error: The reason why the model could not be loaded.
     """
 
     def __init__(
@@ -158,7 +158,7 @@ class Server(uvicorn.Server):
         self.should_exit = True
 
     def _serve_requests(self, models: ManagedModels, app: ASGIApp) -> None:
-        """From now on ``app`` answers, on the connections that are open already, too."""
+        """Answer with ``app`` from now on, also on the connections that are open already."""
         self._models = models
         rejections = models.shared.rejections
         rejections.update(self._rules.rejections)
@@ -180,7 +180,7 @@ class Server(uvicorn.Server):
         self._captured_signals.clear()
 
     async def _end_load(self) -> None:
-        """Have a model that is being loaded given up."""
+        """Give up loading a model, if one is being loaded."""
         if self._load is not None and self._models is None:
             self._load.loading.cancelled = True
             await asyncio.to_thread(self._loader.join, CANCEL_SECONDS)
@@ -235,15 +235,15 @@ def _settings(options: ServerOptions, app: Any, rules: ConnectionRules) -> Proto
 
 
 def run_server(server: Server, listener: socket.socket, uds: str | None = None) -> None:
-    """Serve until a signal, which :func:`handle_signals` tells it of, then drain.
+    """Serve until a signal, which :func:`handle_signals` passes to the server, then drain.
 
     Args:
-        server: What to run.
-        listener: Where it listens.
+        server: The server to run.
+        listener: The socket that it listens on.
         uds: The Unix socket's path, removed at the end.
 
     Raises:
-        ConfigError: Somebody else has taken the address since it was bound.
+        ConfigError: Another process has taken the address since it was bound.
         QuireError: The model could not be loaded.
     """
     watch = threading.Thread(target=_end_in_time, args=(server, uds), name="quire-end", daemon=True)
@@ -279,9 +279,10 @@ def _end_in_time(server: Server, uds: str | None) -> None:
 
 
 def handle_signals(handler: Callable[[int, FrameType | None], None] | signal.Handlers) -> None:
-    """Have signals that end a server handled so, before one runs and after it.
+    """Set the handler of the signals that end a server, before one runs and after it.
 
-    uvicorn puts back what it found, by default what kills: a second signal must not, at the end.
+    uvicorn restores the handlers that it found. By default these kill the process, which a second
+    signal at the end must not do.
     """
     for number in HANDLED_SIGNALS:
         signal.signal(number, handler)

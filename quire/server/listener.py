@@ -13,10 +13,10 @@ from quire.server.options import ServerOptions
 
 
 def bind(options: ServerOptions) -> socket.socket:
-    """Take the address before anything is loaded; nobody can connect until the socket listens.
+    """Take the address before anything is loaded; no client can connect until the socket listens.
 
     Raises:
-        ConfigError: It is taken or not permitted, or a file for TLS is not what it should be.
+        ConfigError: The address is taken or not permitted, or a file for TLS is wrong.
     """
     _check_tls(options)
     try:

@@ -1,4 +1,4 @@
-"""What a server answers while its model loads: that it lives, is not ready, and when to come back.
+"""Answers of a server while its model loads: it lives, is not ready, and when to try again.
 
 Nothing of the engine is imported here: these answers are there in the first second.
 """
@@ -28,9 +28,9 @@ def create_loading_app(
     """Return the app that answers until the model is loaded.
 
     Args:
-        options: Of the server.
-        keys: Who may call.
-        loading: How far it is.
+        options: The server's settings.
+        keys: The server's API keys.
+        loading: The progress of loading.
         model_name: Served name of the model.
     """
 

@@ -36,7 +36,7 @@ _KEY = re.compile(r"[!-~]+")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerOptions:
-    """Where the server listens, whom it answers and how; flags are generated from the fields."""
+    """Settings of the listener, of access and of answers; flags are generated from the fields."""
 
     host: str = option("127.0.0.1", "address to listen on; 0.0.0.0 is all", common=True)
     port: int = option(8000, "TCP port; 0 takes a free one", common=True)
@@ -51,7 +51,7 @@ class ServerOptions:
         None, "file with lines `KEY|sha256:HEX infer,read,admin`", common=True
     )
     prefix_cache_isolation: Literal["none", "key"] = option(
-        "none", "who shares cached blocks: everybody, or each key its own", common=True
+        "none", "none: all clients share cached blocks; key: each key has its own", common=True
     )
     allowed_origins: tuple[str, ...] = option(
         (), "web pages that may call (CORS); * is any", common=True
@@ -60,7 +60,7 @@ class ServerOptions:
         (), "names to answer to, besides localhost; * is any", common=True
     )
     ssl_certfile: str | None = option(None, "TLS certificate chain (PEM)", common=True)
-    ssl_keyfile: str | None = option(None, "its private key (PEM)", common=True)
+    ssl_keyfile: str | None = option(None, "the certificate's private key (PEM)", common=True)
     ssl_ca_certs: str | None = option(None, "authorities of clients' certificates")
     strict_params: bool = option(False, "answer 400 to unknown request fields", common=True)
     enable_force_include_usage: bool = option(False, "send usage on every chunk of every stream")
@@ -82,9 +82,9 @@ class ServerOptions:
         None, "Jinja file, or qwen3-reranker: the prompt of messages of roles query and document"
     )
     load_on_demand: bool = option(False, "load models when a request names them first", common=True)
-    preload: tuple[str, ...] = option((), "load this one at once, of those loaded on demand")
+    preload: tuple[str, ...] = option((), "a model loaded on demand that is loaded at start")
     keep_alive: float = option(
-        300.0, "idle seconds till a model loaded on demand goes; -1: never", common=True
+        300.0, "idle seconds till a model loaded on demand is unloaded; -1: never", common=True
     )
     load_wait: float = option(60.0, "seconds that a request waits for its model to load")
     disaggregate: str | None = option(
@@ -92,14 +92,14 @@ class ServerOptions:
     )
     disaggregate_tokens: int = option(512, "least tokens of a prompt that is computed apart")
     disaggregate_transport: Literal["auto", "shared", "tcp"] = option(
-        "auto", "of its KV blocks; auto: shared memory within a machine, TCP from one to another"
+        "auto", "path of KV blocks; auto: shared memory within a machine, TCP from one to another"
     )
     long_prompt_replicas: int = option(
-        0, "of the engines of a model, those that take long prompts alone"
+        0, "engines of a model that take only long prompts"
     )
     long_prompt_tokens: int = option(4096, "least tokens of a long prompt")
     core_weight: tuple[str, ...] = option(
-        (), "NAME=WEIGHT: its part of the cores while other models compute; default 1", common=True
+        (), "NAME=WEIGHT: a model's share of the cores while others compute; default 1", common=True
     )
     metrics_prefix: str = option("quire", "first part of metric names (try vllm)")
     playground: bool = option(True, "serve a chat page at /", common=True)
@@ -114,7 +114,7 @@ class ServerOptions:
         False, "leave tools out of the prompt when they may not be called"
     )
     max_stored_responses: int = option(1000, "answers of /v1/responses kept for later turns")
-    max_stored_bytes: int = option(64 * 2**20, "bytes of memory for them")
+    max_stored_bytes: int = option(64 * 2**20, "bytes of memory for those answers")
     max_num_queued_reqs: int = option(4096, "prompts that may wait; others: 429", common=True)
     max_num_queued_tokens: int | None = option(None, "most prompt tokens that wait")
     max_connections: int | None = option(
@@ -131,12 +131,12 @@ class ServerOptions:
         30.0, "seconds that running requests get after SIGTERM", common=True
     )
     uvicorn_log_level: Literal["critical", "error", "warning", "info", "debug", "trace"] = option(
-        "info", "of the HTTP layer"
+        "info", "log level of the HTTP layer"
     )
     disable_uvicorn_access_log: bool = option(False, "log no line per request but generations")
     disable_log_requests: bool = option(False, "log no line per generation", common=True)
-    log_format: LogFormat = option("human", "of log lines", common=True)
-    otlp_traces_endpoint: str | None = option(None, "send traces there (needs quire[otel])")
+    log_format: LogFormat = option("human", "form of log lines", common=True)
+    otlp_traces_endpoint: str | None = option(None, "URL for traces (needs quire[otel])")
 
     def __post_init__(self) -> None:
         lists = ("api_key", "allowed_origins", "allowed_hosts", "core_weight", "preload")

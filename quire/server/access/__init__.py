@@ -1,1 +1,1 @@
-"""Who may ask, how much and how often."""
+"""API keys and the limits on requests: permissions, amounts per minute, and queue length."""

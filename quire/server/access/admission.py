@@ -1,4 +1,4 @@
-"""Who may wait: bounds on the queue, and when to come back; the engine decides who runs."""
+"""Bounds on the queue of waiting prompts, and when to retry; the engine decides which run."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ class QueueEntry:
         self._waits = True
 
     def remove(self, *, served: bool) -> None:
-        """Take it out of the queue; a second call does nothing.
+        """Take the prompt out of the queue; a second call does nothing.
 
         Args:
-            served: It has its first token, so it counts for the service rate.
+            served: Whether the prompt has its first token, so that it counts for the service rate.
         """
         if self._waits:
             self._waits = False
@@ -40,18 +40,18 @@ class QueueEntry:
 class Admission:
     """Counts prompts that wait for their first token and refuses those beyond the limits.
 
-    A client that fills the queue does not close it to the others: each may have its share of the
-    limits wait, which is one of as many as there are clients that wait.
+    A client that fills the queue does not close it to the others: the clients with waiting
+    prompts have equal shares of the limits.
 
     Args:
         max_reqs: Most prompts that wait.
         max_tokens: Most prompt tokens that wait, None for no limit; one prompt alone may have more.
-        clock: Returns seconds; monotonic.
-        rejections: Counts requests refused, by reason; others may count there, too.
+        clock: A monotonic clock, in seconds.
+        rejections: Counts of refused requests by reason; other limits may count there, too.
 
     Attributes:
-        num_reqs, num_tokens: That wait now.
-        draining: Refuse everything: the server is about to end.
+        num_reqs, num_tokens: Prompts that wait now, and their tokens.
+        draining: Whether every request is refused because the server is about to end.
         rejections: Requests refused, by reason.
     """
 
@@ -101,8 +101,8 @@ class Admission:
             seconds = self.retry_after(reqs_over, tokens_over)
             raise ApiError(
                 429,
-                f"The server is overloaded: {self.num_reqs} requests of {self.num_tokens} tokens "
-                f"wait already. Try again in {seconds} s.",
+                f"The server is overloaded. Waiting prompts: {self.num_reqs}, with "
+                f"{self.num_tokens} tokens in all. Try again in {seconds} s.",
                 type="server_overloaded",
                 headers={"Retry-After": str(seconds)},
             )

@@ -58,8 +58,8 @@ class ApiKey:
     Attributes:
         digest: SHA-256 of the key.
         scopes: Some of :data:`SCOPES`.
-        client: As whom its requests compete with others.
-        requests_per_minute, tokens_per_minute: Its limits; None for none.
+        client: The client that requests with this key belong to; clients share the engine fairly.
+        requests_per_minute, tokens_per_minute: The key's limits; None for none.
     """
 
     digest: bytes = field(repr=False)
@@ -172,7 +172,7 @@ def _weight(text: str) -> float:
 
 
 def client_of(key: ApiKey | None) -> Client:
-    """Return on whose behalf a request with a key runs, or one without."""
+    """Return the client that a request runs for, with a key or without."""
     return SHARED if key is None else key.client
 
 
@@ -219,8 +219,8 @@ class RequireKey:
     either header, names its key by OpenAI's subprotocol ``openai-insecure-api-key.KEY``.
 
     Args:
-        app: What the requests go on to.
-        keys: Who may call.
+        app: The app that requests with a valid key are passed to.
+        keys: The server's API keys.
         open_routes: Methods and paths that need no key, besides :data:`OPEN_PATHS`.
     """
 
@@ -248,10 +248,10 @@ class RequireKey:
         await self.app(scope, receive, send)
 
     def _check(self, given: bytes, needed: str) -> ApiKey:
-        """Return the key that was given.
+        """Return the API key that matches ``given`` and has the scope ``needed``.
 
         Raises:
-            ApiError: 401 it is none, 403 it may not do this.
+            ApiError: 401 when no key matches, 403 when the key does not have the scope.
         """
         scheme, _, text = given.strip().partition(b" ")
         digest, is_bearer = _digest(text.lstrip()), scheme.lower() == b"bearer"

@@ -1,4 +1,4 @@
-"""What surrounds the routes of every app: request ids and errors, keys, CORS."""
+"""Middleware around the routes of every app: request ids and errors, keys, CORS."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ def with_outer_layers(
     open_routes: Set[tuple[str, str]] = frozenset(),
     sinks: Iterable[Sink] = (),
 ) -> ASGIApp:
-    """Return ``app`` as clients are to meet it.
+    """Return ``app`` with the middleware that every request passes through.
 
     Args:
         app: The routes.
-        options: Of the server.
-        keys: Who may call; nobody needs one when there are none.
+        options: The server's settings.
+        keys: The server's API keys; requests need none when it is empty.
         open_routes: Methods and paths that need no key, besides those of probes.
-        sinks: Get the record of each request that has ended.
+        sinks: Receivers of the record of each request that has ended.
     """
     if keys:
         app = RequireKey(app, keys, open_routes)

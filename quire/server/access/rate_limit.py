@@ -1,4 +1,4 @@
-"""What each API key may ask for in a minute, in requests and tokens."""
+"""Limits on the requests and tokens of each API key in a minute."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ SECONDS = 60.0
 
 
 class TokenBucket:
-    """Fills at a steady rate up to a minute's worth; starts full.
+    """A budget that fills at a steady rate up to a minute's worth; starts full.
 
     Args:
-        per_minute: Its rate and its size.
-        clock: Returns seconds; monotonic.
+        per_minute: The amount that flows in per minute, and the most that the bucket holds.
+        clock: A monotonic clock, in seconds.
     """
 
     def __init__(self, per_minute: int, clock: Callable[[], float]) -> None:
@@ -47,8 +47,8 @@ class RateLimits:
     """The buckets of all keys that have limits.
 
     Args:
-        clock: Returns seconds; monotonic.
-        rejections: Refusals are counted there, by reason.
+        clock: A monotonic clock, in seconds.
+        rejections: Counts of refused requests by reason; added to.
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class RateLimits:
 
         Args:
             key: Key of the request.
-            num_tokens: All that it takes.
+            num_tokens: Tokens of the prompts, and the most that the answers may have.
 
         Raises:
             ApiError: 429 with ``Retry-After``; nothing was counted.
@@ -102,10 +102,10 @@ class RateLimits:
         Args:
             key: Key of the request.
             num_prompt_tokens: Tokens of its prompts.
-            num_output_tokens: The most that its answers may have, as far as it says so.
+            num_output_tokens: Most tokens that the answers may have, as far as the request says so.
 
         Raises:
-            ApiError: As of :meth:`admit`.
+            ApiError: 429 with ``Retry-After``; nothing was counted.
         """
         if key is None:
             return Reservation(None, 0)
@@ -117,8 +117,8 @@ class Reservation:
     """Tokens that were taken for answers before these are computed.
 
     Args:
-        bucket: Where from; None where there is no limit.
-        num_tokens: How many.
+        bucket: The bucket that they were taken from; None where there is no limit.
+        num_tokens: Number of tokens that were taken.
     """
 
     def __init__(self, bucket: TokenBucket | None, num_tokens: int) -> None:

@@ -41,7 +41,7 @@ _NAMES = (
 
 
 class AnthropicMessages(GenerationEndpoint[AnthropicRequest]):
-    """What the route does."""
+    """The ASGI app of ``/v1/messages``, for one model."""
 
     kind = AnthropicRequest
     id_prefix = "msg"
@@ -81,7 +81,7 @@ def without_effect(service: Service, body: AnthropicPrompt) -> list[str]:
 
 @contextmanager
 def errors_in_this_shape(service: Service) -> Iterator[None]:
-    """Have the errors of a chat request speak of the fields of these routes."""
+    """Rewrite the errors of a chat request so that they name the fields of these routes."""
     try:
         yield
     except PromptTooLongError as error:

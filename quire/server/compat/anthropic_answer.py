@@ -48,7 +48,7 @@ class AnswerBlocks:
 
     Args:
         tool_parser: Format of the calls, which decides how their ids look.
-        shows_thinking: Thoughts are sent; else their block stays empty.
+        shows_thinking: Whether thoughts are sent; else their block stays empty.
     """
 
     def __init__(self, tool_parser: str | None, shows_thinking: bool) -> None:
@@ -74,7 +74,7 @@ class AnswerBlocks:
             self._end()
 
     def take(self) -> list[Event]:
-        """Return the events since the last time."""
+        """Return the events since the last call."""
         self._flush()
         events, self._events = self._events, []
         return events
@@ -144,11 +144,11 @@ class AnswerBlocks:
 
 
 def content_of(events: Iterable[Event], inputs: dict[int, dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return the blocks that events are about.
+    """Return the content blocks that events describe.
 
     Args:
-        events: Of a whole answer, a delta of each kind in a block.
-        inputs: Arguments of the calls by block; a call without any cannot be made, and is left out.
+        events: The events of a whole answer, with one delta of each kind in a block.
+        inputs: Arguments of the calls by block; a call without valid ones is left out.
     """
     blocks: dict[int, dict[str, Any]] = {}
     for event in events:
@@ -171,9 +171,9 @@ class AnthropicAnswer:
     """Formats one answer, whole or streamed.
 
     Args:
-        request: What is answered.
-        reading: How the text is split into reasoning, content and tool calls.
-        clamped: The context ends before ``max_tokens`` are reached.
+        request: The request that is answered.
+        reading: The rules by which the text is split into reasoning, content and tool calls.
+        clamped: Whether the context ends before ``max_tokens`` are reached.
     """
 
     def __init__(

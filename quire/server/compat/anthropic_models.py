@@ -88,7 +88,8 @@ def _page(request: Request, models: list[AnthropicModel]) -> AnthropicModelList:
     """Return the part of a list that a request asks for.
 
     Raises:
-        ApiError: 400, it names no model of the list, or no number.
+        ApiError: 400 when ``before_id`` or ``after_id`` names no model of the list, or ``limit`` is
+            not a number.
     """
     asked = request.query_params
     limit = asked.get("limit", str(PAGE))

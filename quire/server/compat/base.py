@@ -1,4 +1,4 @@
-"""What the endpoints in other servers' shapes have in common; the engine's way is everyone's."""
+"""Endpoints in the shapes of other servers: the parts that these share."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class CompatEndpoint(GenerationEndpoint[T]):
 
     Args:
         service: The served model.
-        streams: What the route does; None where the body says it.
+        streams: Whether the route streams its answers; None where the body says it.
     """
 
     def __init__(self, service: Service, streams: bool | None = None) -> None:
@@ -48,7 +48,7 @@ class CompatAnswer(ABC):
     """Formats one text, whole or streamed.
 
     Attributes:
-        form: Of the stream.
+        form: Format of the stream's events.
     """
 
     form: ClassVar[StreamForm]

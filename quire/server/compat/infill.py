@@ -20,17 +20,17 @@ _CHARACTERS_PER_TOKEN = 32
 
 @dataclass(frozen=True, slots=True)
 class InfillPrompt:
-    """A prompt in parts, of which the outer ends may have to be left out.
+    """A prompt in parts; those at the outer ends may have to be left out.
 
     Attributes:
         extra: Token ids of other files; the last matter most.
-        begin: Ids of what opens the prefix.
+        begin: Ids of the tokens that open the prefix.
         prefix: Ids of the text before the middle.
-        prompt: Ids of its end, on the line that is to be filled in.
-        between: Ids of what opens the suffix.
+        prompt: Ids of the end of that text, on the line that is to be filled in.
+        between: Ids of the tokens that open the suffix.
         suffix: Ids of the text after the middle.
-        end: Ids of what opens the middle.
-        is_cut: A text is not whole already.
+        end: Ids of the tokens that open the middle.
+        is_cut: Whether a text of the request has been shortened already.
     """
 
     extra: list[int]
@@ -58,12 +58,12 @@ class InfillPrompt:
         A thread does it where it is much: a request may hold thousands of texts.
 
         Args:
-            tokenizer: Of the served model.
-            tokens: The model has all that are needed.
-            body: What was sent.
+            tokenizer: The served model's tokenizer.
+            tokens: The model's tokens for infilling; none that are needed is missing.
+            body: The request.
             longest: Tokens of the context.
-            client_id: Clients take turns.
-            named: Repository and files have names, where the model has tokens for them.
+            client_id: The client's id; clients take turns.
+            named: Whether repository and files get names, where the model has tokens for them.
 
         Raises:
             PromptTooLongError: ``prompt`` alone is far beyond the context.
@@ -100,7 +100,7 @@ class InfillPrompt:
 
     @property
     def num_tokens(self) -> int:
-        """Of all parts."""
+        """Number of tokens in all parts together."""
         texts = len(self.extra) + len(self.prefix) + len(self.prompt) + len(self.suffix)
         return texts + len(self.begin) + len(self.between) + len(self.end)
 

@@ -17,8 +17,8 @@ class Invocations:
     """The ASGI app of the route.
 
     Args:
-        models: To choose from.
-        endpoints: By the field that only their requests have.
+        models: The server's models.
+        endpoints: Endpoints, each by the field that only its requests have.
     """
 
     def __init__(
@@ -28,7 +28,7 @@ class Invocations:
         self._endpoints = endpoints
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Hand the request to the endpoint it is for."""
+        """Pass the request to the endpoint that its body is meant for."""
         request = await JsonRequest.receive(scope, receive, send)
         found = [name for name in self._endpoints if name in request.fields]
         if request.fields and len(found) != 1:

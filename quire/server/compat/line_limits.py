@@ -12,11 +12,12 @@ from quire.server.generation.outputs import Outputs
 
 @dataclass(slots=True)
 class LineLimits:
-    """Of one text, from its first delta to its last.
+    """The limits of one text, from its first delta to its last.
 
     Attributes:
         min_indent: Blanks and tabs that each line after the first begins with, at least.
-        max_seconds: From the first token on; a text without a line's end goes on. None for no end.
+        max_seconds: Seconds from the first token after which a text with a line's end is ended;
+            None for no limit.
     """
 
     min_indent: int = 0
@@ -46,7 +47,7 @@ class LineLimits:
         return self.max_seconds is not None and self._num_lines > 0 and seconds > self.max_seconds
 
     def _kept(self, text: str) -> int:
-        """Return how many characters of the next piece stay; a line's first blanks do."""
+        """Return how many characters of the next piece are kept; a line's first blanks are."""
         for place, character in enumerate(text):
             if self._indent is not None:
                 if character in " \t":

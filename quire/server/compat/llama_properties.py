@@ -1,4 +1,4 @@
-"""What llama-server tells of itself and its model: ``/props``, ``/slots``, ``/apply-template``."""
+"""llama-server's routes about itself and its model: ``/props``, ``/slots``, ``/apply-template``."""
 
 from __future__ import annotations
 

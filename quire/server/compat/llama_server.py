@@ -45,7 +45,7 @@ _TEXTS = ("prompt", "model", "input_prefix", "input_suffix", "input_extra")
 
 
 class LlamaEndpoint(CompatEndpoint[T]):
-    """What either route does."""
+    """The ASGI app of one of the two routes, for one model."""
 
     id_prefix = "llama"
     form = LLAMA_EVENTS
@@ -59,7 +59,7 @@ class LlamaEndpoint(CompatEndpoint[T]):
         """Return the completion request that has the same text.
 
         Raises:
-            RequestError: What is asked for cannot be.
+            RequestError: The fields ask for something that this server cannot do.
         """
         tokenizer, body = self.service.engine.tokenizer, request.body
         ours = await run_by_size(
@@ -123,9 +123,9 @@ class LlamaTexts(CompatAnswer):
 
     Args:
         service: The served model.
-        request: What is answered.
-        prompts: As text.
-        truncated: Whether parts of the request are not in them.
+        request: The request that is answered.
+        prompts: The prompts as text.
+        truncated: Whether parts of the request are left out of the prompts.
     """
 
     form = LLAMA_EVENTS

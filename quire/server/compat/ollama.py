@@ -62,12 +62,12 @@ _NANOSECONDS = 10**9
 
 
 class Ollama(CompatEndpoint[T]):
-    """What either route for texts does.
+    """The ASGI app of one of the routes for texts, for one model.
 
     Args:
         service: The served model.
-        kind: Of the requests.
-        param: Their field that holds the prompt.
+        kind: Struct of the requests.
+        param: The requests' field that holds the prompt.
     """
 
     id_prefix = "ollama"
@@ -83,7 +83,7 @@ class Ollama(CompatEndpoint[T]):
         return [*super().unused_fields(body), *_unused(self.service, body)]
 
     def answer_at_once(self, request: ApiRequest[T]) -> OllamaAnswer | None:
-        """A request without a prompt loads the model, or has it go at once."""
+        """Load the model, or unload it at once, for a request without a prompt."""
         seconds = read_keep_alive(request.body.keep_alive)
         goes = request.body.only_loads and self.service.residence is not None and seconds == 0
         if goes and not may_operate(request.api_key):
@@ -147,8 +147,8 @@ class OllamaTexts(CompatAnswer):
 
     Args:
         service: The served model.
-        request: What is answered.
-        parser: Splits off the reasoning and the tool calls; None leaves the text as it is.
+        request: The request that is answered.
+        parser: The parser of reasoning and tool calls; None leaves the text as it is.
     """
 
     form = LINES
@@ -185,12 +185,12 @@ class OllamaTexts(CompatAnswer):
             yield msgspec.structs.replace(last, **self._ending(output, completion))
 
     def loaded(self, reason: str) -> OllamaAnswer:
-        """Return the answer to a request for no text, with what it did."""
+        """Return the answer to a request without a prompt; ``reason`` says what it did."""
         answer = self._write(ParsedAnswer())
         return msgspec.structs.replace(answer, done=True, done_reason=reason)
 
     def _answer(self, completion: CompletionOutput, final: bool) -> OllamaAnswer:
-        """Return what a delta adds; calls come with the last, for their arguments are objects."""
+        """Return what a delta adds; calls are in the last, for their arguments are objects."""
         self._num_tokens += len(completion.token_ids)
         parsed = ParsedAnswer(content=completion.text)
         if self._parser is not None:
@@ -256,11 +256,11 @@ class OllamaTexts(CompatAnswer):
 
 
 class OllamaEmbed(GenerationEndpoint[OllamaEmbedRequest]):
-    """What either route for vectors does.
+    """The ASGI app of one of the routes for vectors, for one model.
 
     Args:
         service: The served model.
-        only_one: ``/api/embeddings``, whose answer is one vector.
+        only_one: Whether the route is ``/api/embeddings``, whose answer is one vector.
     """
 
     kind = OllamaEmbedRequest
@@ -275,7 +275,7 @@ class OllamaEmbed(GenerationEndpoint[OllamaEmbedRequest]):
         return [*super().unused_fields(body), *_unused(self.service, body)]
 
     def answer_at_once(self, request: ApiRequest[OllamaEmbedRequest]) -> dict[str, Any] | None:
-        """Nothing has no vectors."""
+        """Answer a request without a text at once: there is no vector to compute."""
         _keep(self.service, read_keep_alive(request.body.keep_alive), request.api_key)
         if request.body.texts():
             return None
@@ -299,8 +299,8 @@ class OllamaVectors(WholeAnswer):
     """Formats one answer.
 
     Args:
-        answer: Of our own route.
-        only_one: The answer is one vector.
+        answer: The answer of our own route.
+        only_one: Whether the answer is one vector.
     """
 
     def __init__(self, answer: EmbeddingAnswer, only_one: bool) -> None:
@@ -339,7 +339,7 @@ def _vectors(model: str, vectors: list[Any], seconds: float, num_tokens: int) ->
 
 
 def _keep(service: Service, seconds: float | None, api_key: ApiKey | None) -> None:
-    """Have the model stay as long as a request says, as far as its key may say that."""
+    """Keep the model in memory as long as a request says, as far as its key permits."""
     if seconds is not None and service.residence is not None:
         service.residence.keep(seconds, by_operator=may_operate(api_key))
 
@@ -355,12 +355,12 @@ def _nanoseconds(seconds: float) -> int:
 
 
 class OllamaByModel:
-    """The ASGI app of a route for texts: a request that only has a model go does not load it first.
+    """The ASGI app of a route for texts: a request that only unloads a model never loads it.
 
     Args:
-        models: To choose from.
-        kind: Of the requests.
-        param: Their field that holds the prompt.
+        models: The server's models.
+        kind: Struct of the requests.
+        param: The requests' field that holds the prompt.
     """
 
     def __init__(
@@ -384,7 +384,7 @@ class OllamaByModel:
             await Ollama(service, self._kind, self._param).respond(received)
 
     async def _unloaded(self, received: JsonRequest) -> Response | None:
-        """Return the answer to a request to have a model go that is not there."""
+        """Return the answer to a request to unload a model that is not loaded, else None."""
         name = received.model
         if not name or "keep_alive" not in received.fields:
             return None

@@ -33,7 +33,7 @@ class Uploads:
     """The uploads of a server.
 
     Args:
-        store: Its models keep their files.
+        store: The model store that keeps the files.
     """
 
     def __init__(self, store: Store) -> None:
@@ -44,9 +44,9 @@ class Uploads:
         """Take a file whose digest is in the path, or say whether it is there.
 
         Raises:
-            ApiError: It is another file, too large, or cannot be written.
-            CapacityError: Too many come.
-            ClientDisconnect: The client has left; nothing of the file stays.
+            ApiError: The content has another digest, is too large, or cannot be written.
+            CapacityError: The limit of concurrent uploads is reached.
+            ClientDisconnect: The client has left; nothing of the file is kept.
         """
         digest = await in_thread(lambda: read_digest(request.path_params["digest"]))
         found = await in_thread(lambda: find_blob(digest)) is not None

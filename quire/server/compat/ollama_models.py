@@ -88,14 +88,14 @@ def routes(models: Models) -> list[Route]:
 
 
 def _expiry(service: Service) -> str:
-    """Return when a model goes if nobody uses it from now on."""
+    """Return the time at which a model is unloaded if no request uses it from now on."""
     residence = service.residence
     seconds = math.inf if residence is None else residence.seconds_left()
     return stamp(time.time() + seconds)
 
 
 def _entries(facts: ModelFacts) -> list[dict[str, Any]]:
-    """Return what is told of a model, once for each of its names."""
+    """Return the description of a model, once for each of its names."""
     described = {
         "modified_at": stamp(facts.created),
         "size": facts.num_bytes,

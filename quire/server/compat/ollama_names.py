@@ -19,10 +19,10 @@ def tagged(name: str) -> str:
 
 
 class OllamaNames:
-    """A server's models, with Ollama's words for a name that is no model's.
+    """A server's models, with Ollama's error text for a name that no model has.
 
     Args:
-        models: Of the server; see :class:`Models`.
+        models: The server's models; see :class:`Models`.
     """
 
     def __init__(self, models: Models) -> None:

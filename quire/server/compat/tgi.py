@@ -38,7 +38,7 @@ class Tgi(CompatEndpoint[TgiRequest]):
 
     Args:
         service: The served model.
-        streams: What the route does; None, of ``/``, where the body says it.
+        streams: Whether the route streams its answers; None, of ``/``, where the body says it.
     """
 
     kind = TgiRequest
@@ -58,7 +58,7 @@ class TokenPieces:
     """Splits a text into the pieces that its tokens add.
 
     Args:
-        tokenizer: Of the served model.
+        tokenizer: The served model's tokenizer.
     """
 
     def __init__(self, tokenizer: Tokenizer) -> None:
@@ -91,9 +91,9 @@ class TgiTexts(CompatAnswer):
     """Formats one answer.
 
     Args:
-        tokenizer: Of the served model.
+        tokenizer: The served model's tokenizer.
         body: The request.
-        listed: A whole answer is a list of one.
+        listed: Whether a whole answer is a list with one element.
     """
 
     form = TGI_EVENTS

@@ -52,8 +52,8 @@ class TritonTexts(CompatAnswer):
 
     Args:
         model: The served name.
-        request_id: The client's own, sent back.
-        echo: Stands before the text.
+        request_id: The client's own id, sent back.
+        echo: The text before the answer.
     """
 
     form = PLAIN_EVENTS
@@ -91,7 +91,7 @@ def routes(models: Models) -> list[Route]:
 
     async def ready(request: Request) -> Response:
         model, name = find_known(models, request.path_params["model"])
-        if model.service is None:  # who asks for it has it loaded, who looks does not
+        if model.service is None:  # requests for answers load it, this one does not
             raise ApiError(503, f"The model {name} is not loaded.")
         model.service.check_serving()
         return Response()

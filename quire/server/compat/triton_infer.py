@@ -76,7 +76,7 @@ class InferTexts(WholeAnswer):
     """Formats one answer.
 
     Args:
-        request: What is answered.
+        request: The request that is answered.
         prompts: The texts that were sent.
     """
 

@@ -18,7 +18,7 @@ _NAME = re.compile(r"[\w][\w.:/+@-]{0,199}")
 
 @dataclass(frozen=True, slots=True)
 class NamedFolder:
-    """What ``--lora-modules`` says of one adapter."""
+    """The name and folder of one adapter, from ``--lora-modules``."""
 
     name: str
     path: str
@@ -84,7 +84,7 @@ class ServedAdapters:
         return self._by_name.get(name)
 
     def list(self) -> list[AdapterReference]:
-        """Return all, in the order they came."""
+        """Return all, in the order in which they were added."""
         return list(self._by_name.values())
 
     def may_be(self, name: str) -> bool:
@@ -111,9 +111,9 @@ class ServedAdapters:
             self.add(engine.read_adapter(one.name, one.path))
 
     def add(self, adapter: AdapterReference) -> None:
-        """Have requests find an adapter; one of the same name is replaced."""
+        """Offer an adapter to requests by its name; one of the same name is replaced."""
         self._by_name[adapter.name] = adapter
 
     def remove(self, name: str) -> bool:
-        """Have no later request find an adapter; return whether there was one."""
+        """Hide an adapter from later requests; return whether there was one of that name."""
         return self._by_name.pop(name, None) is not None

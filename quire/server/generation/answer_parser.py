@@ -1,4 +1,4 @@
-"""How a model's answers are read: the marks its template writes, and a parser for each answer."""
+"""The reading of a model's answers: marks that its template writes, and a parser per answer."""
 
 from __future__ import annotations
 
@@ -109,13 +109,13 @@ def call_id(parser: str | None, prefix: str = "call_") -> str:
 
 
 def arguments_error(index: int, reason: str) -> str:
-    """Return what is told of a call that cannot be made."""
+    """Return the message about a call that cannot be made."""
     return f"[tool_calls[{index}].function.arguments] must be a JSON object; {reason}."
 
 
 @dataclass(slots=True)
 class ParsedAnswer:
-    """What a piece of an answer turned out to be."""
+    """The reasoning, content and tool calls in a piece of an answer."""
 
     reasoning: str = ""
     content: str = ""
@@ -127,10 +127,10 @@ class AnswerParser:
 
     Args:
         reasoning: Marks of the reasoning; None when it is not looked for.
-        is_open: The prompt opened the reasoning.
+        is_open: Whether the prompt opened the reasoning.
         tool_parser: Format of the calls; None when they are not looked for.
-        forced: A grammar lets nothing but calls follow the reasoning.
-        schemas: Of the functions' parameters, by name.
+        forced: Whether a grammar lets nothing but calls follow the reasoning.
+        schemas: Schemas of the functions' parameters, by name.
     """
 
     def __init__(
@@ -153,13 +153,13 @@ class AnswerParser:
 
     @property
     def errors(self) -> list[str]:
-        """What is wrong with the calls given so far."""
+        """Messages about what is wrong with the calls read so far."""
         found = [] if self._tools is None else self._tools.errors
         return [arguments_error(index, reason) for index, reason in found]
 
     @property
     def broken(self) -> set[int]:
-        """Places of the calls that cannot be made."""
+        """Indices of the calls that cannot be made."""
         return set() if self._tools is None else {index for index, _ in self._tools.errors}
 
     def read(self, text: str, final: bool) -> ParsedAnswer:

@@ -1,4 +1,4 @@
-"""From a chat request to what the engine is asked, for every route that holds conversations."""
+"""Chat requests turned into engine requests, for every route that holds conversations."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ class ChatPrompt:
     """A rendered conversation.
 
     Attributes:
-        token_ids: What the model reads, with a mark for each picture.
-        tool_use: What it may call.
-        role: Of the answer.
+        token_ids: The prompt's token ids, with a mark for each picture.
+        tool_use: The tools that the model may call, and how.
+        role: Role of the message that answers.
         sources: The pictures in it.
     """
 
@@ -60,12 +60,12 @@ async def encode_chat(
     Args:
         service: The served model.
         body: The request.
-        longest: How long the prompt may be; None for any length.
-        client_id: Clients take turns.
+        longest: The prompt's limit; None for any length.
+        client_id: The client's id; clients take turns.
 
     Raises:
         RequestError: The request is wrong.
-        CapacityError: Too many texts of the client wait.
+        CapacityError: The client's waiting texts reach a limit.
     """
     conversation, tool_use = read_conversation(service, body)
     tokenizer, special = service.engine.tokenizer, bool(body.add_special_tokens)
@@ -78,7 +78,7 @@ def pictures_of(service: Service, messages: Sequence[Message]) -> list[PictureSo
     """Return the pictures of a conversation.
 
     Raises:
-        RequestError: There are too many.
+        RequestError: The conversation has too many pictures.
     """
     if service.pictures is None:
         return []  # a template of text has refused them
@@ -96,19 +96,20 @@ async def read_pictures(
     client_id: str = "",
     deadline: float | None = None,
 ) -> tuple[list[int], list[Picture]]:
-    """Return a prompt with its pictures written out, and these.
+    """Return a prompt with the pictures' tokens in place of their marks, and the pictures.
 
-    Those of a prompt that is too long anyway are not read.
+    Pictures of a prompt that is too long anyway are not read.
 
     Args:
         service: The served model.
-        token_ids: With one mark for each picture.
-        sources: Of the pictures.
-        client_id, deadline: As of :meth:`~quire.llm.pictures.reader.PictureReader.read`.
+        token_ids: The prompt's token ids, with one mark for each picture.
+        sources: The sources of the pictures, in order.
+        client_id, deadline: The same as in
+            :meth:`~quire.llm.pictures.reader.PictureReader.read`.
 
     Raises:
         RequestError: The prompt does not show that many, or one cannot be read.
-        CapacityError: There is too much to read.
+        CapacityError: The pictures that wait to be read reach a limit.
     """
     pictures = service.pictures
     if pictures is None or not sources:
@@ -122,10 +123,12 @@ async def read_pictures(
 async def written_out(
     service: Service, token_ids: list[int], sources: Sequence[PictureSource]
 ) -> list[int]:
-    """Return a prompt with its pictures written out; they are read only where sizes tell.
+    """Return a prompt with the pictures' tokens in place of their marks.
+
+    Pictures are read only where the number of tokens depends on their sizes.
 
     Raises:
-        RequestError, CapacityError: As of :func:`read_pictures`.
+        RequestError, CapacityError: The same as in :func:`read_pictures`.
     """
     if service.pictures is None or not sources:
         return token_ids
@@ -141,16 +144,16 @@ async def prepare_chat(
     *,
     clamped: bool = False,
 ) -> tuple[Submission, AnswerReading, str]:
-    """Turn a conversation into what the engine is asked.
+    """Turn a conversation into engine requests.
 
     Args:
         service: The served model.
         request: The request.
         param: The field that holds the conversation, for errors.
-        clamped: The output limit is lowered to what the context has room for.
+        clamped: Whether the output limit is lowered to what the context has room for.
 
     Returns:
-        What the engine is asked, how its answers are read, and the role of the answer.
+        The engine's requests, how the answers are read, and the role of the answer.
 
     Raises:
         RequestError: The request is wrong.

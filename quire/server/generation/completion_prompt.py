@@ -1,4 +1,4 @@
-"""From a completion request to what the engine is asked, for every route that continues texts."""
+"""Completion requests turned into engine requests, for every route that continues texts."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ async def prepare_completion(
         service: The served model.
         request: The request.
         param: The field that holds the prompt, for errors.
-        default_max_tokens: Output limit where the request says nothing of one.
+        default_max_tokens: Output limit where the request states none.
 
     Returns:
-        What the engine is asked, and the prompts as text, for the echo.
+        The engine's requests, and the prompts as text, for the echo.
 
     Raises:
         RequestError: The request is wrong.
@@ -85,7 +85,7 @@ def _check_repeated(params: SamplingParams, num_prompts: int, param: str) -> Non
     """Refuse many prompts with large settings: the engine keeps these once for each prompt.
 
     Raises:
-        RequestError: ``param`` holds too many.
+        RequestError: The settings of all prompts together are too large.
     """
     size = params.num_bytes * num_prompts
     if num_prompts > 1 and size > MAX_SETTINGS_BYTES:

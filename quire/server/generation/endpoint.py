@@ -1,4 +1,4 @@
-"""The way of every endpoint that asks the engine: read, prepare, answer whole or as a stream."""
+"""The steps of every endpoint that uses the engine: read, prepare, answer whole or streamed."""
 
 from __future__ import annotations
 
@@ -52,10 +52,10 @@ class WholeAnswer(ABC):
 
     @abstractmethod
     def whole(self, outputs: list[RequestOutput]) -> Any:
-        """As :meth:`Answer.whole`."""
+        """Return the whole answer, as in :meth:`Answer.whole`."""
 
     def events(self, outputs: Outputs) -> AsyncGenerator[bytes, None]:
-        """Nobody asks for them."""
+        """Fail: such an answer is never streamed."""
         raise AssertionError(f"{type(self).__name__} is never streamed")
 
 
@@ -68,14 +68,14 @@ class Reader(Protocol):
 
 
 class GenerationEndpoint(ABC, Generic[T]):
-    """What a route does for one model.
+    """The ASGI app of one route, for one model.
 
     Attributes:
         kind: Struct of the request's body.
         id_prefix: First part of an answer's id.
-        form: Of its streams.
-        read: Reads a request.
-        client_id: On whose behalf the request is answered.
+        form: Format of the streams.
+        read: The function that receives and reads a request.
+        client_id: The id of the client whose request is answered.
     """
 
     kind: type[T]
@@ -143,10 +143,10 @@ class GenerationEndpoint(ABC, Generic[T]):
 
     @abstractmethod
     async def prepare(self, request: ApiRequest[T]) -> tuple[Answer, Submission]:
-        """Check and tokenize a request; return how it is answered, and what the engine is asked.
+        """Check and tokenize a request; return how it is answered, and the engine's requests.
 
         Raises:
-            RequestError, ApiError: It is wrong.
+            RequestError, ApiError: The request is wrong.
         """
 
 
@@ -169,7 +169,7 @@ async def _in_sent_names(
 
 @contextmanager
 def errors_in_sent_names(body: RequestBody) -> Iterator[None]:
-    """Have an error of the engine name the field of ``body`` that it is about."""
+    """Rename the field in an error of the engine to the one that ``body`` sent."""
     try:
         yield
     except RequestError as error:

@@ -1,4 +1,4 @@
-"""From a checked request to the engine's outputs; not their format on the wire."""
+"""A checked request handed to the engine, and its outputs as they grow; not their wire format."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ async def generate(
 ) -> AsyncGenerator[tuple[int, RequestOutput], None]:
     """Yield ``(prompt index, delta)`` whenever a prompt's output grew.
 
-    Closing it aborts what still runs.
+    Closing the generator aborts what still runs.
 
     Raises:
-        ApiError: The queue is full or the key's limit reached (429), the deadline passed before
-            anything was produced (504), the engine gave up on the request (500), or ends it because
-            it stops (503).
-        RequestError: Its grammar met a limit after some tokens, or its settings left none.
-        QuireError: What ``EngineClient.generate`` raises.
+        ApiError: The queue is full or the key's limit is reached (429); the deadline passed before
+            anything was produced (504); the engine gave up on the request (500); or the engine ends
+            the request because it stops (503).
+        RequestError: The grammar met a limit after some tokens, or the settings left none.
+        QuireError: The same as in ``EngineClient.generate``.
     """
     submission.check(service)
     request, engine_requests = submission.request, submission.engine_requests
@@ -132,9 +132,9 @@ async def _merged(
     """Yield from all streams as they grow; a slow reader gets what each has grown by, at once.
 
     Args:
-        streams: Each hands its request to the engine when it is first asked.
+        streams: Streams of outputs; each sends its request to the engine on the first read.
         weights: Sequences of each request, or as many as cost the engine the same.
-        handing: Held while some are handed over.
+        handing: The lock that is held while some are handed over.
     """
     unread: dict[int, RequestOutput] = {}
     changed = asyncio.Event()

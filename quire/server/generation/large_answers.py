@@ -28,8 +28,8 @@ async def write_by_size(
 
     Args:
         texts: Log-probabilities of the tokens of each text.
-        client_id: Clients take turns.
-        write: Any thread may call it.
+        client_id: The client's id; clients take turns.
+        write: The function that writes the answer; any thread may call it.
         num_characters: Characters of all texts that are read or written one by one.
     """
     size = CHARACTERS_PER_ENTRY * sum(map(_num_entries, texts)) + num_characters

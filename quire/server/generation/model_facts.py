@@ -1,4 +1,4 @@
-"""What people are told of a server's models, loaded or not; nothing is loaded for it."""
+"""Facts about a server's models, loaded or not; no model is loaded to find them."""
 
 from __future__ import annotations
 
@@ -39,19 +39,19 @@ _QUANTIZATION = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class ModelFacts:
-    """What is known of a model: of a loaded one by its engine, else by its files.
+    """Facts about a model: from its engine when it is loaded, else from its files.
 
     Attributes:
-        model: Its names and where it stands.
-        stored: Its files; None where they are not found.
-        details: Its shape.
-        config: Of its architecture; None if that cannot be read.
-        context: Most tokens of a request and its answer: of a loaded model what its memory holds,
-            else what it was made for; None if unknown.
-        chat_template: None when it has none.
-        formats: How its answers are read.
-        fills_in: It has the tokens to fill in the middle of a text.
-        sampling: Defaults of its requests; :func:`find_facts` alone tells them.
+        model: The model's names and state.
+        stored: The model's files; None where they are not found.
+        details: The model's shape.
+        config: The architecture's settings; None if they cannot be read.
+        context: Most tokens of a request and its answer: the number that the memory of a loaded
+            model holds, else the number that the model was made for; None if unknown.
+        chat_template: The model's template; None when it has none.
+        formats: The formats by which its answers are read.
+        fills_in: Whether it has the tokens to fill in the middle of a text.
+        sampling: Defaults of its requests; only :func:`find_facts` sets them.
     """
 
     model: KnownModel
@@ -66,32 +66,32 @@ class ModelFacts:
 
     @property
     def created(self) -> int:
-        """When it was pulled or made, else when it began to be served, unix seconds; 0: unknown."""
+        """Unix time at which it was pulled or made, else first served, in seconds; 0 if unknown."""
         if self.stored is not None:
             return int(self.stored.manifest.modified.timestamp())
         return 0 if self.model.service is None else self.model.service.created
 
     @property
     def num_bytes(self) -> int:
-        """Of its files, else of its weights in memory; 0 if unknown."""
+        """Size of its files, else of its weights in memory; 0 if unknown."""
         if self.stored is not None and self.stored.nbytes:
             return self.stored.nbytes
         return 0 if self.model.service is None else weight_bytes(self.model.service)
 
     @property
     def is_gguf(self) -> bool:
-        """Whether its weights are in such a file."""
+        """Whether its weights are in a GGUF file."""
         path = None if self.stored is None else self.stored.path
         return _named_type(self.model) is not None if path is None else path.is_file()
 
     @property
     def preset(self) -> Preset:
-        """What goes with it."""
+        """The settings that are stored with the model."""
         return Preset() if self.stored is None else self.stored.preset
 
     @property
     def capabilities(self) -> list[str]:
-        """What it can do, in Ollama's words."""
+        """The model's capabilities, by Ollama's names."""
         return capabilities(self.formats, self.fills_in, self.config)
 
     def meant_name(self, name: str) -> str:

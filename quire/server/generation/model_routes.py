@@ -23,12 +23,12 @@ BYTES_PER_TOKEN = 4
 
 
 class ByModel:
-    """The ASGI app of a route: an endpoint is made for each request, of the model it names.
+    """The ASGI app of a route: each request is answered by an endpoint made for its model.
 
     Args:
-        models: To choose from.
-        kind: Of the endpoint.
-        settings: Its arguments besides the service.
+        models: The server's models.
+        kind: Class of the endpoint.
+        settings: The endpoint's arguments besides the service.
     """
 
     def __init__(self, models: Models, kind: type[GenerationEndpoint[Any]], *settings: Any) -> None:

@@ -27,12 +27,12 @@ class KnownModel:
     """A model that requests may name.
 
     Attributes:
-        names: It goes by; the first is shown.
-        config: Its engine's settings.
+        names: The model's names; the first is shown.
+        config: Settings of the model's engine.
         state: ``ready`` when it is loaded.
-        service: When it is loaded.
-        loading: How far it is, while it loads.
-        error: Why it cannot be loaded, when it ``failed``.
+        service: The service when the model is loaded, else None.
+        loading: The progress of loading, while it loads.
+        error: The reason why it cannot be loaded, when it ``failed``.
         num_waiting: Requests that wait until it is loaded.
     """
 
@@ -49,7 +49,7 @@ class Models(Protocol):
     """The models of a server, by the names that requests use.
 
     Attributes:
-        shared: What they have in common.
+        shared: The settings, limits and metrics that all models use.
     """
 
     shared: Shared
@@ -60,19 +60,19 @@ class Models(Protocol):
         """Return a block in which a model stays loaded.
 
         Args:
-            name: As in the request; None means the first. What else stands for a model is said by
-                :meth:`Service.resolve_model`, which refuses what names none.
-            receive: Of the request, whose body has been read: when its client leaves, it waits no
-                longer.
+            name: The name in the request; None means the first. :meth:`Service.resolve_model` says
+                which other names stand for a model, and refuses those of no model.
+            receive: ASGI ``receive`` of the request, whose body has been read: when its client
+                leaves, the wait ends.
         """
         ...
 
     def known(self) -> list[KnownModel]:
-        """Return those that were named at the start, then those that requests have named."""
+        """Return the models named at the start, then those that requests have named."""
         ...
 
     async def listed(self) -> list[KnownModel]:
-        """Return all that requests may name as they are now: the known ones, then the store's."""
+        """Return all models that requests may name now: the known ones, then the store's."""
         ...
 
     async def look_up(self, name: str | None) -> KnownModel:
@@ -103,19 +103,19 @@ def find_known(models: Models, name: str | None) -> tuple[KnownModel, str]:
 
 
 class ManagedModels(Models, Protocol):
-    """The same, for those who decide which are loaded, and until when."""
+    """The same, for the routes that load and unload models."""
 
     async def load(self, name: str) -> bool:
         """Begin to load a model; return whether it was not loaded yet.
 
         Raises:
             ApiError: 404, no model has that name.
-            CapacityError: It does not fit with those that stay.
+            CapacityError: The model does not fit next to those that stay.
         """
         ...
 
     async def unload(self, name: str) -> bool:
-        """Have a model go when its requests have ended; return whether it was in memory.
+        """Unload a model when its requests have ended; return whether it was in memory.
 
         Raises:
             ApiError: 404, no model has that name; 501, it is the only one and stays.
@@ -123,17 +123,17 @@ class ManagedModels(Models, Protocol):
         ...
 
     async def forget(self, name: str) -> None:
-        """Have a model go whose files or settings change; who names it next gets it as it is then.
+        """Unload a model whose files or settings change; the next request loads it as it is then.
 
         Does nothing for a name that no model has.
 
         Raises:
-            ApiError: 409, it was named at the start and stays.
+            ApiError: 409, the model was named at the start and stays.
         """
         ...
 
     def drain(self) -> None:
-        """Let nobody else in; what runs goes on."""
+        """Refuse new requests; running ones continue."""
         ...
 
     async def end_requests(self) -> None:

@@ -1,4 +1,4 @@
-"""What the engine yields for a request: deltas, their sum, and their counts."""
+"""Outputs of the engine for a request: deltas, their sum, and their counts."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Tally:
     """Token counts of an answer.
 
     Args:
-        reading: How it is read, where reasoning is looked for.
+        reading: The rules by which the answer is read, where reasoning tokens are counted.
     """
 
     def __init__(self, reading: AnswerReading | None = None) -> None:
@@ -70,7 +70,7 @@ class Tally:
                 self._answers[completion.index] += completion.token_ids
 
     def usage(self, *, ended: bool = False) -> Usage:
-        """Return the sums; that of reasoning tokens when all has been added."""
+        """Return the sums; reasoning tokens are counted once ``ended``."""
         sums = usage(
             sum(self._prompt_tokens.values()),
             self._completion_tokens,

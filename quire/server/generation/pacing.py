@@ -21,7 +21,7 @@ def paced(outputs: Outputs, interval: int, flush_seconds: float | None = None) -
     Args:
         outputs: Deltas of a request's prompts.
         interval: Tokens that a choice must have grown by.
-        flush_seconds: Longest that a delta is held back; None for :data:`FLUSH_SECONDS`.
+        flush_seconds: Most seconds that a delta is held back; None for :data:`FLUSH_SECONDS`.
     """
     if interval == 1:
         return outputs

@@ -27,10 +27,10 @@ TOOLS_TEXT = (
 
 @dataclass(frozen=True, slots=True)
 class PromptLimit:
-    """How long a prompt may be.
+    """The longest prompt that a request may have.
 
     Attributes:
-        num_tokens: The context's length; one of them is for the output.
+        num_tokens: The context's length in tokens; one of them is for the output.
         param: The request's field that holds the prompt.
     """
 
@@ -41,11 +41,11 @@ class PromptLimit:
         """Refuse a text whose beginning is too long already, without tokenizing all of it.
 
         Args:
-            tokenizer: Of the served model.
-            parts: Of the text, see :meth:`Tokenizer.encode_parts`.
+            tokenizer: The served model's tokenizer.
+            parts: The text in parts, see :meth:`Tokenizer.encode_parts`.
 
         Raises:
-            PromptTooLongError: With what its beginning has at least.
+            PromptTooLongError: The beginning alone is too long; has its tokens as the least count.
         """
         length = CHARACTERS_PER_TOKEN * (self.num_tokens + 2 * CUT_TOKENS)
         whole = sum(map(len, parts))
@@ -67,9 +67,9 @@ class Conversation:
     """Messages and how they are rendered.
 
     Attributes:
-        messages: In order.
-        add_generation_prompt: End with the header of an assistant's message.
-        continue_final_message: Leave the last message open instead.
+        messages: The messages in order.
+        add_generation_prompt: Whether the prompt ends with the header of an assistant's message.
+        continue_final_message: Whether the last message is left open instead.
         kwargs: More variables of the template.
         tools: Tools that the prompt shows to the model.
     """
@@ -81,10 +81,10 @@ class Conversation:
     tools: Sequence[Tool] | None = None
 
     def __len__(self) -> int:
-        """Characters of what is rendered, roughly, or as many as count as long.
+        """Characters of what is rendered, roughly, or a number that counts as long.
 
-        Each message has marks around it. Lists and objects (parts, tools, calls) count as long,
-        without a look at what they hold.
+        Each message has marks around it. Lists and objects (parts, tools, calls) count as long
+        whatever they hold.
         """
         size = MARK_CHARACTERS * len(self.messages)
         size += _num_characters(self.tools or None)
@@ -172,12 +172,12 @@ def _told_of(tools: list[dict[str, Any]], content: Any) -> Any:
 async def encode_pairs(
     tokenizer: Tokenizer, pairs: Sequence[tuple[str, str]], limit: PromptLimit, client_id: str
 ) -> list[tuple[list[int], int | None]]:
-    """Return the token ids of pairs of texts; of each as :meth:`Tokenizer.encode_pair`.
+    """Return the token ids of pairs of texts; see :meth:`Tokenizer.encode_pair`.
 
     Raises:
-        PromptTooLongError: One is so far beyond ``limit`` that its beginning shows it.
-        RequestError: They are no text.
-        CapacityError: Too many texts of the client wait.
+        PromptTooLongError: One pair is so far beyond ``limit`` that its beginning shows it.
+        RequestError: A text is not valid.
+        CapacityError: The client's waiting texts reach a limit.
     """
 
     def encode(pair: tuple[str, str]) -> tuple[list[int], int | None]:
@@ -210,16 +210,17 @@ async def encode_texts(
     """Return the token ids of texts.
 
     Args:
-        tokenizer: Of the served model.
-        texts: Each whole or in parts.
-        add_special_tokens: Add what the tokenizer adds to plain text; chat templates write it out.
-        limit: How long each may be; None for any length.
-        client_id: Clients take turns.
+        tokenizer: The served model's tokenizer.
+        texts: Texts, each whole or in parts.
+        add_special_tokens: Whether to add what the tokenizer adds to plain text; chat templates
+            write it out.
+        limit: The limit of each prompt; None for any length.
+        client_id: The client's id; clients take turns.
 
     Raises:
-        PromptTooLongError: One is so far beyond ``limit`` that its beginning shows it.
-        RequestError: One is no text.
-        CapacityError: Too many texts of the client wait.
+        PromptTooLongError: One text is so far beyond ``limit`` that its beginning shows it.
+        RequestError: A text is not valid.
+        CapacityError: The client's waiting texts reach a limit.
     """
 
     def encode(parts: Sequence[str]) -> list[int]:
@@ -246,8 +247,8 @@ async def render(tokenizer: Tokenizer, conversation: Conversation, client_id: st
     """Return a prompt text in parts, without holding up an event loop.
 
     Raises:
-        RequestError: See :meth:`Conversation.render`.
-        CapacityError: Too many texts of the client wait.
+        RequestError: The template fails, as in :meth:`Conversation.render`.
+        CapacityError: The client's waiting texts reach a limit.
     """
     return await run_template(len(conversation), client_id, lambda: conversation.render(tokenizer))
 
@@ -262,7 +263,7 @@ async def encode_prompt(
     """Return the token ids of a text or a conversation; see :func:`encode_texts`.
 
     Raises:
-        RequestError: Further: see :meth:`Conversation.render`.
+        RequestError: The template fails, as in :meth:`Conversation.render`.
     """
     if isinstance(prompt, Conversation):
         prompt = await render(tokenizer, prompt, client_id)

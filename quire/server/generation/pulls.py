@@ -22,20 +22,20 @@ log = logging.getLogger(__name__)
 MAX_PULLS = 2
 #: Pulls under way and waiting; further ones are sent away.
 MAX_WAITING = 16
-#: Between two steps about the same file that are told.
+#: Seconds between two steps about the same file that are reported.
 STEP_SECONDS = 0.1
-#: Who asks for a model that is being fetched is told to come back then.
+#: Seconds after which a request for a model that is being pulled is to be sent again.
 RETRY_SECONDS = 5
 
 
 class _Watched:
-    """A pull that goes on when nobody watches it.
+    """A pull that continues when no client watches it.
 
     Args:
-        steps: Of the pull.
+        steps: The steps of the pull.
 
     Attributes:
-        task: Fetches the model.
+        task: The task that fetches the model.
     """
 
     def __init__(self, steps: AsyncGenerator[PullProgress, None]) -> None:
@@ -45,7 +45,7 @@ class _Watched:
         self.task.add_done_callback(self._end)
 
     async def steps(self) -> AsyncGenerator[PullProgress, None]:
-        """Yield the newest step whenever there is one; as :meth:`Pulls.steps` otherwise."""
+        """Yield the newest step whenever there is one; the rest is as in :meth:`Pulls.steps`."""
         shown = None
         while not self.task.done() or self._newest is not shown:
             changed, newest = self._changed, self._newest
@@ -66,7 +66,7 @@ class _Watched:
 
     def _end(self, task: asyncio.Task[None]) -> None:
         if not task.cancelled():
-            task.exception()  # told to those who watch, and in the log
+            task.exception()  # clients that watch get it, and it is in the log
         self._notify()
 
     def _notify(self) -> None:
@@ -75,7 +75,7 @@ class _Watched:
 
 
 class Pulls:
-    """Pulls of a server; what came of one that was given up stays for the next.
+    """Pulls of a server; the bytes of one that was given up are kept for the next.
 
     One that is begun by :meth:`steps` ends with its client, one of :meth:`watch` does not.
     """
@@ -91,10 +91,10 @@ class Pulls:
         return dict(self._running.values())
 
     def check_absent(self, name: str) -> None:
-        """Return when a model is not being fetched.
+        """Return if no pull of the model is under way.
 
         Raises:
-            CapacityError: It is, and will be there later.
+            CapacityError: The model is being pulled, and will be there later.
         """
         for pulled, step in self._running.values():
             if _key(pulled) == _key(name):
@@ -104,15 +104,18 @@ class Pulls:
                 )
 
     def end(self) -> None:
-        """End all of them, and let none begin; what came stays."""
+        """End all of them, and let none begin; the bytes that arrived are kept."""
         self._ended = True
 
     def goes_on(self, name: str) -> bool:
-        """Return whether a pull of that name is under way that ends with no client."""
+        """Return whether a pull of that name is under way that continues without clients."""
         return _key(name) in self._watched
 
     def watch(self, name: str) -> AsyncGenerator[PullProgress, None]:
-        """As :meth:`steps`, but the pull goes on when nobody watches; one under way is joined."""
+        """Yield steps as :meth:`steps` does, of a pull that continues without clients.
+
+        A pull of that name that is under way is joined.
+        """
         key = _key(name)
         if key not in self._watched:
             self._watched[key] = pull = _Watched(self.steps(name))
@@ -120,7 +123,7 @@ class Pulls:
         return self._watched[key].steps()
 
     def watch_running(self, name: str) -> AsyncGenerator[PullProgress, None]:
-        """As :meth:`watch`, but none is begun.
+        """Yield steps as :meth:`watch` does, but begin no pull.
 
         Raises:
             ApiError: 404, none of that name is under way.
@@ -135,11 +138,11 @@ class Pulls:
         return pull is not None and pull.task.cancel()
 
     async def steps(self, name: str) -> AsyncGenerator[PullProgress, None]:
-        """Yield the steps of a pull as they come, the last with the status ``success``.
+        """Yield the steps of a pull as they arrive, the last with the status ``success``.
 
         Raises:
-            CapacityError: Too many wait.
-            ApiError: It cannot be had; 503, the server is about to end.
+            CapacityError: The limit of concurrent pulls is reached.
+            ApiError: 400, the model cannot be pulled; 503, the server is about to end.
         """
         if self._ended:
             raise shutting_down()
@@ -150,7 +153,7 @@ class Pulls:
 
         def tell(step: PullProgress) -> None:
             if self._ended or key not in self._running:
-                raise PullCancelled("[pull] nobody waits for it any more.")
+                raise PullCancelled("[pull] no client waits for it any more.")
             loop.call_soon_threadsafe(newest.put_nowait, step)
 
         self._running[key] = name, PullProgress("waiting")
@@ -158,7 +161,7 @@ class Pulls:
 
         def end(done: asyncio.Future[Path]) -> None:
             if not done.cancelled():
-                done.exception()  # whoever left asks no more
+                done.exception()  # a client that has left does not ask for it
             newest.put_nowait(None)
 
         work.add_done_callback(end)
@@ -179,7 +182,7 @@ class Pulls:
             log.warning("[pull] %s: %s", name, error)
             raise ApiError(400, without_folders(str(error))) from error
         except Exception:
-            log.exception("[pull] %s failed", name)  # nobody may be watching
+            log.exception("[pull] %s failed", name)  # there may be no client that watches
             raise
         finally:
             del self._running[key]

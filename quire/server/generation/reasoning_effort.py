@@ -1,4 +1,4 @@
-"""What a wish to think more, less or not at all means to a chat template."""
+"""Template variables for a request to think more, less or not at all."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ def effort_kwargs(
     """Return the variables of a template for a request.
 
     Args:
-        effort: What the request says of it: ``none``, ``low``, ``medium``, ``high`` ..., or only
-            whether the model is to think.
-        given: Its own ``chat_template_kwargs``, which win.
-        template: Of the model.
+        effort: The request's effort: ``none``, ``low``, ``medium``, ``high`` ..., or a truth value
+            for whether the model is to think.
+        given: The request's ``chat_template_kwargs``, which win.
+        template: The model's template.
     """
     if effort is None or template is None:
         return given

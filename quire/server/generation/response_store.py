@@ -19,8 +19,8 @@ class StoredResponse:
     """One answer.
 
     Attributes:
-        body: What ``GET`` returns.
-        conversation: The messages up to and with this answer, without instructions, as JSON.
+        body: The body that ``GET`` returns.
+        conversation: The messages up to this answer, inclusive, without instructions, as JSON.
         items: The answer's items as JSON, by id.
     """
 
@@ -38,7 +38,7 @@ class StoredResponse:
 
     @property
     def num_bytes(self) -> int:
-        """Memory it takes, about."""
+        """Approximate memory that it takes, in bytes."""
         return len(self.body) + len(self.conversation) + sum(map(len, self.items.values()))
 
     def messages(self) -> list[Message]:

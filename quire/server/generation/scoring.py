@@ -1,4 +1,4 @@
-"""How a model scores texts: by a head, by a token of its answer, or by their vectors."""
+"""Scores of texts: from a head, from a token of the answer, or from the texts' vectors."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ class Scoring:
 
     Attributes:
         labels: Texts of the classes.
-        token_ids: Of their tokens; none where scores come from a head or from vectors.
+        token_ids: Ids of the classes' tokens; empty where scores come from a head or from vectors.
         classifier: The model's head, if it has one.
-        template: Renders a query and a document; None joins them as they are.
+        template: The tokenizer that renders a query and a document; None joins them as they are.
     """
 
     labels: tuple[str, ...] = ()
@@ -76,10 +76,10 @@ class Scoring:
         return None if template is None else _template_source(template)
 
     def check_pairs(self) -> None:
-        """Return when a pair of texts can be scored.
+        """Return if a pair of texts can be scored.
 
         Raises:
-            RequestError: There are more classes than "no" and "yes", or a head has more than one.
+            RequestError: The model has more classes than "no" and "yes", or its head more than one.
         """
         if self.classifier is not None:
             check_scores(self.classifier)

@@ -1,4 +1,4 @@
-"""What every endpoint needs to know: the engine, the names it is served under, the settings."""
+"""A served model as every endpoint needs it: the engine, its names, the settings."""
 
 from __future__ import annotations
 
@@ -72,21 +72,21 @@ class UsageOptions:
 
 
 class Residence(Protocol):
-    """How long a model stays in memory that was loaded on demand."""
+    """The time that a model loaded on demand stays in memory."""
 
     def keep(self, seconds: float, *, by_operator: bool) -> None:
-        """Have it stay for that long; infinity is for ever, 0 not at all.
+        """Keep the model in memory for that long; infinity is for ever, 0 not at all.
 
         Args:
-            seconds: After each request, until it is unloaded, where an operator says so. Else after
-                this one alone, no longer than the server is set to, and no shorter than the other
-                requests say.
+            seconds: Seconds after each request until the model is unloaded, where an operator sets
+                them. Else they count after this request alone, no longer than the server's setting
+                and no shorter than other requests ask for.
             by_operator: Whether the request may unload models.
         """
         ...
 
     def seconds_left(self) -> float:
-        """Return how long it stays if nobody uses it from now on."""
+        """Return the seconds that the model stays if no request uses it from now on."""
         ...
 
 
@@ -94,23 +94,23 @@ class Service:
     """One served model.
 
     Args:
-        engine: Computes the answers.
+        engine: The engine that computes the answers.
         config: The engine's settings.
-        shared: What it has in common with the server's other models.
-        admission: Of those that have the same engine, when there are any.
+        shared: The settings, limits and metrics that it shares with the server's other models.
+        admission: The queue's bounds, when other models on the same engine have them already.
 
     Attributes:
         options: The server's settings.
-        admission: Bounds the queue.
-        metrics: What its requests write to.
-        pictures: Reads those of requests; None where the model reads text alone.
-        formats: How the model's tool calls and reasoning are read.
-        scoring: How it scores texts.
+        admission: The bounds of the queue.
+        metrics: The metrics of the model's requests.
+        pictures: The reader of requests' pictures; None where the model reads text alone.
+        formats: The formats by which the model's tool calls and reasoning are read.
+        scoring: The way in which it scores texts.
         model_names: Names that requests may use; the first is shown in answers.
-        adapters: Of the model; requests may use their names, too.
-        created: When it began to be served, unix seconds.
-        fingerprint: Same version and settings, same fingerprint.
-        residence: Of a model that comes and goes; None if it stays.
+        adapters: The model's adapters; requests may use their names, too.
+        created: Unix time at which it was first served, in seconds.
+        fingerprint: A text that is the same for the same version and settings.
+        residence: The time that a model loaded on demand stays; None if it always stays.
     """
 
     def __init__(
@@ -198,9 +198,9 @@ class Service:
         """Return a request's limit of output tokens, else the model's own as far as it fits.
 
         Args:
-            asked: What the request says.
-            num_prompt_tokens: What its prompt has.
-            clamped: Its own limit, too, is lowered to what fits.
+            asked: The request's limit; None if it has none.
+            num_prompt_tokens: Number of tokens in its prompt.
+            clamped: Whether the request's own limit is lowered, too, to what fits.
         """
         default: int | None = self.engine.default_sampling_params.get("max_tokens")
         room = max(1, self.engine.max_model_len - num_prompt_tokens)

@@ -1,4 +1,4 @@
-"""What the models of a server have in common: settings, keys, limits, kept answers, books."""
+"""Things that the models of a server share: settings, keys, limits, kept answers, metrics."""
 
 from __future__ import annotations
 
@@ -20,23 +20,23 @@ from quire.text import tokenizer_process
 
 
 class Shared:
-    """Of one server.
+    """The shared things of one server.
 
     Args:
-        options: Its settings.
-        keys: Who may call, besides the keys among the settings.
+        options: The server's settings.
+        keys: API keys besides those among the settings.
 
     Attributes:
         options: The settings, without keys: from here on only their hashes are kept.
-        keys: Who may call; nobody needs one when there are none.
-        rejections: Requests refused at the door, by reason.
-        rate_limits: Bound each key.
+        keys: The server's API keys; requests need none when it is empty.
+        rejections: Counts of requests that were refused on arrival, by reason.
+        rate_limits: The limits of each key.
         responses: Answers kept for later turns.
         pulls: Models that are being fetched.
-        handing: Held by a request that hands many prompts to an engine, a few at a time.
-        metrics: What ``/metrics`` shows.
-        tracing: Sends traces, where a collector is named.
-        sinks: Get the record of each request that has ended.
+        handing: The lock of a request that hands many prompts to an engine, a few at a time.
+        metrics: The metrics of ``/metrics``.
+        tracing: The sender of traces, where a collector is named.
+        sinks: Receivers of the record of each request that has ended.
     """
 
     def __init__(self, options: ServerOptions, keys: Sequence[ApiKey] = ()) -> None:
@@ -55,7 +55,7 @@ class Shared:
             self.sinks += (self.tracing,)
 
     async def shutdown(self) -> None:
-        """End what reads texts, and send what is left of the traces. A second call does nothing."""
+        """Kill the tokenizer processes and send the last traces. A second call does nothing."""
         tokenizer_process.kill_running()
         self.metrics.close()
         if self.tracing is not None:

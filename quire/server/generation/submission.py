@@ -40,14 +40,14 @@ class ApiRequest(Generic[T]):
     """A decoded request, and what is known of its sender.
 
     Attributes:
-        body: What was sent.
-        model: The served name that it means.
+        body: The request's body.
+        model: The served name that it stands for.
         response_id: Id of the answer; the engine's ids derive from it.
-        record: Gets what becomes of it.
-        api_key: The key that it came with, where keys are asked for.
-        cache_keys: Only requests with the same ones share cached blocks.
-        deadline: When it ends with ``timeout``, on the monotonic clock.
-        adapter: The one that ``model`` names.
+        record: The request's record, where its course is noted.
+        api_key: The API key that was sent, where the server has keys.
+        cache_keys: Keys of the cache; only requests with the same ones share cached blocks.
+        deadline: The time at which it ends with ``timeout``, on the monotonic clock.
+        adapter: The adapter that ``model`` names.
         stream: Whether the answer is a stream.
         stream_interval: Tokens per event of the stream, at least.
     """
@@ -78,13 +78,14 @@ class ApiRequest(Generic[T]):
         Args:
             service: The served model.
             id_prefix: First part of the answer's id.
-            body: What was sent.
-            record: Of the request.
-            api_key: The key that it came with.
+            body: The request's body.
+            record: The request's record.
+            api_key: The API key that was sent.
             timeout: Seconds that it may take.
 
         Raises:
-            RequestError: This server does not stream, or its model generates no text.
+            RequestError: The body asks for a stream and this server sends none, or for text and
+                the model generates none.
             ApiError: 404, the body names a model that is not served.
         """
         streamable = body if isinstance(body, StreamableBody) else StreamableBody()
@@ -117,7 +118,7 @@ class ApiRequest(Generic[T]):
 
     @property
     def client(self) -> Client:
-        """On whose behalf it runs."""
+        """The client on whose behalf the request runs."""
         return client_of(self.api_key)
 
 
@@ -133,13 +134,14 @@ def _cache_keys(service: Service, api_key: ApiKey | None) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Submission:
-    """What an endpoint asks of the engine.
+    """An endpoint's requests to the engine.
 
     Attributes:
-        request: Whose it is.
+        request: The API request that they come from.
         engine_requests: One per prompt.
         param: Request field that holds the prompts, for errors.
-        beam_searches: How answers to each are searched; empty where tokens are drawn.
+        beam_searches: Settings of the search for answers to each prompt; empty where tokens are
+            drawn.
     """
 
     request: ApiRequest[Any]
@@ -159,12 +161,12 @@ class Submission:
 
         Args:
             request: A request whose body has ``priority`` and ``cache_salt``.
-            param: Its field that holds the prompts.
-            prompts: At least one.
-            pictures: Of each of them.
+            param: The field that holds the prompts.
+            prompts: Prompts and their settings; at least one.
+            pictures: Pictures of each prompt.
 
         Raises:
-            RequestError: A beam search cannot be had, or too many beams are asked for.
+            RequestError: A beam search is not possible, or too many beams are asked for.
         """
         body, number = request.body, next(_numbers)
         engine_requests = [
@@ -202,12 +204,12 @@ class Submission:
         return replace(self, engine_requests=[replace(one, second_text=at) for one, at in pairs])
 
     def check(self, service: Service) -> None:
-        """Refuse what would be ignored or only be found once other prompts of the request run.
+        """Refuse settings that would be ignored, or be found wrong once other prompts run.
 
         Raises:
-            PromptTooLongError: With the counts, in the words that clients look for.
-            RequestError: A setting that this server does not honour, or an answer that would be
-                larger than a server may hold.
+            PromptTooLongError: A prompt is too long; the message has the form that clients parse.
+            RequestError: A setting has no effect on this server, or the answer would be larger
+                than a server may hold.
         """
         priority = self.request.body.priority
         if priority and service.config.scheduler.scheduling_policy != "priority":
@@ -263,10 +265,10 @@ def _num_entries(
     """Return how many entries an answer has for a prompt, and for what follows it, at most.
 
     Args:
-        request: One prompt's.
+        request: The engine's request for one prompt.
         longest: Tokens of the context.
-        is_shown: Each sequence repeats the prompt.
-        vocab_size: How many log-probabilities -1 asks for.
+        is_shown: Whether each sequence repeats the prompt.
+        vocab_size: Number of log-probabilities that -1 asks for.
     """
     params, num_prompt_tokens = request.params, len(request.prompt_token_ids)
     room = max(1, longest - num_prompt_tokens)

@@ -1,4 +1,4 @@
-"""What a chat request's tools mean for its prompt, its grammar and the reading of its answer."""
+"""Tools of a chat request, as they affect its prompt, its grammar and the reading of answers."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ TAIL_TOKENS = 16
 
 @dataclass(frozen=True, slots=True)
 class ToolUse:
-    """What one request may call.
+    """The tools that one request may call.
 
     Attributes:
         prompted: Tools that the prompt shows; None for none.
         allowed: Tools that may be called.
-        forced: Calling is not the model's choice.
-        parallel: Several calls may come in one answer.
+        forced: Whether the model must call a tool.
+        parallel: Whether one answer may have several calls.
         parser: Format of the calls; None when there can be none.
     """
 
@@ -99,14 +99,14 @@ class ToolUse:
 
 @dataclass(frozen=True, slots=True)
 class AnswerReading:
-    """How the answers of one request are read.
+    """The rules by which the answers of one request are read.
 
     Attributes:
-        formats: Of the model.
-        tool_use: What may be called.
-        tokenizer: Of the served model.
-        is_open: The prompt opened the reasoning.
-        skip_special_tokens: The request wants none in the text.
+        formats: Formats of the model's answers.
+        tool_use: The tools that may be called.
+        tokenizer: The served model's tokenizer.
+        is_open: Whether the prompt opened the reasoning.
+        skip_special_tokens: Whether special tokens are left out of the text.
     """
 
     formats: AnswerFormats
@@ -119,7 +119,7 @@ class AnswerReading:
     def create(
         cls, body: ChatCompletionRequest, service: Service, tool_use: ToolUse, prompt: list[int]
     ) -> AnswerReading:
-        """Return how the answers to ``prompt``, in token ids, are read."""
+        """Return the rules for reading the answers to ``prompt``, in token ids."""
         formats, tokenizer = service.formats, service.engine.tokenizer
         form, last = formats.reasoning, body.messages[-1].content
         is_open = False
@@ -138,7 +138,7 @@ class AnswerReading:
         """Return the sampling settings that reading an answer needs.
 
         Args:
-            asked: What the request wants the answer to look like, besides tool calls.
+            asked: The request's constraint on the answer, besides tool calls.
 
         Raises:
             RequestError: The schema of a strict function cannot be enforced.

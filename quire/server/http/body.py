@@ -41,7 +41,7 @@ class JsonRequest:
 
     Attributes:
         http: The request without its body.
-        send: Sends the answer.
+        send: ASGI ``send``, which the answer is sent with.
         fields: The body.
     """
 
@@ -69,11 +69,11 @@ class JsonRequest:
 
 
 def model_name(fields: Fields) -> str | None:
-    """Return the model that a body names, None if none.
+    """Return the name of the model in a body, None if there is none.
 
     Raises:
-        RequestError: It is not a text, or too long. A model would be loaded before its route says
-            so.
+        RequestError: The name is not a text, or too long. It is checked here because a model
+            would be loaded before its route checks it.
     """
     if "model" not in fields:
         return None
@@ -97,13 +97,14 @@ async def read_json(
     """Return the fields of a body.
 
     Args:
-        request: Its body has not been read.
-        any_type: The content type does not matter, unless a web page may have sent the request.
-        max_bytes: Most that the body may hold; None for what any may.
+        request: A request whose body has not been read.
+        any_type: Whether any content type is taken, unless a web page may have sent the request.
+        max_bytes: Most bytes that the body may have; None for the limit of every body.
 
     Raises:
-        ApiError: 413 too large, 415 not JSON by its content type, or compressed.
-        RequestError: It is not a JSON object.
+        ApiError: 413 for a body that is too large, 415 for one that is compressed or whose
+            content type is not JSON.
+        RequestError: The body is not a JSON object.
     """
     check_media_type(request, any_type)
     body = await read_body(request, max_bytes)
@@ -111,11 +112,11 @@ async def read_json(
 
 
 async def decode_in_turn(scope: Scope, body: bytes, decode: Callable[[bytes], Fields]) -> Fields:
-    """Return what ``decode`` makes of a body; a large one does not hold up the event loop.
+    """Return the fields that ``decode`` finds in a body; a large one does not block the event loop.
 
     Raises:
-        RequestError: What ``decode`` raises.
-        CapacityError: Too many texts of the client wait.
+        RequestError: The same as in ``decode``.
+        CapacityError: The client's waiting texts reach a limit.
     """
     key = scope.get("api_key")
     client = SHARED if key is None else key.client
@@ -148,7 +149,7 @@ async def read_body(request: Request, max_bytes: int | None = None) -> bytes:
     """Return a body of at most that many bytes as it was sent; see :func:`read_json`.
 
     Raises:
-        ApiError: 413 too large, 415 compressed, 503 all that come have too many bytes together.
+        ApiError: 413 too large, 415 compressed, 503 all bodies that arrive have too many bytes.
     """
     coding = request.headers.get("content-encoding", "identity").strip().lower()
     if coding not in ("identity", ""):
@@ -183,8 +184,8 @@ def read_fields(
     Args:
         fields: The body.
         kind: A struct of :mod:`quire.protocol`.
-        strict: Refuse them instead.
-        unused: Names the known fields that do nothing for this model; unknown ones never do.
+        strict: Whether such fields are refused instead.
+        unused: A function that names the known fields that do nothing for this model.
 
     Raises:
         RequestError: The content is wrong.
@@ -213,11 +214,11 @@ async def read_fields_in_turn(
     strict: bool,
     unused: Callable[[T], list[str]] = lambda body: [],
 ) -> tuple[T, dict[str, str]]:
-    """Do what :func:`read_fields` does; a large body does not hold up the event loop.
+    """Do what :func:`read_fields` does; a large body does not block the event loop.
 
     Raises:
         RequestError: The content is wrong.
-        CapacityError: Too many texts of the client wait.
+        CapacityError: The client's waiting texts reach a limit.
     """
     size = sum(map(len, fields.values())) // BYTES_PER_CHARACTER
     work = partial(read_fields, fields, kind, strict, unused)
@@ -228,7 +229,7 @@ def read_timeout(request: Request) -> float | None:
     """Return the seconds that the header ``X-Request-Timeout`` gives, or None without it.
 
     Raises:
-        ApiError: 400, it is not a positive number.
+        ApiError: 400, the header is not a positive number.
     """
     text = request.headers.get("x-request-timeout")
     if text is None:

@@ -1,4 +1,4 @@
-"""What wraps every request: its id, its record, and its failures as answers."""
+"""The outermost layer of every request: its id, its record, and its failures as answers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Work that ends when its client goes away."""
+"""Work that ends when its client leaves."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ async def cancel_on_disconnect(receive: Receive) -> AsyncIterator[None]:
     """Cancel the block as soon as the client disconnects; what follows it runs on.
 
     Cancelling reaches the engine's iterator, which aborts the request and frees its blocks. The
-    request's body must have been read: nobody else may call ``receive`` meanwhile.
+    request's body must have been read: nothing else may call ``receive`` meanwhile.
     """
     task = asyncio.current_task()
     assert task is not None
@@ -32,7 +32,7 @@ async def cancel_on_disconnect(receive: Receive) -> AsyncIterator[None]:
     try:
         yield
     except BaseException:
-        # As asyncio.timeout does: a cancel that is not ours goes on.
+        # As in asyncio.timeout: a cancel that is not ours is passed on.
         if not gone or task.uncancel() > num_cancels:
             raise
     finally:

@@ -1,4 +1,4 @@
-"""What holds for every connection of a server: whom it answers, and how many there may be."""
+"""Rules for every connection of a server: the names it answers to, and the most connections."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ MAX_CONNECTIONS = 65536
 
 @dataclass(slots=True)
 class ConnectionRules:
-    """The rules, and what they have refused.
+    """The rules, and the refusals that they have led to.
 
     Attributes:
         hosts: Names that requests may give the server.
-        max_connections: At once; those above it are refused.
-        probe_paths: Served above the limit, too.
+        max_connections: Most connections at once; those above it are refused.
+        probe_paths: Paths that are served above the limit, too.
         rejections: Connections and requests refused, by reason.
     """
 
@@ -58,9 +58,9 @@ class ProtocolConfig(uvicorn.Config):
     """uvicorn's settings, and the rules that this server's protocols keep.
 
     Args:
-        app: Answers requests.
-        rules: Of all connections.
-        **settings: uvicorn's.
+        app: The app that answers requests.
+        rules: The rules for all connections.
+        **settings: Settings of uvicorn.
     """
 
     def __init__(self, app: Any, rules: ConnectionRules, **settings: Any) -> None:

@@ -84,7 +84,7 @@ ANTHROPIC_HEADER = b"anthropic-version"
 
 
 class ErrorForm(Enum):
-    """Whose clients an error is for."""
+    """The shape of an error, by the kind of client that it is for."""
 
     OPENAI = ErrorBody
     FLAT = FlatErrorBody
@@ -118,10 +118,10 @@ class ApiError(Exception):
 
     Attributes:
         status: HTTP status.
-        message: For people.
-        type: For programs; by default the status's.
-        param: Offending request field.
-        headers: Sent with the answer.
+        message: A text for people.
+        type: A name for programs; by default the status's.
+        param: The request field that is wrong.
+        headers: Headers of the answer.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Which names a server answers to and which web pages may call it.
+"""The names that a server answers to, and the web pages that may call it.
 
 A page of the web can point its own name at 127.0.0.1 (DNS rebinding) and then talk to a server
 there as if it were its own. It cannot hide the name: that is in ``Host``.
@@ -40,8 +40,8 @@ class HostRule:
 
     Attributes:
         names: Hosts that requests may name, in lower case, with or without a port; None for all.
-        origins: Of other web pages that may call; ``*`` is any.
-        local: Names of this machine may be named too.
+        origins: Origins of other web pages that may call; ``*`` is any.
+        local: Whether requests may name this machine by its local names, too.
     """
 
     names: frozenset[str] | None = None
@@ -56,25 +56,25 @@ class HostRule:
         bound: str,
         listeners: Sequence[socket.socket] = (),
     ) -> HostRule:
-        """Make the rule of a server that listens on ``listeners``.
+        """Return the rule of a server that listens on ``listeners``.
 
         Args:
-            hosts: Names it is to answer to; none: those of this machine on loopback, any elsewhere.
+            hosts: Names to answer to; none: those of this machine on loopback, any elsewhere.
             origins: Web pages that may call.
-            bound: The name or address it was told to listen on.
-            listeners: Its sockets.
+            bound: The name or address that the server was told to listen on.
+            listeners: The server's sockets.
         """
         local = bool(listeners) and all(_is_loopback(listener) for listener in listeners)
         names = frozenset(host.lower().rstrip(".") for host in (*hosts, bound))
-        everybody = ANY in hosts or not (hosts or local)
-        return cls(None if everybody else names, frozenset(origins), local or bool(hosts))
+        any_host = ANY in hosts or not (hosts or local)
+        return cls(None if any_host else names, frozenset(origins), local or bool(hosts))
 
     def check(self, headers: Headers, http_version: str = "1.1") -> None:
         """Refuse a request by its head.
 
         Raises:
-            HostError: 400 without exactly one valid ``Host``; 403 when it, or the ``Origin``, is
-                not one that may be.
+            HostError: 400 without exactly one valid ``Host``; 403 when the ``Host`` or the
+                ``Origin`` is not permitted.
         """
         given = [value for name, value in headers if name == b"host"]
         if not given and http_version == "1.0":  # older than the field; no browser speaks it

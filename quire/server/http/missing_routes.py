@@ -1,4 +1,4 @@
-"""What is answered where there is no route: which one may have been meant."""
+"""Answers to paths that have no route, with the route that may have been meant."""
 
 from __future__ import annotations
 

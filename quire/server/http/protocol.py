@@ -115,7 +115,7 @@ class HttpProtocol(HttpToolsProtocol):
         super()._start_asgi_task(cycle, app)
 
     def data_received(self, data: bytes) -> None:
-        """Take what has come; it is parsed in parts."""
+        """Take the bytes that have arrived; they are parsed in parts."""
         if self._refused:
             return
         self._ahead += data
@@ -125,7 +125,7 @@ class HttpProtocol(HttpToolsProtocol):
             self.flow.pause_reading()
 
     def _parse_on(self) -> None:
-        """Parse some of what has come; the rest waits for the answers to requests, or its turn."""
+        """Parse some of the bytes; the rest waits for the answers to requests, or its turn."""
         self._parses_on, self._num_parsed = False, 0
         while self._ahead and not (self.pipeline and not self.cycle.more_body):
             if self._refused or self.transport.get_protocol() is not self:
@@ -139,7 +139,7 @@ class HttpProtocol(HttpToolsProtocol):
                 del self._ahead[:PARSED_BYTES]
                 self._parse(data)
         if self.cycle is None or len(self.cycle.body) <= HIGH_WATER_LIMIT:
-            self.flow.resume_reading()  # one who reads on learns when the client leaves
+            self.flow.resume_reading()  # a server that reads on learns when the client leaves
 
     def _parse(self, data: bytes) -> None:
         """Parse a piece; refuse a head that does not end."""

@@ -28,15 +28,15 @@ _NOTHING_ELSE = b',"logprobs":null,"finish_reason":null}]}\n\n'
 
 @dataclass(frozen=True, slots=True)
 class StreamForm:
-    """How values follow each other in a stream.
+    """The form in which values follow each other in a stream.
 
     Attributes:
-        media_type: Of the response.
-        before, after: Surround the JSON of each value.
-        end: Follows the last.
+        media_type: Content type of the response.
+        before, after: Bytes around the JSON of each value.
+        end: Bytes after the last value.
         comments: Whether clients skip comments.
         errors: Form of an error.
-        error_head: Stands before an event that is an error.
+        error_head: Bytes before an event that is an error.
     """
 
     media_type: str
@@ -80,14 +80,14 @@ async def send_events(
     sent as an error event.
 
     Args:
-        send: Of the ASGI call.
-        events: Whole events.
+        send: ASGI ``send`` of the request.
+        events: The events, whole.
         headers: More headers of the response.
         keep_alive: Seconds of silence after which a comment is sent; 0 sends none.
-        form: Of the events.
+        form: Form of the events.
 
     Raises:
-        Exception: What ``events`` raises before the headers were sent.
+        Exception: ``events`` raised it before the headers were sent.
     """
     fields = {
         "content-type": form.media_type,
@@ -178,10 +178,10 @@ class ChunkWriter:
         """Return one event with one choice.
 
         Args:
-            index: The choice.
+            index: Index of the choice.
             content: JSON of the delta or text.
-            logprobs: Anything msgspec encodes.
-            finish_reason: None while the choice goes on.
+            logprobs: A value that msgspec encodes.
+            finish_reason: The reason of the end, None before it.
             extra: More fields of the choice.
             top_level: More fields of the chunk.
         """

@@ -1,4 +1,4 @@
-"""Connections whose client does not read: found by what stays unsent, and cut after a time."""
+"""Connections whose client does not read: seen by their unsent bytes, and cut after a time."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ log = get_logger(__name__)
 
 
 class UnreadAnswers:
-    """Looks at all connections now and then; nothing of it is on the way of an answer.
+    """Cuts connections whose clients read nothing; it runs now and then, apart from the answers.
 
     A connection on which the server waits to write, or which it wants to close, has a buffer that
     can only shrink. One that does not shrink for the whole time is cut: the request ends as when
     its client leaves.
 
     Args:
-        seconds: How long a client may read nothing.
-        clock: Returns seconds; monotonic.
+        seconds: Seconds that a client may read nothing.
+        clock: A monotonic clock, in seconds.
     """
 
     def __init__(self, seconds: float, clock: Callable[[], float] = time.monotonic) -> None:
@@ -31,7 +31,7 @@ class UnreadAnswers:
         self._unsent: WeakKeyDictionary[Any, tuple[int, float]] = WeakKeyDictionary()
 
     def cut(self, connections: Iterable[Any]) -> int:
-        """Cut those that are due; return how many."""
+        """Cut the connections whose time is over; return how many."""
         now, count = self._clock(), 0
         for connection in connections:
             size = connection.transport.get_write_buffer_size()

@@ -1,4 +1,4 @@
-"""Bytes of bodies that have come in part: a bound for all connections together.
+"""Bytes of bodies that have arrived in part: a bound for all connections together.
 
 Each body may be large, and a client that keeps the last byte back has the server hold the rest.
 """
@@ -44,11 +44,11 @@ class UnreadBody:
     """One body; see :meth:`UnreadBodies.reading`.
 
     Args:
-        by_key: Bytes of all.
-        key: The one that the request came with.
+        by_key: Bytes of all bodies of a key.
+        key: The API key of the request.
 
     Attributes:
-        num_bytes: Bytes that have come.
+        num_bytes: Bytes that have arrived.
     """
 
     def __init__(self, by_key: Counter[Any], key: Any) -> None:
@@ -61,7 +61,7 @@ class UnreadBody:
         return max(0, self.num_bytes - FREE_BYTES)
 
     def add(self, count: int) -> None:
-        """Count bytes that have come.
+        """Count bytes that have arrived.
 
         Raises:
             ApiError: 503, all bodies together have too many.

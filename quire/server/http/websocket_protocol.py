@@ -35,7 +35,7 @@ class _Connection(WSConnection):
     """The frames of a connection, some at a time.
 
     Attributes:
-        has_more: Further frames may have come.
+        has_more: Whether further frames may have arrived.
     """
 
     has_more = False
@@ -104,7 +104,7 @@ class WebSocketProtocol(WSProtocol):
             self._go_on()
 
     def _go_on(self) -> None:
-        """Act on further frames that have come, or read some."""
+        """Act on further frames that have arrived, or read some."""
         if self.conn.has_more:
             self.loop.call_soon(self._act)
         else:
@@ -153,7 +153,7 @@ class WebSocketProtocol(WSProtocol):
             self._forget_message()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Forget what has come of a message."""
+        """Forget the part of a message that has arrived."""
         self._forget_message()
         super().connection_lost(exc)
 

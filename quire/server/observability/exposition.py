@@ -52,12 +52,12 @@ def families(
     labels: Mapping[str, str],
     bounds: Mapping[str, tuple[float, ...]],
 ) -> Iterator[Metric]:
-    """Yield a family per stem.
+    """Yield one metric family per stem.
 
     Args:
-        samples: By stem, with labels.
+        samples: Samples with labels, by stem.
         prefix: First part of each name.
-        labels: Added to each series that has none of the same name.
+        labels: Labels that are added to each series without one of the same name.
         bounds: Upper bounds of the histograms that have none in the catalogue.
     """
     found: dict[str, Metric] = {}

@@ -1,4 +1,4 @@
-"""``GET /metrics``: what requests, engine, processes and HTTP come to, gathered at a scrape."""
+"""``GET /metrics``: numbers of requests, engine, processes and HTTP, gathered at a scrape."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ MAX_UNLOADED = 64
 
 
 class Throughput:
-    """Things a second, averaged over the last :data:`WINDOW_SECONDS`.
+    """A rate per second, averaged over the last :data:`WINDOW_SECONDS`.
 
     Args:
-        clock: Returns seconds; monotonic.
+        clock: A monotonic clock, in seconds.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -41,7 +41,7 @@ class Throughput:
         self._per_second: Counter[int] = Counter()
 
     def add(self, count: int) -> None:
-        """Count things that happened now."""
+        """Count ``count`` events that happened now."""
         second = int(self._clock())
         if second not in self._per_second:
             self._drop_old(second)
@@ -59,10 +59,10 @@ class Throughput:
 
 @dataclass(frozen=True, slots=True)
 class ModelSamples:
-    """What is known of a model.
+    """The metrics of one model at one time.
 
     Attributes:
-        samples: By metric stem.
+        samples: Samples by metric stem.
         by_length: Upper bounds of the histograms that have none in the catalogue.
     """
 
@@ -70,7 +70,7 @@ class ModelSamples:
     by_length: tuple[float, ...]
 
     def after(self, earlier: ModelSamples) -> ModelSamples:
-        """Return these, whose counters and histograms go on from ``earlier``; its other gauges."""
+        """Return these plus the counters and histograms of ``earlier``, and its other gauges."""
         by_length = max(self.by_length, earlier.by_length, key=len)
         before = earlier._with_bounds(by_length)
         joined = before | add_counters(before, self._with_bounds(by_length))
@@ -99,17 +99,17 @@ class ModelSamples:
 
 
 class ModelMetrics:
-    """What the requests of one model write to.
+    """The metrics that the requests of one model write to.
 
     Args:
-        engine: Asked for its counters at each scrape, so that its steps never wait for one.
-        config: Shown as labels of ``cache_config_info``.
+        engine: The engine, asked for its counters at each scrape, so that its steps never wait.
+        config: The engine's settings, shown as labels of ``cache_config_info``.
         model_name: Value of the label ``model_name``.
 
     Attributes:
         num_in_flight: Generation requests being answered.
         generated, computed: Output tokens; prompt tokens that were computed.
-        labels: Of each of its series.
+        labels: Labels of each of its series.
     """
 
     def __init__(self, engine: EngineClient, config: EngineConfig, model_name: str) -> None:
@@ -141,11 +141,11 @@ class ModelMetrics:
 
     @property
     def model_name(self) -> str:
-        """The name that is shown."""
+        """The name in the labels."""
         return self.labels["model_name"]
 
     def samples(self) -> ModelSamples:
-        """Return what is known of the model since it was loaded."""
+        """Return the model's metrics since it was loaded."""
         own: Samples = {
             "server_load": self.num_in_flight,
             "avg_prompt_throughput_toks_per_s": self.computed.value(),
@@ -173,18 +173,18 @@ class ModelMetrics:
 
 
 class ServerMetrics(Collector):
-    """What scrapes read: of this process, of HTTP, and of each model.
+    """The metrics that scrapes read: of this process, of HTTP, and of each model.
 
-    A model that is unloaded keeps its counters and histograms, which go on when it is loaded again;
-    its gauges are absent meanwhile.
+    A model that is unloaded keeps its counters and histograms, which continue when it is loaded
+    again; its gauges are absent meanwhile.
 
     Args:
         prefix: First part of the names.
-        rejections: Requests refused at the door, by reason.
+        rejections: Counts of requests that were refused on arrival, by reason.
 
     Attributes:
-        http: Of all routes.
-        model_name: Label of what is of the process: the name of the first model.
+        http: The metrics of all routes.
+        model_name: Label of the metrics of the process: the name of the first model.
         num_unread: Connections cut because their client read nothing.
     """
 
@@ -213,7 +213,7 @@ class ServerMetrics(Collector):
         self._models.append(model)
 
     def remove(self, model: ModelMetrics) -> None:
-        """Show of a model, which is unloaded, what it has counted; a second call does nothing."""
+        """Keep the counts of a model that is unloaded, alone; a second call does nothing."""
         if model in self._models:
             self._models.remove(model)
             counted = self._since_start(model).counted()

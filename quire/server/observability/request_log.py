@@ -18,7 +18,7 @@ class RequestLog:
     """Writes the lines.
 
     Args:
-        options: Which requests get one.
+        options: The server's settings, which say which requests are logged.
     """
 
     def __init__(self, options: ServerOptions) -> None:

@@ -11,8 +11,8 @@ class RequestObserver:
     """Follows one request from its first output to its last.
 
     Args:
-        metrics: Written to.
-        generation: Counts its tokens.
+        metrics: The metrics that are written to.
+        generation: The record that counts its tokens.
     """
 
     def __init__(self, metrics: ModelMetrics, generation: Generation) -> None:

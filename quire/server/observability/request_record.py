@@ -1,4 +1,4 @@
-"""What is known of one HTTP request: its line in the log, its metrics and its trace are made of it.
+"""The record of one HTTP request, of which its log line, its metrics and its trace are made.
 
 It holds no text of the request or its answer.
 """
@@ -21,14 +21,14 @@ class Generation:
     """One prompt of a request.
 
     Attributes:
-        engine_id: The engine's id of it.
-        params: Its sampling settings.
+        engine_id: The engine's id of the prompt.
+        params: Sampling settings of the prompt.
         times: Times of the newest delta; None before the first.
         num_prompt_tokens, num_cached_tokens: Tokens of the prompt; 0 before the first delta.
         failed: Whether the engine gave up on it.
         num_tokens: Output tokens of each sequence.
-        finish_reasons: One per sequence; ``abort`` until it ends, and so when its client leaves or
-            an error ends the request.
+        finish_reasons: Reasons, one per sequence; ``abort`` until it ends, and when its client
+            leaves or an error ends the request.
     """
 
     engine_id: str
@@ -57,7 +57,7 @@ class Generation:
 
     @property
     def num_output_tokens(self) -> int:
-        """Of all its sequences."""
+        """Number of output tokens of all its sequences."""
         return sum(self.num_tokens)
 
 
@@ -66,16 +66,16 @@ class RequestRecord:
     """One HTTP request from its arrival to its last byte.
 
     Attributes:
-        request_id: As in ``X-Request-Id``.
-        method, path, client: Of the request; the path without its query.
+        request_id: The id in ``X-Request-Id``.
+        method, path, client: Method, path and client of the request; the path without its query.
         handler: The route's own path (``/v1/models/{model:path}``), ``none`` without a route.
         traceparent, tracestate: W3C trace context of the caller, or None.
-        started, ended: On the monotonic clock, in seconds.
-        status: Of the answer; 499 when the client left before it began.
-        num_bytes_in, num_bytes_out: Of the bodies.
-        api_key: Name of the key that was given, of a generation; never the key.
-        model: Served name that was asked for, of a generation.
-        generations: One per prompt.
+        started, ended: Seconds on the monotonic clock.
+        status: HTTP status of the answer; 499 when the client left before it began.
+        num_bytes_in, num_bytes_out: Bytes of the bodies.
+        api_key: Name of the API key of a generation; never the key.
+        model: Served name that a generation asked for.
+        generations: The prompts of the request.
         streamed: Whether the answer is a stream.
     """
 
@@ -98,7 +98,7 @@ class RequestRecord:
 
     @property
     def seconds(self) -> float:
-        """From arrival to end."""
+        """Seconds from arrival to end."""
         return self.ended - self.started
 
     @classmethod

@@ -16,7 +16,7 @@ class ChoiceFormatter:
     """Formats one choice, whole or piece by piece.
 
     Args:
-        reading: How its text is read.
+        reading: The rules by which its text is read.
         include_reasoning: Whether the client wants to see the reasoning.
     """
 
@@ -27,7 +27,7 @@ class ChoiceFormatter:
 
     @property
     def errors(self) -> list[str]:
-        """What is wrong with the calls."""
+        """Messages about what is wrong with the calls."""
         return self._parser.errors
 
     def finish_reason(self, reason: str | None) -> str | None:

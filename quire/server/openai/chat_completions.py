@@ -44,9 +44,9 @@ class ChatAnswer:
 
     Args:
         service: The served model.
-        request: What is answered.
-        role: Of the generated message.
-        reading: How the text is split into reasoning, content and tool calls.
+        request: The request that is answered.
+        role: Role of the generated message.
+        reading: The rules by which the text is split into reasoning, content and tool calls.
     """
 
     def __init__(

@@ -51,8 +51,8 @@ class ChoiceState:
     """One choice that is not complete.
 
     Attributes:
-        prompt_text: Sent first when the prompt is echoed.
-        writer: Of its log-probabilities.
+        prompt_text: The prompt's text, sent first when it is echoed.
+        writer: The writer of the choice's log-probabilities.
         started: Whether the echo has been sent.
     """
 
@@ -66,7 +66,7 @@ class CompletionAnswer:
 
     Args:
         service: The served model.
-        request: What is answered.
+        request: The request that is answered.
         texts: The prompts as text, for the echo.
     """
 

@@ -66,7 +66,7 @@ class EmbeddingAnswer(WholeAnswer):
     """Formats one answer.
 
     Args:
-        request: What is answered.
+        request: The request that is answered.
     """
 
     def __init__(self, request: ApiRequest[EmbeddingRequest]) -> None:

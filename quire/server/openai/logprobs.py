@@ -19,11 +19,11 @@ Position = Mapping[int, Logprob]
 
 
 class TokenNames:
-    """How tokens are written in answers.
+    """The form in which tokens are written in answers.
 
     Args:
-        tokenizer: Of the served model.
-        as_token_ids: Write ``token_id:7`` instead of the text.
+        tokenizer: The served model's tokenizer.
+        as_token_ids: Whether to write ``token_id:7`` instead of the text.
     """
 
     def __init__(self, tokenizer: Tokenizer, as_token_ids: bool) -> None:
@@ -78,11 +78,11 @@ def prompt_logprobs(
 
 
 class CompletionLogprobWriter:
-    """Writes one text's log-probabilities piece by piece; it remembers how far the text is.
+    """Writes the log-probabilities of one text piece by piece, and tracks its length.
 
     Args:
-        names: How tokens are written.
-        skip_special_tokens: Special tokens are not in the text and take no room in it.
+        names: The form in which tokens are written.
+        skip_special_tokens: Whether special tokens are left out of the text and take no room in it.
     """
 
     def __init__(self, names: TokenNames, skip_special_tokens: bool) -> None:

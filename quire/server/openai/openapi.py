@@ -66,13 +66,13 @@ _BYTES = "application/octet-stream"
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """What a route takes and answers.
+    """The request and the answer of one route.
 
     Attributes:
-        summary: One line.
+        summary: A line of text.
         request: Struct of the body, None without one.
         answer: Type of the answer, or None for an object that is not described further.
-        or_with: The answer may also be an object with this field alone.
+        or_with: A field; the answer may also be an object with this field alone.
         media: Content types of the answer; none for an empty one.
     """
 
@@ -200,7 +200,7 @@ OPERATIONS: dict[tuple[str, str], Operation] = {
     ("POST", "/slots/{slot}"): Operation("Refused: no request has a slot of its own."),
     ("GET", "/props"): Operation("What is served, in llama-server's shape."),
     ("GET", "/slots"): Operation(
-        "Who may run and who does, in llama-server's shape.", None, list[dict[str, Any]]
+        "Slots of running requests, in llama-server's shape.", None, list[dict[str, Any]]
     ),
     ("GET", "/load"): Operation("How many requests are under way."),
     ("GET", "/v1/models"): Operation("List the served models.", None, ModelList),

@@ -50,8 +50,8 @@ class PoolingAnswer(WholeAnswer):
     """Formats one answer.
 
     Args:
-        request: What is answered.
-        read: Returns the float32 values of an output.
+        request: The request that is answered.
+        read: The function that returns the float32 values of an output.
     """
 
     def __init__(

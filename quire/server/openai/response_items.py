@@ -22,7 +22,7 @@ class OutputItems:
         include_reasoning: Whether the client wants to see the reasoning.
 
     Attributes:
-        items: In the order in which they began; they grow in place.
+        items: The items in the order in which they began; they grow in place.
     """
 
     def __init__(self, tool_parser: str | None, include_reasoning: bool) -> None:
@@ -48,7 +48,7 @@ class OutputItems:
         return events
 
     def finish(self, complete: bool, broken: set[int]) -> list[Event]:
-        """End what is open; ``broken`` are calls that cannot be made."""
+        """End the open items; ``broken`` are calls that cannot be made."""
         # An answer without a word is a message, too.
         opened = self._text("message", "") if complete and not self.items else []
         last = len(self.items) - 1
@@ -63,7 +63,7 @@ class OutputItems:
         ]
 
     def message(self) -> Message:
-        """Return the assistant's message that these items are."""
+        """Return the assistant's message that these items make up."""
         texts = [i["content"][0]["text"] for i in self.items if i["type"] == "message"]
         calls = [
             ToolCall(

@@ -106,7 +106,7 @@ def find(store: ResponseStore, client: str, response_id: str, param: str | None)
     """Return a kept answer of ``client``.
 
     Raises:
-        ApiError: 404, there is none.
+        ApiError: 404, there is no such answer.
     """
     found = store.get(client, response_id)
     if found is None:
@@ -119,8 +119,8 @@ class ResponseAnswer:
 
     Args:
         service: The served model.
-        request: What is answered.
-        reading: How the text is split into reasoning, content and tool calls.
+        request: The request that is answered.
+        reading: The rules by which the text is split into reasoning, content and tool calls.
         messages: The conversation that is answered, without instructions.
     """
 

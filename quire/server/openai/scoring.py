@@ -52,7 +52,7 @@ class ScoringAnswer(WholeAnswer):
     """Formats one answer.
 
     Args:
-        write: Makes the answer of all outputs.
+        write: The function that makes the answer from all outputs.
     """
 
     def __init__(self, write: Callable[[list[RequestOutput]], Any]) -> None:

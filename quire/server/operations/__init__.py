@@ -1,1 +1,1 @@
-"""What probes and operators ask."""
+"""Routes for probes and operators."""

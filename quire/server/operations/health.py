@@ -1,4 +1,4 @@
-"""What probes and scrapers read: health in four views, ``/load``, ``/version`` and ``/metrics``."""
+"""Routes for probes and scrapers: health in four views, ``/load``, ``/version``, ``/metrics``."""
 
 from __future__ import annotations
 

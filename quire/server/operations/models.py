@@ -20,7 +20,7 @@ from quire.server.operations import pulls as pull_operations
 
 
 class ModelRequest(msgspec.Struct, kw_only=True):
-    """What both POST routes take."""
+    """The body of both POST routes."""
 
     model: str
 
@@ -31,7 +31,7 @@ def routes(models: ManagedModels) -> list[Route]:
 
     async def list_models(request: Request) -> Response:
         found = await list_facts(models)
-        first: dict[EngineClient, str] = {}  # of each engine, the model that is told first
+        first: dict[EngineClient, str] = {}  # of each engine, the model that is listed first
         described = [_describe(facts, first) for facts in found]
         names = {name for facts in found for name in facts.model.names}
         coming = pulls.running().items()
@@ -93,7 +93,7 @@ def _describe_pull(pulls: Pulls, name: str, step: PullProgress) -> dict[str, Any
         "step": step.status,
         "downloaded_bytes": step.completed,  # of one file
         "total_bytes": step.total,
-        "goes_on": pulls.goes_on(name),  # when nobody watches
+        "goes_on": pulls.goes_on(name),  # when no client watches
     }
     return {"id": name, "aliases": [], "object": "model", "status": status}
 

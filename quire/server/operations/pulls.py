@@ -1,6 +1,6 @@
-"""``POST /models/pull``, ``/watch`` and ``/cancel``; how every route tells of a pull.
+"""``POST /models/pull``, ``/watch`` and ``/cancel``, and the form in which pulls are reported.
 
-A pull's answer is lines of JSON, a step each, as Ollama's ``/api/pull`` tells them.
+A pull's answer is lines of JSON, one for each step, as in Ollama's ``/api/pull``.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ class PullRoute:
     """The ASGI app of a route that pulls.
 
     Args:
-        steps: Of the model that a request names.
-        strict: Refuse fields that do nothing.
+        steps: The steps of pulling the model that a request names.
+        strict: Whether fields that do nothing are refused.
     """
 
     def __init__(self, steps: Steps, strict: bool) -> None:

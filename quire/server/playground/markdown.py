@@ -1,7 +1,7 @@
 """Markdown of an answer as a tree of elements; what the page may show of one is decided here.
 
 The tree is not HTML: a text in it is a text, an element one of a few, and its only address is a
-link that was checked. Images become links, so that no answer makes a browser call anybody.
+link that was checked. Images become links, so that no answer makes a browser call other servers.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def render(text: str) -> list[tuple[int, Node]]:
     are defined later.
 
     Raises:
-        TooComplex: It takes longer than :data:`MAX_SECONDS`, or is nested deeper than
+        TooComplex: The text takes longer than :data:`MAX_SECONDS`, or is nested deeper than
             :data:`MAX_NESTING`.
     """
     starts, end = [0], 0

@@ -24,10 +24,10 @@ MAX_BODY_BYTES = 12 * MAX_CHARACTERS + 1024
 
 
 class RenderRequest(msgspec.Struct, kw_only=True):
-    """What ``POST /playground/render`` takes.
+    """The body of ``POST /playground/render``.
 
     Attributes:
-        text: Markdown.
+        text: A text in Markdown.
     """
 
     text: str
@@ -44,7 +44,7 @@ class Rendering:
         """Answer ``{"blocks": [[start, node], ...]}``; see :func:`render`.
 
         Raises:
-            ApiError: 413 the text is too long, 429 too many wait.
+            ApiError: 413 the text is too long, 429 too many texts wait.
             RequestError: The body is wrong, or the text takes too long to read.
         """
         fields = await read_json(request, max_bytes=MAX_BODY_BYTES)

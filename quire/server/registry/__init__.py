@@ -1,1 +1,1 @@
-"""Several models in one server: which are in memory, and who waits for which."""
+"""Several models in one server: those in memory, and the requests that wait for others."""

@@ -1,4 +1,4 @@
-"""How the cores are divided between models that compute at the same time.
+"""Division of the cores between models that compute at the same time.
 
 Every engine may use all cores, so that one that computes alone has them all; between those that do
 at once the kernel of the operating system divides them, by the priority of each engine's threads.
@@ -47,10 +47,10 @@ class CoreWeights:
             self._weights[_key(name)] = weight
 
     def check_known(self, names: Sequence[str]) -> None:
-        """Return when each weight is of one of ``names``.
+        """Return if each weight is for one of ``names``.
 
         Raises:
-            ConfigError: It is not.
+            ConfigError: A weight is for another name.
         """
         unknown = self._weights.keys() - {_key(name) for name in names}
         if unknown:

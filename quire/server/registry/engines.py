@@ -1,7 +1,7 @@
 """Engines that are loaded when requests need them, and unloaded when others need their memory.
 
-The rules are :class:`ModelTable`'s; here they are acted on, in the event loop. Loading and
-unloading take seconds and happen in threads. Which names stand for an engine is the registry's.
+The rules are :class:`ModelTable`'s; they are applied here, in the event loop. Loading and
+unloading take seconds and happen in threads. The registry maps names to engines.
 """
 
 from __future__ import annotations
@@ -50,17 +50,17 @@ LoadEngine: TypeAlias = Callable[[EngineConfig, Loading], SharedEngine]
 
 @dataclass(slots=True, eq=False)
 class RegisteredEngine:
-    """An engine of a registry: weights, KV cache and a process, whatever names it goes by.
+    """An engine of a registry: weights, KV cache and a process, for one or more model names.
 
     Attributes:
-        entry: Its place in the table, under the name of one of its models.
-        config: Its settings; the model is a path or a name.
-        identity: Models with equal ones have the same engine; None of one that has one model.
-        loading: How far it is while it loads.
-        client: When it is loaded.
-        services: While it is loaded, by the names of its models.
-        admission: Bounds the queue of all of them.
-        failure: Why it was not loaded last, as clients are told.
+        entry: The engine's row in the table, under the name of one of its models.
+        config: The engine's settings; the model is a path or a name.
+        identity: A key; models with equal ones share the engine. None where it has one model.
+        loading: The progress of loading, while it loads.
+        client: The client of the engine; None until it is loaded.
+        services: The services by the names of its models, while it is loaded.
+        admission: The bounds of the queue of all its models.
+        failure: The reason why it was not loaded last, as clients get it.
     """
 
     entry: Entry
@@ -74,17 +74,17 @@ class RegisteredEngine:
 
     @property
     def is_out_of_use(self) -> bool:
-        """Whether it is not in memory, and nobody waits for it."""
+        """Whether it is not in memory and no request waits for it."""
         return self.entry.state not in HOLDING and not self.entry.num_waiting
 
     def refusal(self, name: str) -> str:
-        """Return what a client is told who asks for one of its models, after a load failed."""
+        """Return the message for a request that asks for one of its models after a failed load."""
         return f"[models] {name} cannot be loaded: {self.failure}"
 
     async def shutdown(self) -> None:
         """Stop it, if it is loaded; its services end with it."""
         client, services = self.client, [*self.services.values()]
-        self.client = self.admission = None  # from now on nobody begins to use it
+        self.client = self.admission = None  # from now on no request begins to use it
         self.services.clear()
         try:
             if client is not None:
@@ -98,14 +98,14 @@ class Engines:
     """The engines of a server.
 
     Args:
-        budget_bytes: Of memory for all of them.
-        load_engine: Loads one.
-        wait_seconds: A request waits as long for its engine.
-        clock: Returns seconds; monotonic.
-        on_loaded: Called with each engine that was loaded, before it is used.
+        budget_bytes: Bytes of memory for all of them.
+        load_engine: The function that loads one.
+        wait_seconds: Seconds that a request waits for its engine, at most.
+        clock: A monotonic clock, in seconds.
+        on_loaded: The function called with each engine that was loaded, before it is used.
 
     Attributes:
-        draining: Nobody else is let in.
+        draining: Whether new requests are refused.
     """
 
     def __init__(
@@ -133,12 +133,12 @@ class Engines:
         self._engines[engine.entry.name] = engine
 
     def forget(self, engine: RegisteredEngine) -> None:
-        """Make an engine unknown that is not in memory and that nobody waits for."""
+        """Remove an engine that is not in memory and that no request waits for."""
         self._table.forget(engine.entry.name)
         del self._engines[engine.entry.name]
 
     def rename(self, engine: RegisteredEngine, name: str) -> None:
-        """Have an engine go by another name, which is no other engine's."""
+        """Rename an engine to a name that no other engine has."""
         self._engines[name] = self._engines.pop(engine.entry.name)
         self._table.rename(engine.entry.name, name)
 
@@ -150,19 +150,19 @@ class Engines:
 
     # -- before there are requests ------------------------------------------------------------
     def note_loaded_at_start(self, engine: RegisteredEngine, client: SharedEngine) -> None:
-        """Note that an engine is loaded that is known.
+        """Note that a known engine is loaded.
 
         Raises:
-            CapacityError: It does not fit with those that are.
+            CapacityError: The engine does not fit with those that are loaded.
         """
         self._ask_at_start(engine.entry)
         self._note_loaded(engine, client)
 
     def load_at_start(self, engine: RegisteredEngine, loading: Loading) -> None:
-        """Load an engine that is known, in the calling thread, unless it is loaded.
+        """Load a known engine in the calling thread, unless it is loaded.
 
         Raises:
-            QuireError: It cannot be loaded; those who ask for it are told, too.
+            QuireError: The engine cannot be loaded; requests for it get the error, too.
         """
         entry = engine.entry
         if entry.state is ModelState.READY:
@@ -193,15 +193,15 @@ class Engines:
         """Return a block in which an engine stays loaded, if the block is given True.
 
         Args:
-            engine: One that is known.
-            name: Of it in the request.
-            receive: As of :meth:`quire.server.generation.models.Models.lease`.
-            is_meant: Returns whether it is still the engine of that name; once it is not, the block
-                is given False.
+            engine: A known engine.
+            name: The model's name in the request.
+            receive: The same as in :meth:`quire.server.generation.models.Models.lease`.
+            is_meant: A function that returns whether it is still the engine of that name; once it
+                is not, the block is given False.
 
         Raises:
             ApiError: 503, the server is about to end.
-            CapacityError: It cannot be loaded, does not fit, or is not there in time.
+            CapacityError: The engine cannot be loaded, does not fit, or is not there in time.
             ClientDisconnect: The client has left.
         """
         self._watch()
@@ -216,30 +216,30 @@ class Engines:
             self._release(engine)
 
     def begin_load(self, engine: RegisteredEngine, name: str) -> bool:
-        """Begin to load an engine for nobody; return whether it was not loaded yet.
+        """Begin to load an engine that no request waits for; return whether it was not loaded yet.
 
         Args:
-            engine: One that is known.
-            name: Of it in the request.
+            engine: A known engine.
+            name: The model's name in the request.
 
         Raises:
-            CapacityError: It does not fit with those that stay.
+            CapacityError: The engine does not fit with those that stay.
         """
         if engine.entry.state is ModelState.READY:
             return False
         with _refusing(engine, name):
             self._table.check_fits(engine.entry.name)
-        self.start(self._load_for_nobody(engine), "load")
+        self.start(self._load_without_request(engine), "load")
         return True
 
     def unload(self, engine: RegisteredEngine) -> bool:
-        """Have an engine go when its requests have ended; return whether it was in memory."""
+        """Unload an engine when its requests have ended; return whether it was in memory."""
         held = self._table.unload(engine.entry.name)
         self._act()
         return held
 
     def drain(self) -> None:
-        """Let nobody else in."""
+        """Refuse new requests."""
         self.draining = True
         for engine in self._engines.values():
             engine.loading.cancelled = True
@@ -256,7 +256,7 @@ class Engines:
             task.cancel()
 
     def notify(self) -> None:
-        """Have those that wait ask again; none of them does this while it only asks."""
+        """Wake the requests that wait, so that they ask again; asking does not call this."""
         self._changed.set()
         self._changed = asyncio.Event()
 
@@ -316,8 +316,8 @@ class Engines:
         self._table.release(engine.entry.name, self._clock())
         self._act()
 
-    async def _load_for_nobody(self, engine: RegisteredEngine) -> None:
-        with suppress(QuireError, ApiError):  # told to those who come and need it
+    async def _load_without_request(self, engine: RegisteredEngine) -> None:
+        with suppress(QuireError, ApiError):  # requests that need it get the error
             async with self.lease(engine, engine.entry.name) as leased:
                 assert leased, engine.entry
 
@@ -393,7 +393,7 @@ class Engines:
 
 @contextmanager
 def _refusing(engine: RegisteredEngine, name: str) -> Iterator[None]:
-    """Have refusals in the block, which name the engine, name the model that was asked for."""
+    """Rename refusals in the block from the engine to the model that was asked for."""
     try:
         yield
     except CapacityError as error:

@@ -1,7 +1,7 @@
 """Models by their names; those with the same weights and settings have one engine.
 
-What is loaded, and until when, is decided for engines, see :class:`Engines`: to unload a model is
-to unload those, too, that have the same one.
+Loading and unloading are decided for engines, see :class:`Engines`: to unload a model is to
+unload all models that share its engine, too.
 """
 
 from __future__ import annotations
@@ -45,12 +45,12 @@ class RegisteredModel:
     """A model of a registry.
 
     Attributes:
-        config: Settings: those of the engine, and what goes with the name.
-        engine: Computes its answers; another one with the same identity takes its place.
-        named: It was named when the server was started, and stays known.
-        is_current: Returns whether its files and settings are those it was found with.
-        renew: Returns it with the engine that its name stands for now; it reads the disk. None of
-            one that stays what it is.
+        config: Settings of the engine, and those that belong to the name.
+        engine: The engine that computes its answers; one with the same identity may replace it.
+        named: Whether it was named when the server was started, and so stays known.
+        is_current: A function that returns whether its files and settings are unchanged.
+        renew: A function that returns the model with the engine that its name stands for now; it
+            reads the disk. None for a model that never changes.
     """
 
     config: EngineConfig
@@ -66,7 +66,7 @@ class RegisteredModel:
 
     @property
     def service(self) -> Service | None:
-        """When it is loaded."""
+        """The service when the model is loaded, else None."""
         return self.engine.services.get(self.name)
 
 
@@ -81,15 +81,15 @@ class FurtherModels(Protocol):
         """Return the model of a name, None if there is none.
 
         Raises:
-            QuireError: What is known of it is damaged.
+            QuireError: The model's files are damaged.
         """
         ...
 
     def find(self, name: str) -> RegisteredModel | None:
-        """Return it as one that can be loaded.
+        """Return the model of a name as one that can be loaded.
 
         Raises:
-            QuireError: It cannot be.
+            QuireError: The model cannot be loaded.
         """
         ...
 
@@ -97,15 +97,15 @@ class FurtherModels(Protocol):
 class ModelRegistry:
     """The models of a server; see :class:`quire.server.generation.models.Models`.
 
-    The one that is added first is the default.
+    The model that is added first is the default.
 
     Args:
-        shared: What they have in common.
-        budget_bytes: Of memory for all of them.
-        load_engine: Loads one.
-        wait_seconds: A request waits as long for its model.
-        further: Those that requests may name, too.
-        clock: Returns seconds; monotonic.
+        shared: The settings, limits and metrics that all models use.
+        budget_bytes: Bytes of memory for all of them.
+        load_engine: The function that loads an engine.
+        wait_seconds: Seconds that a request waits for its model, at most.
+        further: Further models that requests may name.
+        clock: A monotonic clock, in seconds.
     """
 
     def __init__(
@@ -126,7 +126,7 @@ class ModelRegistry:
         self._leaving: set[str] = set()
 
     def add(self, model: RegisteredModel) -> None:
-        """Make a model known; it gets the engine that others have, if that is the same one."""
+        """Add a model; it shares the engine of models with the same identity, if there is one."""
         if not self._models:
             self.shared.metrics.model_name = model.name
         found = self._engines.find(model.engine.identity)
@@ -139,28 +139,28 @@ class ModelRegistry:
             self._try_to_open(model)
 
     def add_loaded(self, model: RegisteredModel, client: SharedEngine) -> None:
-        """Make a model known whose engine is loaded.
+        """Add a model whose engine is loaded.
 
         Raises:
-            CapacityError: It does not fit with those that are.
+            CapacityError: The model does not fit with those that are loaded.
         """
         self.add(model)
         self._engines.note_loaded_at_start(model.engine, client)
 
     def load_at_start(self, model: RegisteredModel, loading: Loading) -> None:
-        """Load a model that is known before there are requests, in the calling thread.
+        """Load a known model in the calling thread, before there are requests.
 
         Raises:
-            QuireError: It cannot be loaded; those who ask for it are told, too.
+            QuireError: The model cannot be loaded; requests for it get the error, too.
         """
         self._engines.load_at_start(model.engine, loading)
 
     def preload(self, name: str, loading: Loading) -> None:
-        """Load a model that is known, or a further one; what cannot be loaded is logged.
+        """Load a known model or a further one; a model that cannot be loaded is logged.
 
         Args:
-            name: Of the model.
-            loading: Told how far it is.
+            name: The model's name.
+            loading: The progress, written to.
         """
         try:
             model = self._known_as(name)
@@ -180,11 +180,11 @@ class ModelRegistry:
     async def lease(
         self, name: str | None, receive: Receive | None = None
     ) -> AsyncIterator[Service]:
-        """See the protocol.
+        """Return a block in which a model stays loaded; see :class:`Models`.
 
         Raises:
-            ApiError: 404 no model has that name, 503 the server is about to end.
-            CapacityError: It cannot be loaded, does not fit, or is not there in time.
+            ApiError: 404 when no model has that name, 503 when the server is about to end.
+            CapacityError: The model cannot be loaded, does not fit, or is not there in time.
             ClientDisconnect: The client has left.
         """
         while True:
@@ -310,12 +310,12 @@ class ModelRegistry:
         return self._models.get(model.name) is model and self._is_current(model)
 
     async def _leave(self, model: RegisteredModel) -> None:
-        """Have a model go that is not what it was; its engine stays for what it is now."""
+        """Remove a model that has changed; its engine stays if its name still stands for it."""
         self._leaving.add(model.name)
         try:
             try:
                 found = await self._find_further(model.name)
-            except CapacityError:  # told to those who ask for it
+            except CapacityError:  # requests for the model get it
                 found = None
             identity = model.engine.identity
             if found is None or identity is None or found.engine.identity != identity:
@@ -343,7 +343,7 @@ class ModelRegistry:
             await self._close(model)
 
     def _leave_engine(self, model: RegisteredModel) -> None:
-        """Have an engine be without one of its models; the last takes it along."""
+        """Take a model from its engine; the engine is removed with its last model."""
         engine, others = model.engine, self._others(model)
         if not others:
             self._engines.forget(engine)
@@ -376,14 +376,14 @@ class ModelRegistry:
                 self._try_to_open(model)
 
     def _try_to_open(self, model: RegisteredModel) -> None:
-        with suppress(CapacityError):  # it is logged, and told to those who ask for it
+        with suppress(CapacityError):  # it is logged, and requests for the model get it
             self._open(model)
 
     def _open(self, model: RegisteredModel) -> Service:
         """Make the service of a model whose engine is loaded.
 
         Raises:
-            CapacityError: What goes with the model cannot be read.
+            CapacityError: Files of the model, such as its template, cannot be read.
         """
         engine, client = model.engine, model.engine.client
         assert client is not None, engine.entry
@@ -393,7 +393,7 @@ class ModelRegistry:
                 engine.config, model=replace(model.config.model, max_model_len=view.max_model_len)
             )
             made = Service(view, config, self.shared, engine.admission)
-        except Exception as error:  # its template is a program of somebody else's
+        except Exception as error:  # its template is a program that others wrote
             if not isinstance(error, QuireError):
                 log.exception("[models] reading what goes with %s failed", model.name)
             reason = str(error) if isinstance(error, QuireError) else "see the log."

@@ -1,7 +1,7 @@
-"""Which models are in memory, which go for another, and who waits: rules alone, nothing is loaded.
+"""The models in memory, those unloaded for another, and those that wait: rules, no loading.
 
-Whoever uses the table acts on what it returns and tells it what came of that. It takes the time
-from its callers, so that every order of events can be tried.
+The owner of the table acts on its answers and notes the outcome in it. The table takes the
+time from its callers, so that every order of events can be tested.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ RETRY_SECONDS = 2.0
 
 
 class ModelState(StrEnum):
-    """Where a model stands."""
+    """The state of a model."""
 
     ABSENT = "absent"
     LOADING = "loading"
     READY = "ready"
-    DRAINING = "draining"  # finishes what it has; nothing new begins
+    DRAINING = "draining"  # finishes the requests that it has; no new one begins
     UNLOADING = "unloading"
     FAILED = "failed"
 
@@ -37,10 +37,10 @@ HOLDING = (ModelState.LOADING, ModelState.READY, ModelState.DRAINING, ModelState
 
 
 class Answer(StrEnum):
-    """What becomes of a request for a model."""
+    """The answer to a request for a model."""
 
     LEASED = "leased"  # until it is released
-    LOAD = "load"  # whoever asked is to begin loading, and to ask again
+    LOAD = "load"  # the caller is to begin loading, and to ask again
     WAIT = "wait"  # ask again when the table has changed
 
 
@@ -50,21 +50,21 @@ class Entry:
 
     Attributes:
         name: First served name.
-        num_bytes: What it takes when it is loaded.
-        keep_alive: Seconds without a request after which it goes, as the server was set; None for
-            never.
-        pinned: It goes for no other model.
-        kept: As ``keep_alive``, said by an operator since it was loaded; None where none has.
-        state: Where it stands.
+        num_bytes: Bytes of memory that it takes when it is loaded.
+        keep_alive: Seconds without a request after which it is unloaded, by the server's setting;
+            None for never.
+        pinned: Whether it is never unloaded for another model.
+        kept: The same as ``keep_alive``, set by an operator since it was loaded, else None.
+        state: The state that it is in.
         num_leases: Requests that use it.
         num_waiting: Requests that wait for it.
         num_unwished: Requests since it was last idle that do not say how long it is to stay.
-        longest_wish: Seconds that the others say, at most.
-        stays_until: When it goes for all that requests have said.
-        is_fresh: No request has ended since it was loaded.
-        last_used: When a request last came or ended.
-        wanted_since: When the first of those that wait for memory came.
-        failed_time, error: Of the last load, if it failed.
+        longest_wish: Most seconds that the other requests ask for.
+        stays_until: The time at which it is unloaded by what all requests have asked for.
+        is_fresh: Whether no request has ended since it was loaded.
+        last_used: The time at which a request last arrived or ended.
+        wanted_since: The arrival time of the first request that waits for memory.
+        failed_time, error: Time and error of the last load, if it failed.
     """
 
     name: str
@@ -86,16 +86,16 @@ class Entry:
 
     @property
     def usual_seconds(self) -> float:
-        """How long it stays after a request that does not say."""
+        """Seconds that it stays after a request that does not say how long."""
         return math.inf if self.keep_alive is None else self.keep_alive
 
     @property
     def expiry(self) -> float:
-        """When it goes if no request comes."""
+        """The time at which it is unloaded if no request arrives."""
         return self.stays_until if self.kept is None else self.last_used + self.kept
 
     def note_use(self, now: float) -> None:
-        """Have it stay for the sake of requests that have ended: none shortens another one's."""
+        """Keep it for as long as ended requests ask; no request shortens the time of another."""
         seconds = self.usual_seconds if self.num_unwished else self.longest_wish
         since = -math.inf if self.is_fresh else self.stays_until
         self.stays_until = max(since, now + seconds)
@@ -128,10 +128,10 @@ class ModelTable:
     """The models of a server and the memory that they share.
 
     Args:
-        budget_bytes: For all of them.
+        budget_bytes: Bytes of memory for all of them.
 
     Attributes:
-        entries: By name.
+        entries: The models by name.
     """
 
     def __init__(self, budget_bytes: int) -> None:
@@ -140,22 +140,22 @@ class ModelTable:
 
     @property
     def used_bytes(self) -> int:
-        """What the models that are in memory take, or will have taken."""
+        """Bytes that the models in memory take, or will take once loaded."""
         return sum(e.num_bytes for e in self.entries.values() if e.state in HOLDING)
 
     def add(self, entry: Entry) -> None:
-        """Make a model known; it is absent."""
+        """Add a model, which is absent."""
         assert entry.name not in self.entries and entry.state is ModelState.ABSENT
         self.entries[entry.name] = entry
 
     def forget(self, name: str) -> None:
-        """Make a model unknown that is not in memory and that nobody waits for."""
+        """Remove a model that is not in memory and that no request waits for."""
         entry = self.entries[name]
         assert entry.state not in HOLDING and not entry.num_waiting, entry
         del self.entries[name]
 
     def rename(self, name: str, new: str) -> None:
-        """Have a model go by another name, which is no other's."""
+        """Rename a model to a name that no other has."""
         assert new not in self.entries, new
         entry = self.entries[new] = self.entries.pop(name)
         entry.name = new
@@ -165,8 +165,8 @@ class ModelTable:
         """Ask to use a model.
 
         Raises:
-            Exception: What its last load raised, a moment ago.
-            CapacityError: It does not fit with those that stay.
+            Exception: The error of its last load, a moment ago.
+            CapacityError: The model does not fit with those that stay.
         """
         entry = self.entries[name]
         if entry.state is ModelState.READY:
@@ -215,9 +215,9 @@ class ModelTable:
         entry.state, entry.error, entry.failed_time = ModelState.FAILED, error, now
 
     def unload(self, name: str) -> bool:
-        """Have a model go when its requests have ended; return whether it is in memory.
+        """Unload a model when its requests have ended; return whether it is in memory.
 
-        A model that is loading stays; asking twice is the same as once.
+        A model that is loading stays; a second call does nothing.
         """
         entry = self.entries[name]
         if entry.state is ModelState.READY:
@@ -225,7 +225,7 @@ class ModelTable:
         return entry.state in HOLDING
 
     def unload_idle(self, now: float) -> None:
-        """Have the models go that nobody has used for as long as they are kept."""
+        """Unload the models that no request has used for as long as they are kept."""
         for entry in self._idle():
             if now >= entry.expiry:
                 entry.state = ModelState.DRAINING
@@ -253,10 +253,10 @@ class ModelTable:
 
     # -- memory -------------------------------------------------------------------------------
     def check_fits(self, name: str) -> None:
-        """Return when a model fits once all go that may go for it.
+        """Return if a model fits once all are unloaded that may be unloaded for it.
 
         Raises:
-            CapacityError: It does not fit with those that stay.
+            CapacityError: The model does not fit with those that stay.
         """
         entry = self.entries[name]
         staying = [e for e in self.entries.values() if e.pinned and e.state in HOLDING]
@@ -269,7 +269,7 @@ class ModelTable:
             )
 
     def _make_room(self, entry: Entry, now: float) -> Answer:
-        """Begin to load ``entry`` if it fits, else have others go; who came first goes first."""
+        """Begin to load ``entry`` if it fits, else unload others; the first to wait is first."""
         missing = entry.num_bytes - (self.budget_bytes - self.used_bytes)
         if missing <= 0 and not self._is_behind(entry):
             entry.state, entry.wanted_since = ModelState.LOADING, None
@@ -294,7 +294,7 @@ class ModelTable:
         return any(e.wanted_since is not None and e.wanted_since < since for e in waiting)
 
     def _idle(self) -> list[Entry]:
-        """Return the models that are ready and that nobody uses, or is about to."""
+        """Return the models that are ready and that no request uses or waits for."""
         ready = [e for e in self.entries.values() if e.state is ModelState.READY]
         return [e for e in ready if not (e.num_leases or e.num_waiting)]
 

@@ -19,8 +19,8 @@ class StoredModels:
     """See :class:`quire.server.registry.model_registry.FurtherModels`; its methods read the disk.
 
     Args:
-        config: Of every model, but for what says which.
-        register: Returns a model of a server from its settings.
+        config: Settings of every model, but for those that say which model it is.
+        register: The function that returns a model of a server from its settings.
     """
 
     def __init__(
