@@ -1,4 +1,4 @@
-"""Adapters as callers name them, by their folders, checked against a model; nothing is loaded."""
+"""Adapters by their folders, as callers name them, checked against a model; nothing is loaded."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ class LoRARequest:
     """An adapter for a call of ``LLM``, as in vLLM.
 
     Attributes:
-        lora_name: For people.
-        lora_int_id: Of no meaning here: adapters are told apart by their content.
+        lora_name: A name for people.
+        lora_int_id: Any number; it is not used, as adapters are told apart by their content.
         lora_path: A folder that PEFT wrote.
     """
 
@@ -35,11 +35,11 @@ class LoRARequest:
 
 
 class AdapterReader:
-    """Makes references of folders; any thread may use it.
+    """Makes references to adapters from their folders; any thread may use it.
 
     Args:
-        checkpoint: Of the model.
-        options: Its settings of adapters.
+        checkpoint: Folder of the model.
+        options: The engine's settings of adapters.
     """
 
     def __init__(self, checkpoint: Path, options: AdapterOptions) -> None:
@@ -53,11 +53,11 @@ class AdapterReader:
         return read_places(self._checkpoint)
 
     def read(self, name: str, folder: str | Path) -> AdapterReference:
-        """Return what stands for an adapter in requests; the whole of it is read, once.
+        """Return a reference to an adapter for requests; all of its files are read, once.
 
         Raises:
             RequestError: The engine takes no adapters.
-            ModelLoadError: It cannot be read, has too large a rank, or is another model's.
+            ModelLoadError: The adapter is damaged, has too large a rank, or is for another model.
         """
         if not self._options.enable_lora:
             raise RequestError(

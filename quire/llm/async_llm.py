@@ -1,7 +1,7 @@
 """``AsyncLLM``: the engine in a thread of its own, its outputs as async generators.
 
-The thread alone touches the engine; everything else reaches it by commands, which it runs between
-steps. Native kernels release the GIL, so the event loop goes on while a step computes.
+The thread alone touches the engine; all other code reaches it by commands, which it runs between
+steps. Native kernels release the GIL, so the event loop runs while a step computes.
 """
 
 from __future__ import annotations
@@ -43,13 +43,13 @@ class AsyncLLM:
     """A model loaded for concurrent use; see :class:`quire.llm.engine_client.EngineClient`.
 
     Args:
-        model, **keywords: As of :class:`quire.llm.engine_args.EngineArgs`.
+        model, **keywords: The same as in :class:`quire.llm.engine_args.EngineArgs`.
 
     Attributes:
         config: The settings, ``max_model_len`` resolved.
 
     Raises:
-        ConfigError, ModelLoadError, NoKernelError: It cannot be loaded; the message says why.
+        ConfigError, ModelLoadError, NoKernelError: The model cannot be loaded, as the message says.
     """
 
     def __init__(
@@ -98,11 +98,11 @@ class AsyncLLM:
         """Yield the request's output after each step that changed it; see the protocol.
 
         Args:
-            prompt: What to go on from; or the whole request, as other callers of the protocol give
-                it.
+            prompt: The text or tokens to continue; or the whole request, as servers give it.
             sampling_params: None means the model's own defaults.
-            request_id: Unique among live requests.
-            **attributes: Such as ``priority`` and ``lora_request``, see :meth:`RequestReader.read`.
+            request_id: An id that is unique among live requests.
+            **attributes: Further ones, such as ``priority`` and ``lora_request``; see
+                :meth:`RequestReader.read`.
         """
         self.check_health()
         request = await self._read(prompt, sampling_params, request_id, attributes)
@@ -137,7 +137,7 @@ class AsyncLLM:
             self._coming.pop(request.request_id, None)
 
     def _request_arrived(self) -> bool:
-        """Return whether a request has come that starts at once; asked in the midst of a step."""
+        """Return whether a request that starts at once has arrived; asked during a step."""
         return any(map(self._engine.engine.starts_at_once, list(self._coming.values())))
 
     async def abort(self, request_id: str) -> None:
@@ -146,10 +146,10 @@ class AsyncLLM:
             await self._call(lambda: self._streams.deliver(self._engine.abort_request(request_id)))
 
     def check_health(self) -> None:
-        """Return when the engine works.
+        """Check that the engine works.
 
         Raises:
-            EngineDeadError: It has stopped.
+            EngineDeadError: The engine has stopped.
         """
         if self._closed:
             raise EngineDeadError("[engine] it was shut down.")
@@ -158,7 +158,7 @@ class AsyncLLM:
             raise EngineDeadError("[engine] its thread has ended; see the log.")
 
     def progress(self) -> EngineProgress:
-        """Return how the engine gets on."""
+        """Return the engine's progress."""
         return EngineProgress.measure(self._streams, self._step_time)
 
     def stats(self) -> Samples:
@@ -172,7 +172,7 @@ class AsyncLLM:
         return text
 
     async def reset_prefix_cache(self) -> None:
-        """Have no later request find what was computed so far; those under way keep theirs."""
+        """Hide what was computed so far from later requests; those under way keep theirs."""
         self.check_health()
         await self._call(self._engine.reset_prefix_cache)
 
@@ -210,10 +210,10 @@ class AsyncLLM:
         return await run_by_size(size, "", work)
 
     def _send(self, command: Command) -> Future[Any]:
-        """Have the engine's thread run ``command`` before its next step.
+        """Pass ``command`` to the engine's thread, which runs it before its next step.
 
         Raises:
-            EngineDeadError: There is no thread any more.
+            EngineDeadError: The engine's thread has ended.
         """
         if self._closed:
             raise EngineDeadError("[engine] it was shut down.")

@@ -1,7 +1,7 @@
-"""Beam search: which requests a step needs, and which continuations are kept; it runs no engine.
+"""Beam search: the requests of each step, and the continuations that are kept; it runs no engine.
 
-Each step computes one token of every beam, as requests that go on from the blocks of the last
-step's: nothing is computed twice, and beams share all blocks but those that they alone have
+Each step computes one token of every beam, as requests that continue from the blocks of the last
+step's. So nothing is computed twice, and beams share all blocks but those that they alone have
 written into.
 """
 
@@ -24,11 +24,11 @@ from quire.text.tokenizer import Tokenizer
 
 @contextmanager
 def width_errors(width: int, param: str) -> Iterator[None]:
-    """Have an error about ``logprobs``, which nobody asked for, name the width instead.
+    """Rewrite an error about ``logprobs``, which the caller did not set, to name the width instead.
 
     Args:
-        width: Of the search.
-        param: What the caller calls it.
+        width: The search's width.
+        param: The caller's name for the width.
     """
     try:
         yield
@@ -49,9 +49,9 @@ class BeamSearchSequence:
 
     Attributes:
         tokens: Prompt and output.
-        logprobs: Per output token the alternatives of its step, the token's own among them.
+        logprobs: The alternatives of each output token's step, with the token itself.
         cum_logprob: Sum over the output tokens.
-        score: What sequences are ordered by.
+        score: The number that sequences are ordered by.
         text: Prompt and output as text.
         finish_reason: ``stop`` at an end-of-sequence token, else ``length``.
         stop_reason: The end-of-sequence token.
@@ -75,7 +75,7 @@ class BeamSearchOutput:
 
 @dataclass(slots=True)
 class _Beam:
-    """A sequence that goes on; ``request_id`` is of the request whose blocks it goes on from."""
+    """A sequence that continues from the blocks of the request ``request_id``."""
 
     tokens: list[int]
     logprobs: list[dict[int, Logprob]] = field(default_factory=list)
@@ -87,14 +87,14 @@ class BeamSearch:
     """The search for one prompt: ask for :attr:`requests`, run them, :meth:`advance`.
 
     Args:
-        source: The prompt, and what else goes for all requests of the search.
+        source: The prompt, and settings for all requests of the search.
         params: Width, length and so on.
         eos_token_ids: Ids that end a sequence.
 
     Attributes:
-        requests: Of the next step, in the order in which :meth:`advance` takes their outputs;
-            empty when the search has ended.
-        kept: Ids of ended requests whose blocks an engine may still keep: abort them in the end.
+        requests: Requests of the next step, in the order in which :meth:`advance` takes their
+            outputs; empty when the search has ended.
+        kept: Ids of ended requests whose blocks an engine may still keep; abort them at the end.
     """
 
     def __init__(
@@ -143,10 +143,10 @@ class BeamSearch:
         """Choose the next beams.
 
         Args:
-            outputs: Finished, of :attr:`requests`.
+            outputs: The finished outputs of :attr:`requests`.
 
         Raises:
-            RequestError: One of them has failed; the search cannot go on.
+            RequestError: One of them has failed; the search cannot continue.
         """
         width, self._num_steps = self._params.beam_width, self._num_steps + 1
         candidates: list[tuple[float, int, int]] = []  # log-probability, beam, token
@@ -183,9 +183,9 @@ class BeamSearch:
         self.requests = [] if has_ended else self._ask()
 
     def _release(self, parents: set[str], ids: Sequence[str]) -> None:
-        """Have the next step free what nobody goes on from any more.
+        """Let the next step free the blocks that no beam continues from any more.
 
-        What was gone on from in this step is done with, too: its continuations have been computed.
+        The parents of this step are done with, too: their continuations have been computed.
         """
         self._releases = tuple(sorted(self._last_parents | (set(ids) - parents)))
         self._last_parents = parents
@@ -237,7 +237,7 @@ class BeamSearch:
         """Return the best sequences as the choices of one finished request.
 
         Args:
-            tokenizer: Of the model.
+            tokenizer: The model's tokenizer.
             last: An output of the last step, for its times.
         """
         source, outputs = self._source, []

@@ -18,12 +18,12 @@ async def search_beams(
 ) -> AsyncGenerator[RequestOutput, None]:
     """Yield one finished output whose ``outputs`` are the best sequences, best first.
 
-    Closing it early aborts what runs. Errors as of :meth:`EngineClient.generate`.
+    Closing it early aborts what runs. Errors are those of :meth:`EngineClient.generate`.
 
     Args:
-        engine: Computes the steps.
+        engine: The engine that computes the steps.
         request: The prompt; of its settings, only ``skip_special_tokens`` and ``logprobs`` count.
-        params: Of the search.
+        params: The settings of the search.
     """
     search = BeamSearch(request, params, frozenset(engine.model_config.eos_token_ids))
     last: RequestOutput | None = None
@@ -64,7 +64,7 @@ async def _last(engine: EngineClient, request: EngineRequest) -> RequestOutput:
 
 
 def _ended(request: EngineRequest, output: RequestOutput) -> RequestOutput:
-    """Return the end of a search that could not go on."""
+    """Return the end of a search that could not continue."""
     output.request_id = request.request_id
     output.prompt_token_ids = request.prompt_token_ids
     (completion,) = output.outputs

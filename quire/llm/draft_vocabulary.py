@@ -1,4 +1,4 @@
-"""What the tokens of draft models have to do with those of the model, seen at start."""
+"""The tokens of draft models compared with those of the model, at start."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ def pair_draft_vocabularies(
 ) -> dict[MethodName, VocabularyPair]:
     """Compare the tokens of draft models with those of the model.
 
-    An id that both have must mean the same for them to be the same; ids beyond the other's
+    Two vocabularies are the same if each id in both means the same; ids beyond the other's
     vocabulary are never proposed.
 
     Args:
-        methods: Of the engine.
-        tokenizer_folder: Of the model's tokenizer, or its GGUF file.
+        methods: The engine's methods.
+        tokenizer_folder: Folder of the model's tokenizer, or its GGUF file.
 
     Returns:
         Both vocabularies of each method whose draft has other tokens.

@@ -1,4 +1,4 @@
-"""What ``quire serve`` would do, told without loading weights: ranks, memory, exchanges."""
+"""The plan of ``quire serve`` as text, without loading weights: ranks, memory, exchanges."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ _LINKS = ("shared-memory", "100gbe", "10gbe")
 
 
 def dry_run_lines(config: EngineConfig, machine: Machine, roles: Roles = NO_ROLES) -> Iterator[str]:
-    """Give lines on one model.
+    """Yield the lines about one model.
 
     Args:
         config: The model's settings; ``data_parallel_size`` is the number of its engines of all
             roles, and the memory is for all of them.
-        machine: What there is.
+        machine: The machine that it would run on.
         roles: Roles of the engines.
 
     Raises:
-        ModelLoadError: There is no such model, or it cannot be used.
+        ModelLoadError: The model does not exist, or it cannot be used.
         ConfigError: A setting is impossible.
     """
     name, count = config.model.model, config.parallel.data_parallel_size
@@ -43,7 +43,9 @@ def dry_run_lines(config: EngineConfig, machine: Machine, roles: Roles = NO_ROLE
         if own.transfer is not None:
             is_decode = own.transfer.role == "decode"
             num_alike = count - roles.num_prefill if is_decode else roles.num_prefill
-            yield f"{num_alike} for {'outputs' if is_decode else 'long prompts'}, each of them:"
+            purpose = "outputs" if is_decode else "long prompts"
+            several = f"{num_alike} engines for {purpose}, each of them:"
+            yield f"1 engine for {purpose}:" if num_alike == 1 else several
         elif count > 1:
             yield "each of them:"
         yield from _plan_lines(own, plan, machine)

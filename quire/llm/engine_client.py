@@ -1,4 +1,4 @@
-"""What a server needs of an engine, in this process or in another one."""
+"""The interface of an engine for servers, whether it is in this process or in another one."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ class TokensPrompt(TypedDict):
 
     Attributes:
         prompt_token_ids: The ids.
-        prompt: Their text, which is only reported back.
-        multi_modal_data: As of :class:`TextPrompt`.
+        prompt: The ids' text, which is only reported back.
+        multi_modal_data: The same as in :class:`TextPrompt`.
     """
 
     prompt_token_ids: Sequence[int]
@@ -48,15 +48,15 @@ Prompt: TypeAlias = str | Sequence[int] | Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class EngineProgress:
-    """How an engine gets on, in requests and seconds.
+    """The progress of an engine, in requests and seconds.
 
     Attributes:
         pending: Requests that have not ended.
-        last_step_age: Since the last step, or since the engine was ready.
-        stalled_seconds: How long nothing advanced though requests were pending.
-        oldest_queue_age: How long the oldest request without a first token has waited; 0.0 when
+        last_step_age: Seconds since the last step, or since the engine was ready.
+        stalled_seconds: Seconds in which nothing advanced though requests were pending.
+        oldest_queue_age: Seconds that the oldest request without a first token has waited; 0.0 when
             there is none.
-        step_seconds: How long a step may well take, as those before it show.
+        step_seconds: Seconds that a step may take, judging by earlier steps.
     """
 
     pending: int
@@ -94,13 +94,13 @@ class EngineClient(Protocol):
     def generate(self, request: EngineRequest, /) -> AsyncGenerator[RequestOutput, None]:
         """Yield the request's output after each step that changed it; the last has ``finished``.
 
-        The settings are checked and completed here: callers fill in what they were asked.
+        The settings are checked and completed here: callers pass on what clients sent.
         Closing the iterator early aborts the request and frees its blocks within one step.
 
         Raises:
             RequestError: The request is refused; nothing of it was kept.
-            CapacityError: Not now.
-            EngineDeadError: The engine has stopped, before the request or in its midst.
+            CapacityError: The engine cannot take the request now.
+            EngineDeadError: The engine has stopped, before the request or during it.
         """
         ...
 
@@ -109,15 +109,15 @@ class EngineClient(Protocol):
         ...
 
     def check_health(self) -> None:
-        """Return when the engine works.
+        """Check that the engine works.
 
         Raises:
-            EngineDeadError: It has stopped.
+            EngineDeadError: The engine has stopped.
         """
         ...
 
     def progress(self) -> EngineProgress:
-        """Return how the engine gets on."""
+        """Return the engine's progress."""
         ...
 
     def stats(self) -> Samples:
@@ -133,7 +133,7 @@ class EngineClient(Protocol):
         ...
 
     async def reset_prefix_cache(self) -> None:
-        """Have no later request find what was computed so far; those under way keep theirs.
+        """Hide what was computed so far from later requests; those under way keep theirs.
 
         Raises:
             EngineDeadError: The engine has stopped.
@@ -141,11 +141,11 @@ class EngineClient(Protocol):
         ...
 
     def read_adapter(self, name: str, folder: str) -> AdapterReference:
-        """Return what stands for an adapter in requests; any thread may, all of it is read.
+        """Return a reference to an adapter for requests, once all its files are read; thread-safe.
 
         Raises:
             RequestError: The engine takes no adapters.
-            ModelLoadError: It cannot be read, has too large a rank, or is another model's.
+            ModelLoadError: The adapter is damaged, has too large a rank, or is for another model.
         """
         ...
 

@@ -1,4 +1,4 @@
-"""One engine under several names: each with texts and defaults of its own, all else is shared."""
+"""One engine under several names, each with its own texts and defaults; the rest is shared."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class SharedEngine(EngineClient, Protocol):
         """Return the engine as the model that ``options`` names, whose files are the same.
 
         Raises:
-            QuireError: What goes with the model cannot be read.
+            QuireError: Files of the model, such as its template, cannot be read.
         """
         ...
 
@@ -29,17 +29,17 @@ class SharedEngine(EngineClient, Protocol):
 class EngineViews:
     """The views of one engine.
 
-    What the engine counts is told once, by the view that is open longest; when that is closed, by
-    the next one, from then on.
+    The engine's counts are reported once: by the view that has been open longest and, when that is
+    closed, by the next one from then on.
 
     Args:
-        engine: Outlives them.
+        engine: The engine, which outlives them.
     """
 
     def __init__(self, engine: EngineClient) -> None:
         self.engine = engine
         self._open: list[EngineView] = []
-        self._told: Samples = {}  # by views that are closed, below zero
+        self._told: Samples = {}  # by closed views, below zero
 
     def open(self, tokenizer: Tokenizer, default_sampling_params: dict[str, Any]) -> EngineView:
         """Return a view with these texts and defaults."""
@@ -48,13 +48,13 @@ class EngineViews:
         return made
 
     def stats(self, view: EngineView) -> Samples:
-        """Return what a view tells of the engine."""
+        """Return the engine's counts if this view reports them, else nothing."""
         if not self._open or self._open[0] is not view:
             return {}
         return add_counters(self._told, self.engine.stats())
 
     def close(self, view: EngineView) -> None:
-        """Have another view tell of the engine; a second call does nothing."""
+        """Pass the report of the engine on to another view; a second call does nothing."""
         if self._open and self._open[0] is view:
             self._told = {name: _negative(value) for name, value in self.engine.stats().items()}
         if view in self._open:
@@ -64,15 +64,14 @@ class EngineViews:
 class EngineView:
     """An engine as one of its names; see :class:`quire.llm.engine_client.EngineClient`.
 
-    To shut it down is to close it: the engine goes on.
+    Shutting it down closes it; the engine stays.
 
     Args:
-        views: Of the engine, which completes requests: settings that it checks are the same for
-            all.
-        tokenizer, default_sampling_params: Of this name.
+        views: The engine's views; settings that the engine checks are the same for all.
+        tokenizer, default_sampling_params: Tokenizer and defaults of this name.
 
     Attributes:
-        engine: The one that all its views have.
+        engine: The engine of all views.
     """
 
     def __init__(
@@ -99,11 +98,11 @@ class EngineView:
         self.engine.check_health()
 
     def progress(self) -> EngineProgress:
-        """Return how the engine gets on, with the requests of all its names."""
+        """Return the engine's progress, with the requests of all its names."""
         return self.engine.progress()
 
     def stats(self) -> Samples:
-        """Return what the engine counts, if this view tells it; once closed, what it told last."""
+        """Return the engine's counts that this view reports; once closed, its last report."""
         return self._views.stats(self) if self._last_stats is None else self._last_stats
 
     async def describe_cache(self) -> str:

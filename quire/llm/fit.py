@@ -14,11 +14,11 @@ from quire.runner.engine_plan import plan_engine
 
 @dataclass(frozen=True, slots=True)
 class Fit:
-    """What a model needs and what there is.
+    """The memory that a model needs, and the memory that there is.
 
     Attributes:
         needed_bytes: Weights, scratch and the KV cache of one block.
-        budget_bytes: What an engine would take of the memory that is free now.
+        budget_bytes: Bytes that an engine would take of the memory that is free now.
         context: Tokens of the longest request that fits; None if only the files tell.
     """
 
@@ -36,8 +36,8 @@ def fit_files(path: Path, machine: Machine) -> Fit:
     """Return whether the model in a folder or GGUF file fits, with the default settings.
 
     Raises:
-        UnsupportedArchitectureError: Its architecture is not implemented.
-        ModelLoadError: It cannot be read.
+        UnsupportedArchitectureError: The model's architecture is not implemented.
+        ModelLoadError: The model cannot be read.
     """
     plan = plan_engine(path, EngineConfig(), machine)
     demand, resolved = plan.ranks[0].whole, plan.resolved

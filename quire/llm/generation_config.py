@@ -35,7 +35,7 @@ GGUF_KEYS = {
 
 @dataclass(frozen=True, slots=True)
 class GenerationConfig:
-    """What a checkpoint says about generating.
+    """A checkpoint's settings of generation.
 
     Attributes:
         sampling: Keywords of :class:`SamplingParams`.
@@ -60,8 +60,8 @@ def read_generation_config(
             configuration.
         mode: ``auto`` reads it; ``none`` takes only the end-of-sequence ids.
         override: Settings in the file's names that take the place of the file's.
-        recommended: Keywords of :class:`SamplingParams` that go with the model's name and take the
-            place of the file's; ``none`` leaves them out, too.
+        recommended: Keywords of :class:`SamplingParams` that belong to the model's name and
+            replace the file's; ``none`` leaves them out, too.
 
     Raises:
         ConfigError: Another ``mode``, or an override that is unknown or out of range.
@@ -80,11 +80,11 @@ def add_recommended(
     override: Mapping[str, Any] | None,
     recommended: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """Return the defaults of a file with those that go with a model's name.
+    """Return the defaults of a file with those that belong to a model's name.
 
     Args:
-        sampling: The file's.
-        mode, override, recommended: As of :func:`read_generation_config`.
+        sampling: The file's defaults.
+        mode, override, recommended: The same as in :func:`read_generation_config`.
 
     Raises:
         ConfigError: An override is unknown or out of range.

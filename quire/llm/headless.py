@@ -17,11 +17,11 @@ def compute_for_server(config: EngineConfig, log_format: LogFormat) -> None:
     """Run this machine's ranks or engines until SIGTERM or SIGINT.
 
     Args:
-        config: Which they are.
-        log_format: Of the log lines of engines.
+        config: The settings, which say which ranks or engines these are.
+        log_format: Format of the engines' log lines.
 
     Raises:
-        QuireError: There is no such model or server, or one could not be what it is to be.
+        QuireError: The model or the server does not exist, or an engine or rank cannot do its part.
     """
     ending = False
 

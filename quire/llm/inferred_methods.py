@@ -17,7 +17,7 @@ def infer_methods(config: EngineConfig) -> EngineConfig:
     """Return settings in which each method is named.
 
     Raises:
-        ConfigError: What is found does not go together with the other settings.
+        ConfigError: The methods that are found contradict the other settings.
     """
     return replace(config, speculative=config.speculative.with_methods(_find))
 
@@ -30,6 +30,6 @@ def _find(method: SpeculativeMethod) -> MethodName:
     try:
         found = find_method(resolve_model(method.model, method.revision))
     except QuireError:
-        return method.method  # whoever loads it says what is wrong
+        return method.method  # its loader says what is wrong
     log.info("drafts by %s: method %s, by its tensors", method.model, found)
     return found

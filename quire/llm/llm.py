@@ -93,15 +93,15 @@ class LLM:
 
     Args:
         model: Folder, GGUF file, hub id, name of ``quire list``, or ``quire-tiny`` (embedded).
-        verbose: Log how each setting was chosen; otherwise one line says what was loaded.
-        **keywords: The settings below. Settings of other engines that have nothing to do here are
-            taken with a line in the log.
+        verbose: Whether to log how each setting was chosen, not only one line on the model.
+        **keywords: The settings below. Settings of other engines that do nothing here are
+            accepted with a line in the log.
 
     Attributes:
-        engine: Requests one step at a time: ``add_request``, ``step``, ``abort_request``.
+        engine: The engine, one step at a time: ``add_request``, ``step``, ``abort_request``.
 
     Raises:
-        ConfigError, ModelLoadError, NoKernelError: It cannot be loaded; the message says why.
+        ConfigError, ModelLoadError, NoKernelError: The model cannot be loaded, as the message says.
     """
 
     def __init__(
@@ -141,18 +141,18 @@ class LLM:
         Args:
             prompts: One or many; each is text, token ids, or a dict of one of the two, with
                 ``multi_modal_data`` where the model reads pictures.
-            sampling_params: For all or one per prompt; None means the model's own defaults, their
-                ``max_tokens`` lowered to what fits.
-            use_tqdm: Show progress when there are several prompts and stderr is a terminal.
+            sampling_params: Settings for all prompts or one per prompt; None means the model's own
+                defaults, their ``max_tokens`` lowered to what fits.
+            use_tqdm: Whether to show progress, for several prompts and if stderr is a terminal.
             lora_request: An adapter for all, or one or None per prompt; needs ``enable_lora``.
             priority: One per prompt, lower first, under ``scheduling_policy="priority"``.
-            others: None: each is refused with what to write.
+            others: None; each is refused with a message that says what to write.
 
         Raises:
             RequestError: A prompt or setting is wrong; nothing was generated.
             ModelLoadError: An adapter cannot be used; nothing was generated.
             EngineDeadError: A step failed; the engine cannot be used again.
-            KeyboardInterrupt: Ctrl-C, after the step that was running; the engine can go on.
+            KeyboardInterrupt: Ctrl-C was pressed; the step ended, and the engine can be used.
         """
         check_keywords("generate", others, ("prompts", "sampling_params", "lora_request"))
         items = [self._pictures.read(prompt) for prompt in as_list(prompts)]
@@ -230,15 +230,15 @@ class LLM:
         """Look for each prompt's most likely continuations; return the best ones, best first.
 
         Args:
-            prompts: As of :meth:`generate`.
+            prompts: The same as in :meth:`generate`.
             params: Width, length and so on, for all prompts.
-            lora_request: As of :meth:`generate`.
-            use_tqdm: As of :meth:`generate`, of each step.
+            lora_request: The same as in :meth:`generate`.
+            use_tqdm: The same as in :meth:`generate`, for each step.
 
         Raises:
             RequestError: A prompt or setting is wrong, or a step has failed.
             EngineDeadError: A step failed; the engine cannot be used again.
-            KeyboardInterrupt: As of :meth:`generate`.
+            KeyboardInterrupt: The same as in :meth:`generate`.
         """
         engine = self.engine
         limit = SamplingParams(max_tokens=params.max_tokens, logprobs=2 * params.beam_width)
@@ -281,8 +281,8 @@ class LLM:
         Args:
             messages: ``[{"role": ..., "content": ...}, ...]``, or a list of such lists; a content
                 may be a list of parts, with ``image_url`` parts where the model reads pictures.
-            sampling_params, use_tqdm, lora_request: As of :meth:`generate`.
-            **options: As of :class:`~quire.llm.offline.arguments.ChatOptions`.
+            sampling_params, use_tqdm, lora_request: The same as in :meth:`generate`.
+            **options: The same as in :class:`~quire.llm.offline.arguments.ChatOptions`.
 
         Raises:
             RequestError: The model has no chat template, or it refuses the conversation.
@@ -307,17 +307,17 @@ class LLM:
         pooling_task: str = "embed",
         use_tqdm: bool = True,
     ) -> list[PooledRequestOutput[PoolingOutput]]:
-        """Return a vector for each prompt, as an array; any model can.
+        """Return a vector for each prompt, as an array; any model can do this.
 
         Args:
-            prompts: As of :meth:`generate`.
+            prompts: The same as in :meth:`generate`.
             pooling: The hidden state of the ``last`` token, or of the first (``cls``), the ``mean``
                 of all, or what an encoder's ``pooler`` makes; None for the checkpoint's own.
             pooling_task: ``embed``, or ``classify`` for the probabilities of classes.
-            use_tqdm: As of :meth:`generate`.
+            use_tqdm: The same as in :meth:`generate`.
 
         Raises:
-            RequestError: Another task, one that the model has no head for, or a prompt is wrong.
+            RequestError: The task is unknown, the model has no head for it, or a prompt is wrong.
         """
         if pooling_task not in ("embed", "classify"):
             raise RequestError(
@@ -348,7 +348,7 @@ class LLM:
         """Return the probabilities of the classes that the model has a head for.
 
         Raises:
-            RequestError: It has none, or a prompt is wrong.
+            RequestError: The model has no such head, or a prompt is wrong.
         """
         items = as_list(prompts)
         return self._classified(items, [{} for _ in items], ClassificationOutput, use_tqdm)
@@ -361,14 +361,14 @@ class LLM:
         pooling: Vector | None = None,
         use_tqdm: bool = True,
     ) -> list[PooledRequestOutput[ScoringOutput]]:
-        """Return how well texts go together.
+        """Return scores of how well pairs of texts match.
 
-        A cross-encoder, with a head of one class, reads both; else it is the cosine of vectors.
+        A cross-encoder, with a head of one class, reads both; else the score is a cosine.
 
         Args:
-            data_1: One text, which is compared with each of ``data_2``, or as many.
-            data_2: The others.
-            pooling, use_tqdm: As of :meth:`encode`.
+            data_1: One text, which is compared with each of ``data_2``, or as many texts as there.
+            data_2: The texts to compare with.
+            pooling, use_tqdm: The same as in :meth:`encode`.
 
         Raises:
             RequestError: The numbers do not fit, a prompt is wrong, or the model has several
@@ -429,7 +429,7 @@ class LLM:
         return list(readings(self.engine.stats()))
 
     def reset_prefix_cache(self) -> bool:
-        """Have no later prompt find what was computed so far; return True."""
+        """Hide what was computed so far from later prompts; return True."""
         with self._turn:
             self.engine.reset_prefix_cache()
         return True

@@ -1,4 +1,4 @@
-"""How much memory engines will take, known before any is started, and how several share it."""
+"""The memory that engines will take, known before any is started, and how several share it."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ PROCESS_BYTES = 160 * 2**20
 
 @dataclass(frozen=True, slots=True)
 class MemoryNeeds:
-    """What the engines of a model take together, in bytes, without their processes.
+    """The memory that the engines of a model take together, in bytes, without their processes.
 
     Attributes:
-        least: With less they do not run.
-        most: More is of no use to them.
-        num_processes: Engines and their ranks.
+        least: Bytes without which they do not run.
+        most: Bytes beyond which more is of no use to them.
+        num_processes: Processes of the engines and their ranks.
     """
 
     least: int
@@ -32,7 +32,7 @@ class MemoryNeeds:
 
     @property
     def process_bytes(self) -> int:
-        """What their processes take besides."""
+        """Bytes that their processes take besides."""
         return self.num_processes * PROCESS_BYTES
 
 
@@ -40,7 +40,7 @@ def memory_needs(config: EngineConfig, machine: Machine) -> MemoryNeeds:
     """Return what the engines of ``config`` will need, with all their ranks; no weights are read.
 
     Raises:
-        ModelLoadError: There is no such model, or it cannot be used.
+        ModelLoadError: The model does not exist, or it cannot be used.
         ConfigError: A setting is impossible.
     """
     parallel = config.parallel
@@ -51,12 +51,12 @@ def memory_needs(config: EngineConfig, machine: Machine) -> MemoryNeeds:
 
 
 def share_memory(needs: Sequence[MemoryNeeds], budget_bytes: int) -> list[int]:
-    """Return what the engines of each of several models get that are served at the same time.
+    """Return the bytes for the engines of each of several models that are served together.
 
-    Each gets the least it needs; what is left is divided evenly, as far as it is of use.
+    Each model gets the least it needs; the rest is divided evenly, as far as it is of use.
 
     Raises:
-        ConfigError: They do not fit together.
+        ConfigError: The models do not fit together.
     """
     grants = [need.least for need in needs]
     left = budget_bytes - sum(need.process_bytes for need in needs) - sum(grants)

@@ -1,4 +1,4 @@
-"""What an engine of a model will be, its texts and drafts checked; nothing is loaded."""
+"""The plan of an engine, with the model's texts and drafts checked; nothing is loaded."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from quire.runner.engine_plan import EnginePlan, plan_engine
 
 
 def plan_model(config: EngineConfig, machine: Machine) -> EnginePlan:
-    """Return what an engine will be; whether its memory suffices is the plan's own question.
+    """Return an engine's plan; whether its memory suffices is for the plan to say.
 
     Raises:
-        ModelLoadError: There is no such model, or it cannot be used.
-        ConfigError: The settings do not go together, or do not fit the model.
+        ModelLoadError: The model does not exist, or it cannot be used.
+        ConfigError: The settings contradict each other, or do not fit the model.
         NoKernelError: The backend cannot be used.
     """
     config = infer_methods(config)

@@ -1,6 +1,6 @@
-"""From the engine's tokens to what callers see: text, stop strings, decoded log-probabilities.
+"""The engine's tokens made into callers' outputs: text, stop strings, decoded log-probabilities.
 
-It owns the text of live requests. It ends nothing itself: it says which sequences' text has ended.
+It owns the text of live requests. It ends nothing itself: it reports the sequences that have ended.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ class LiveSequence:
     """One of a request's ``n`` sequences while it grows.
 
     Attributes:
-        output: What was generated; of deltas, since the last one.
-        num_tokens: Generated in all.
-        finished: Nothing more is added.
+        output: The output so far; of deltas, the part since the last one.
+        num_tokens: Tokens that were generated in all.
+        finished: Whether nothing more is added.
     """
 
     output: CompletionOutput
@@ -42,7 +42,7 @@ class LiveSequence:
     finished: bool = False
 
     def end(self, reason: str, stop_reason: int | str | None = None) -> None:
-        """Add nothing more."""
+        """Close the sequence: nothing more is added."""
         self.output.finish_reason, self.output.stop_reason = reason, stop_reason
         self.finished = True
 
@@ -69,12 +69,12 @@ class LiveRequest:
 
 @dataclass(slots=True)
 class ProcessedStep:
-    """What a step means to callers.
+    """The outputs and endings of one step.
 
     Attributes:
-        outputs: Of each request that changed, as its ``output_kind`` wants them.
-        stopped: ``(request_id, index)`` of sequences that a stop string ended; the engine does not
-            know yet.
+        outputs: Outputs of the requests that changed, as their ``output_kind`` wants them.
+        stopped: Pairs ``(request_id, index)`` of sequences that a stop string ended; the engine
+            does not know yet.
         failed: Requests that ended because their text could not be made; the engine does not know
             yet.
     """
@@ -88,7 +88,7 @@ class OutputProcessor:
     """Turns steps into :class:`RequestOutput`.
 
     Args:
-        tokenizer: Of the served model.
+        tokenizer: The served model's tokenizer.
     """
 
     def __init__(self, tokenizer: Tokenizer) -> None:
@@ -100,7 +100,7 @@ class OutputProcessor:
         """Expect outputs of a request.
 
         Args:
-            request: Complete.
+            request: A completed request.
             stop: The search for its stop strings, where :func:`stop_strings_of` has made it before.
         """
         params = request.params
@@ -112,7 +112,7 @@ class OutputProcessor:
         )
 
     def process(self, engine_outputs: Iterable[EngineOutput]) -> ProcessedStep:
-        """Add what a step produced to the requests it belongs to."""
+        """Add the outputs of a step to the requests that they belong to."""
         start = time.perf_counter()
         step = ProcessedStep()
         changed: dict[str, LiveRequest] = {}

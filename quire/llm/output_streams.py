@@ -14,19 +14,19 @@ from quire.core.sampling_params import RequestOutputKind
 
 
 class OutputStream:
-    """What a reader in an event loop has not read yet of one request; a single output.
+    """The output of one request that a reader in an event loop has not read yet.
 
-    A slow reader gets the newest output; of deltas, what they add up to. So it misses nothing, and
-    the engine never waits for it.
+    A slow reader gets the newest output, or the sum of the deltas. So it misses nothing, and the
+    engine never waits for it.
 
     Args:
-        loop: The reader's.
+        loop: The reader's event loop.
         deltas: Whether outputs are deltas.
 
     Attributes:
-        loop: The reader's.
-        opened: When, on the monotonic clock.
-        answered: Whether an output has come.
+        loop: The reader's event loop.
+        opened: The time at which it was opened, on the monotonic clock.
+        answered: Whether an output has arrived.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, deltas: bool) -> None:
@@ -40,7 +40,7 @@ class OutputStream:
         self._waiting: asyncio.Future[None] | None = None
 
     def put(self, output: RequestOutput) -> None:
-        """Add an output to what is unread; in the loop's thread."""
+        """Add an output to the unread one; called in the loop's thread."""
         if self._deltas and self._unread is not None:
             self._unread.merge(output)
         else:
@@ -48,15 +48,15 @@ class OutputStream:
         self._wake()
 
     def fail(self, error: QuireError) -> None:
-        """Have the reader get an error after what is unread; in the loop's thread."""
+        """Raise an error in the reader once it has read the output; called in the loop's thread."""
         self._error = error
         self._wake()
 
     async def get(self) -> RequestOutput:
-        """Wait for an output that was not read yet; one call at a time.
+        """Wait for an unread output; one call at a time.
 
         Raises:
-            QuireError: There is none any more; see :meth:`fail`.
+            QuireError: No output will follow; see :meth:`fail`.
         """
         while self._unread is None:
             if self._error is not None:
@@ -131,11 +131,11 @@ class OutputStreams:
             _post(stream.loop, lambda: stream.fail(error))
 
     def oldest(self) -> float | None:
-        """Return when the oldest live request came, or None."""
+        """Return when the oldest live request arrived, or None."""
         return min((s.opened for s in list(self._streams.values())), default=None)
 
     def oldest_unanswered(self) -> float | None:
-        """Return when the oldest request without any output came, or None."""
+        """Return when the oldest request without any output arrived, or None."""
         waiting = [s.opened for s in list(self._streams.values()) if not s.answered]
         return min(waiting, default=None)
 

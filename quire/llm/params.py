@@ -1,4 +1,4 @@
-"""Sampling settings against the model they are for: checked, and completed from its tokenizer."""
+"""Sampling settings checked against their model, and completed from its tokenizer."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ def complete_params(
     """Return a checked copy of ``params``, with the token ids of its bad words.
 
     Args:
-        params: What a caller asks for.
-        tokenizer: Of the model.
-        vocab_size: Token ids are below it.
+        params: The caller's settings.
+        tokenizer: The model's tokenizer.
+        vocab_size: Size of the vocabulary; token ids are below it.
         max_logprobs: Most alternatives per token; -1 is no limit.
 
     Raises:
-        InvalidSamplingParamsError: More alternatives than allowed, ids outside the vocabulary, or
-            stop strings without text to find them in.
+        InvalidSamplingParamsError: The settings ask for more alternatives than allowed, ids outside
+            the vocabulary, or stop strings without text to find them in.
     """
     params = replace(params)
     for name in ("logprobs", "prompt_logprobs"):
@@ -66,10 +66,10 @@ def params_size(params: SamplingParams, tokenizer: Tokenizer) -> int:
 
 
 def check_task(params: SamplingParams, model: ModelConfig) -> None:
-    """Return when a model can do what is asked of it.
+    """Check that a model can do what is asked of it.
 
     Raises:
-        RequestError: It generates no text, or has no such head.
+        RequestError: The model generates no text, or has no such head.
     """
     kind, name = params.pooling, model.architecture
     if kind is None:
@@ -93,10 +93,10 @@ def check_task(params: SamplingParams, model: ModelConfig) -> None:
 
 
 def check_generates(model: ModelConfig) -> None:
-    """Return when a model can be asked for text.
+    """Check that a model generates text.
 
     Raises:
-        RequestError: It cannot.
+        RequestError: The model generates no text.
     """
     if not model.generates:
         raise RequestError(

@@ -1,4 +1,4 @@
-"""What ``LLM.embed``, ``classify`` and others give back, in the shapes of vLLM's Python API."""
+"""Results of ``LLM.embed``, ``classify`` and others, in the shapes of vLLM's Python API."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class ClassificationOutput:
 
     @property
     def num_classes(self) -> int:
-        """Of the model."""
+        """Number of classes of the model."""
         return len(self.probs)
 
 
@@ -60,11 +60,11 @@ class PooledRequestOutput(Generic[Result]):
     """The result for one prompt, or for a pair of them.
 
     Attributes:
-        request_id: Of the prompt; of a pair, both joined by ``_``.
+        request_id: Id of the prompt; of a pair, both joined by ``_``.
         outputs: The result.
-        prompt_token_ids: As the model saw them; of a pair, one after the other.
-        num_cached_tokens: Those found in the prefix cache.
-        finished: Always True.
+        prompt_token_ids: The prompt's ids as the model got them; of a pair, one after the other.
+        num_cached_tokens: Tokens that were found in the prefix cache.
+        finished: A constant, True.
     """
 
     request_id: str
@@ -116,10 +116,10 @@ def cosine(first: bytes, second: bytes) -> float:
 
 
 def check_scores(classifier: ClassifierConfig) -> None:
-    """Return when pairs of texts can be scored by a head of classes.
+    """Check that pairs of texts can be scored by a head of classes.
 
     Raises:
-        RequestError: It has several classes.
+        RequestError: The head has several classes.
     """
     if len(classifier.labels) != 1:
         raise RequestError(
@@ -130,10 +130,10 @@ def check_scores(classifier: ClassifierConfig) -> None:
 
 
 def check_pairs(num_first: int, num_second: int) -> None:
-    """Return when one text, or as many, can be compared with ``num_second`` others.
+    """Check that ``num_first`` texts, one or as many, can be compared with ``num_second`` others.
 
     Raises:
-        RequestError: They cannot.
+        RequestError: The numbers do not match.
     """
     if num_first not in (1, num_second) or not num_second:
         raise RequestError(

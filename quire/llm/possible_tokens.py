@@ -1,6 +1,6 @@
-"""Which tokens a request's settings leave; those that leave none are refused before they run.
+"""The tokens that a request's settings leave; settings that leave none are refused at once.
 
-What a grammar or longer bad words forbid besides is found where tokens are drawn.
+Tokens that a grammar or longer bad words forbid besides are found where tokens are drawn.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ def first_tokens(params: SamplingParams, eos_token_ids: Sequence[int], vocab_siz
     """Return the tokens that settings leave for the beginning of what a grammar describes.
 
     Args:
-        params: A request's, with the ids of its bad words.
+        params: A request's settings, with the ids of its bad words.
         eos_token_ids: Ids that end a sequence.
-        vocab_size: Token ids are below it.
+        vocab_size: Size of the vocabulary; token ids are below it.
 
     Returns:
         A bit per id, the lowest first; nothing where all are left, or without a grammar.
 
     Raises:
-        InvalidSamplingParamsError: None is left; ``param`` is one of the settings.
+        InvalidSamplingParamsError: No token is left; ``param`` is one of the settings.
     """
     allowed = params.allowed_token_ids
     forbidden = {ids[0] for ids in params.bad_words_token_ids if len(ids) == 1}

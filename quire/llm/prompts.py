@@ -1,4 +1,4 @@
-"""From what a caller gives as a prompt to token ids; whether they fit is the engine's question."""
+"""Callers' prompts made into token ids; whether they fit is the engine's question."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def tokenize_prompt(prompt: Prompt, tokenizer: Tokenizer) -> tuple[str | None, l
         The text, None when token ids alone were given, and at least one token id.
 
     Raises:
-        RequestError: It is none of these, or it is empty.
+        RequestError: The prompt has none of these forms, or is empty.
     """
     text, ids = _read_dict(prompt) if isinstance(prompt, Mapping) else (None, prompt)
     if ids is None or isinstance(ids, str):
@@ -60,7 +60,7 @@ def chat_prompt(
 
     Args:
         messages: ``[{"role": ..., "content": ...}, ...]``.
-        **options: Of :meth:`quire.text.chat_template.ChatTemplate.render`.
+        **options: Options of :meth:`quire.text.chat_template.ChatTemplate.render`.
 
     Raises:
         RequestError: The model has no chat template, or it refuses the conversation.

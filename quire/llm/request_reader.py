@@ -33,21 +33,21 @@ if TYPE_CHECKING:
 
 
 class RequestReader:
-    """Everything of a model but its weights; any thread may use it.
+    """All of a model but its weights; any thread may use it.
 
     Args:
-        options: Names the model.
-        speculative_methods: What requests may ask for.
-        adapters: Which of them may have adapters.
+        options: Settings that name the model.
+        speculative_methods: Methods that requests may ask for.
+        adapters: Settings of the adapters that requests may have.
 
     Attributes:
-        adapters: Reads them.
+        adapters: The reader of adapters.
         folder: The checkpoint.
-        tokenizer_folder: Where the model's tokenizer is.
+        tokenizer_folder: The folder of the model's tokenizer.
         default_sampling_params: The model's own defaults, as keywords.
         eos_token_ids: Ids that end a sequence, besides those of ``config.json``.
-        vocab_size: Of the model's output, once it is loaded.
-        grammars: Compiles structured outputs, once the model is loaded.
+        vocab_size: Size of the model's output, once it is loaded.
+        grammars: The compiler of structured outputs, once the model is loaded.
 
     Raises:
         ModelLoadError: A file is missing or cannot be read.
@@ -87,10 +87,10 @@ class RequestReader:
 
     @cached_property
     def tokenizer(self) -> Tokenizer:
-        """Of the model, read at the first use.
+        """The model's tokenizer, read at the first use.
 
         Raises:
-            ModelLoadError: It cannot be read.
+            ModelLoadError: The tokenizer cannot be read.
         """
         options, preset = self._options, self._preset
         tokenizer = load_tokenizer(self.tokenizer_folder, options.chat_template, preset.template)
@@ -101,10 +101,10 @@ class RequestReader:
     def view(self, options: ModelOptions) -> RequestReader:
         """Return the reader of a model with the same files and settings, and a preset of its own.
 
-        Its tokens are this one's, whose model has no template of a preset.
+        Its tokens are this reader's, whose model has no template of a preset.
 
         Raises:
-            ModelLoadError: What goes with the model cannot be read.
+            ModelLoadError: Files of the model, such as its template, cannot be read.
         """
         assert not self._has_preset_template, self.folder
         preset, made = model_preset(options.model), copy(self)
@@ -122,7 +122,7 @@ class RequestReader:
         return made
 
     def _show_pictures(self, tokenizer: Tokenizer) -> None:
-        """Have a chat template take pictures, if the model does."""
+        """Let the chat template show pictures, if the model takes them."""
         if tokenizer.chat_template is not None:
             tokenizer.chat_template.picture_text = self._picture_text
             tokenizer.chat_template.picture_margins = self._picture_margins
@@ -167,9 +167,9 @@ class RequestReader:
         """Read a request as users give it.
 
         Args:
-            prompt, params, request_id: Of the request.
-            cache_salt: Only requests with the same salt share cached blocks.
-            lora_request: Its adapter.
+            prompt, params, request_id: Prompt, settings and id of the request.
+            cache_salt: A text; only requests with the same salt share cached blocks.
+            lora_request: The request's adapter.
             **attributes: Fields of :class:`~quire.core.request.EngineRequest`.
 
         Raises:
@@ -192,7 +192,7 @@ class RequestReader:
         """Return a request with settings of its own, checked and completed for this model.
 
         Raises:
-            InvalidSamplingParamsError: They are wrong.
+            InvalidSamplingParamsError: The settings are wrong.
             RequestError: The model cannot do what they ask for.
         """
         if self._model_config is not None:
@@ -214,7 +214,7 @@ class RequestReader:
         """Return what the settings leave for the beginning of an output; see the function.
 
         Raises:
-            InvalidSamplingParamsError: Nothing.
+            InvalidSamplingParamsError: No token is left.
         """
         if self._model_config is None:
             return b""
@@ -222,7 +222,7 @@ class RequestReader:
 
 
 def prepare_preset(options: ModelOptions) -> None:
-    """Have the template of a model's preset compiled, where it has one that is used."""
+    """Compile the template of a model's preset, where it has one that is used."""
     template = model_preset(options.model).template
     if template is not None and options.chat_template is None:
         ChatTemplate({"default": template}, {}).prepare()

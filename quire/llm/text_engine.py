@@ -1,6 +1,6 @@
 """Engine, executor and text in one: prompts in, :class:`RequestOutput` out, a step at a time.
 
-``LLM`` and ``AsyncLLM`` differ only in who calls :meth:`TextEngine.step`.
+``LLM`` and ``AsyncLLM`` differ only in the thread that calls :meth:`TextEngine.step`.
 """
 
 from __future__ import annotations
@@ -38,18 +38,18 @@ class TextEngine:
 
     Args:
         config: All settings.
-        on_progress: Called while weights load, with bytes done and bytes in all.
-        takes_more: As of :class:`Engine`.
+        on_progress: A function that is called while weights load, with bytes done and bytes in all.
+        takes_more: The same as in :class:`Engine`.
 
     Attributes:
-        engine: Scheduler and block pool.
-        tokenizer: Of the model.
+        engine: The scheduler and block pool.
+        tokenizer: The model's tokenizer.
         model_config: The decoder's shape; ``eos_token_ids`` are all ids that end a sequence.
         max_model_len: Longest prompt plus output, in tokens.
         default_sampling_params: The model's own defaults, as keywords.
 
     Raises:
-        ConfigError, ModelLoadError, NoKernelError: It cannot be loaded; the message says why.
+        ConfigError, ModelLoadError, NoKernelError: The model cannot be loaded, as the message says.
     """
 
     def __init__(
@@ -91,10 +91,10 @@ class TextEngine:
     def prepare(
         self, request_id: str, prompt: Prompt, params: SamplingParams, **attributes: Any
     ) -> EngineRequest:
-        """Read and complete a request; any thread may.
+        """Read and complete a request; any thread may call it.
 
         Args:
-            request_id, prompt, params, **attributes: As of :meth:`RequestReader.read`.
+            request_id, prompt, params, **attributes: The same as in :meth:`RequestReader.read`.
 
         Raises:
             RequestError: The prompt or a setting is wrong.
@@ -115,7 +115,7 @@ class TextEngine:
         return request
 
     def fit_output(self, request: EngineRequest) -> EngineRequest:
-        """Lower a ``max_tokens`` nobody asked for to what the prompt leaves of the context.
+        """Lower a ``max_tokens`` that no caller has set to what the prompt leaves of the context.
 
         A prompt that leaves nothing is still refused by :meth:`submit`.
         """
@@ -130,8 +130,8 @@ class TextEngine:
         """Queue a request that is complete.
 
         Raises:
-            RequestError: It can never run as asked; nothing of it was kept.
-            EngineDeadError: The engine has stopped; :meth:`end_all` ends what it had.
+            RequestError: The request can never run as asked; nothing of it was kept.
+            EngineDeadError: The engine has stopped; :meth:`end_all` ends its requests.
         """
         self.check_alive()
         try:
@@ -144,7 +144,7 @@ class TextEngine:
     def add_request(
         self, request_id: str, prompt: Prompt, params: SamplingParams, **attributes: Any
     ) -> None:
-        """Read and queue a request; errors as of :meth:`prepare` and :meth:`submit`."""
+        """Read and queue a request; errors are those of :meth:`prepare` and :meth:`submit`."""
         self.submit(self.prepare(request_id, prompt, params, **attributes))
 
     def step(self, request_arrived: Callable[[], bool] = lambda: False) -> list[RequestOutput]:
@@ -154,7 +154,7 @@ class TextEngine:
         taken afterwards.
 
         Args:
-            request_arrived: As of :meth:`Engine.step`.
+            request_arrived: The same as in :meth:`Engine.step`.
 
         Raises:
             EngineDeadError: An earlier step failed.
@@ -191,14 +191,14 @@ class TextEngine:
         return self._dead is None and self.engine.has_unfinished_requests()
 
     def seconds_until_work(self) -> float | None:
-        """Return how long its owner may sleep; as of :class:`Engine`."""
+        """Return how long the owner may sleep, in seconds; the same as in :class:`Engine`."""
         return None if self._dead else self.engine.seconds_until_work()
 
     def read_adapter(self, name: str, folder: str) -> AdapterReference:
-        """Return what stands for an adapter in requests; any thread may.
+        """Return a reference to an adapter for requests; any thread may call it.
 
         Raises:
-            RequestError, ModelLoadError: As of :meth:`AdapterReader.read`.
+            RequestError, ModelLoadError: The same as in :meth:`AdapterReader.read`.
         """
         return self._reader.adapters.read(name, folder)
 
@@ -222,7 +222,7 @@ class TextEngine:
         return self.engine.describe_cache()
 
     def reset_prefix_cache(self) -> None:
-        """Have no later request find what was computed so far."""
+        """Hide what was computed so far from later requests."""
         self.engine.reset_prefix_cache()
 
     def shutdown(self) -> None:

@@ -1,4 +1,4 @@
-"""Where a sequence's tokens come from: proposed and accepted, drawn, or forced by a grammar."""
+"""The origin of a sequence's tokens: proposed and accepted, drawn, or forced by a grammar."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ def token_origins(result: SequenceResult, method: str | None) -> list[str]:
     """Return the origin of each token that a step brought.
 
     Args:
-        result: Of the step.
-        method: What proposes the sequence's tokens.
+        result: The step's result.
+        method: Name of the method that proposes the sequence's tokens.
     """
     accepted, forced = result.num_accepted, result.num_forced
     drawn = len(result.token_ids) - accepted - forced

@@ -294,7 +294,7 @@ def test_a_prompt_has_at_most_so_many_pictures(create):
     with create(limit_mm_per_prompt="image=4") as live:
         ask(live, conversation(*[part] * 4))
         error = refused(live, *[part] * 5)
-        assert "at most 4 pictures (--limit-mm-per-prompt); got 5" in error["message"]
+        assert "must be at most 4 (--limit-mm-per-prompt); got 5" in error["message"]
         assert error["param"] == "messages[0].content[4].image_url"
 
 
@@ -314,7 +314,7 @@ def test_a_text_that_spells_the_placeholder_is_text(live):
 def test_placeholders_that_are_not_pictures_are_refused(create):
     with create(allow_special_tokens_in_content=True) as live:
         error = refused(live, {"type": "text", "text": "<image>"}, part_of(FILES[0]))
-        assert "must show 1 pictures, as the conversation has" in error["message"]
+        assert "must show each picture of the conversation, which has 1" in error["message"]
 
 
 def test_a_template_of_text_gets_placeholders(create, tmp_path):

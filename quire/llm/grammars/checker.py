@@ -27,7 +27,7 @@ from quire.text.grammar_vocabulary import Vocabulary
 _COMPILER = "quire.llm.grammars.sandbox:compile_in_sandbox"
 #: Grammars compiled at once: one that takes long does not hold up the others.
 MAX_PROCESSES = 3
-#: Of one client at a time, so that whoever sends long ones leaves a process to the others.
+#: Grammars of one client at a time, so that a client that sends long ones leaves a process free.
 MAX_PER_CLIENT = 2
 #: New grammars of one client that wait for a process; further ones are sent away.
 MAX_WAITING_PER_CLIENT = 64
@@ -45,14 +45,15 @@ class _Checking:
 
 
 class GrammarChecker:
-    """Compiles what requests ask for, in processes that are started when needed.
+    """Compiles the grammars of requests, in processes that are started when needed.
 
     Args:
-        compiler: Names the vocabulary; compiles nothing here.
-        seconds: Wall-clock time a grammar gets: half of it here, as the engine compiles it again.
+        compiler: The compiler that names the vocabulary; it compiles nothing here.
+        seconds: Wall-clock time for a grammar: half of it here, as the engine compiles it again.
 
     Attributes:
-        threads: Where :meth:`compile` waits; a process lives as long as the thread that started it.
+        threads: Threads that :meth:`compile` waits in; a process lives as long as the thread that
+            started it.
         compilation_time: Seconds of each constraint that was compiled.
     """
 
@@ -79,16 +80,16 @@ class GrammarChecker:
         return self._answer(_key(constraint, possible)) is not None
 
     def compile(self, constraint: StructuredOutputs, possible: bytes = b"") -> None:
-        """Return when the constraint can be enforced; call it in :attr:`threads`, or when known.
+        """Check that the constraint can be enforced; call it in :attr:`threads`, or when known.
 
         Args:
-            constraint: What a request asks for.
+            constraint: The request's constraint.
             possible: Tokens that its other settings leave for the beginning, a bit per id; nothing
                 where they leave all.
 
         Raises:
-            RequestError: It cannot be enforced, is no grammar, or takes too much.
-            CapacityError: There is no process to compile it.
+            RequestError: The constraint cannot be enforced, is no grammar, or takes too much.
+            CapacityError: No process can compile it.
         """
         key = _key(constraint, possible)
         answer = self._answer(key)
@@ -142,21 +143,21 @@ class GrammarChecker:
         client_id: str = "",
         possible: bytes = b"",
     ) -> bool:
-        """Wait for what :meth:`compile` says, in an event loop; not at all when it is known.
+        """Wait for the answer of :meth:`compile`, in an event loop; not at all when it is known.
 
         Args:
-            constraint: What a request asks for.
-            deadline: On the monotonic clock, in seconds; what compiles then goes on.
-            client_id: Clients take turns.
-            possible: As of :meth:`compile`.
+            constraint: The request's constraint.
+            deadline: A time on the monotonic clock, in seconds; a compilation then continues.
+            client_id: The client's id; clients take turns.
+            possible: The same as in :meth:`compile`.
 
         Returns:
             Whether it was known before the deadline.
 
         Raises:
-            RequestError: See :meth:`compile`.
-            CapacityError: See there; or too many of this client wait already.
-            EngineDeadError: It was closed.
+            RequestError: The same as in :meth:`compile`.
+            CapacityError: No process can compile it, or too many of the client's grammars wait.
+            EngineDeadError: The checker was closed.
         """
         if not self.knows(constraint, possible):
             patience = None if deadline is None else max(0.0, deadline - time.monotonic())
@@ -167,7 +168,7 @@ class GrammarChecker:
                 checking.num_waiting -= 1
                 if not checking.num_waiting and not checking.task.done():
                     checking.task.cancel()
-                    del self._under_way[checking.key]  # one that comes now begins anew
+                    del self._under_way[checking.key]  # a request that arrives now begins anew
             if not checking.task.done():
                 return False
             if not self.knows(constraint, possible):

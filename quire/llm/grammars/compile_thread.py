@@ -35,19 +35,19 @@ class Compiler(GrammarSource, Protocol):
         """Check and compile a constraint.
 
         Raises:
-            QuireError: It cannot be.
+            QuireError: The constraint cannot be compiled.
         """
         ...
 
 
 class GrammarThread(Generic[T]):
-    """Requests whose grammars are being compiled, in the order they came.
+    """Requests whose grammars are being compiled, in order of arrival.
 
     Args:
-        compiler: Compiles in the thread alone; the server has seen that this ends.
+        compiler: The compiler, used in the thread alone; the server has seen that this ends.
 
     Attributes:
-        wake: Readable when :meth:`take` has something.
+        wake: A socket that is readable when :meth:`take` has something.
     """
 
     def __init__(self, compiler: Compiler) -> None:
@@ -61,7 +61,7 @@ class GrammarThread(Generic[T]):
         self._thread: threading.Thread | None = None
 
     def submit(self, request_id: str, constraint: StructuredOutputs, request: T) -> None:
-        """Compile ``constraint``; ``request`` comes back from :meth:`take` then."""
+        """Compile ``constraint``; :meth:`take` returns ``request`` afterwards."""
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name="quire-grammars", daemon=True)
             default = threading.stack_size(STACK_BYTES)

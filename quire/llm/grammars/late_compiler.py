@@ -1,6 +1,6 @@
-"""A compiler of grammars that is made when the engine serves already.
+"""A compiler of grammars that is made when the engine is already serving.
 
-To read a tokenizer and to import what compiles takes longer than a small model's first answer,
+Reading a tokenizer and importing the compiler takes longer than a small model's first answer,
 which needs neither.
 """
 
@@ -16,7 +16,7 @@ from quire.core.structured_outputs import StructuredOutputs, TokenMatcher
 if TYPE_CHECKING:
     from quire.text.grammar import GrammarCompiler
 
-#: It is made after so long even if nobody needs it: the files may be others by the time one does.
+#: Seconds after which it is made even if no request needs it: the files may change until then.
 DELAY_SECONDS = 2.0
 #: Words of grammars whose tokens are kept in each of the few threads that follow them.
 CACHED_WORDS = 500
@@ -26,7 +26,7 @@ class LateCompiler:
     """See :class:`quire.text.grammar.GrammarCompiler`, whose methods these are.
 
     Args:
-        tokenizer_folder, eos_token_ids, vocab_size: Of the model.
+        tokenizer_folder, eos_token_ids, vocab_size: Tokenizer, end ids and vocabulary of the model.
     """
 
     def __init__(
@@ -37,7 +37,7 @@ class LateCompiler:
         self._made: Future[GrammarCompiler] = Future()
 
     def start(self) -> None:
-        """Have it made, in a thread, when it is needed or after :data:`DELAY_SECONDS`."""
+        """Make the compiler in a thread, when it is needed or after :data:`DELAY_SECONDS`."""
         threading.Thread(target=self._make, name="quire-grammars", daemon=True).start()
 
     def knows(self, constraint: StructuredOutputs) -> bool:
@@ -49,13 +49,13 @@ class LateCompiler:
         """Check and compile a constraint.
 
         Raises:
-            RequestError: As of :meth:`GrammarCompiler.compile`.
+            RequestError: The same as in :meth:`GrammarCompiler.compile`.
             ModelLoadError: The tokenizer cannot be read any more.
         """
         self._compiler().compile(constraint)
 
     def create_matcher(self, constraint: StructuredOutputs) -> TokenMatcher:
-        """Return a matcher at the start of the output; errors as of :meth:`compile`."""
+        """Return a matcher at the start of the output; errors are those of :meth:`compile`."""
         return self._compiler().create_matcher(constraint)
 
     def _compiler(self) -> GrammarCompiler:

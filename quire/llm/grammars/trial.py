@@ -1,7 +1,7 @@
-"""Follows a grammar for some tokens, to see what a request would pay for it; it compiles nothing.
+"""Follows a grammar for some tokens, to see what it would cost a request; it compiles nothing.
 
-llguidance's limits bound what a mask takes, but not tightly, and some grammars run into them only
-after a few tokens. Either would be found out while others wait for their tokens.
+llguidance's limits bound the cost of a mask, but not tightly, and some grammars reach them only
+after a few tokens. Either would show while other requests wait for their tokens.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ def try_out(start: LLMatcher, kind: str, vocabulary: Vocabulary, possible: bytes
     """Follow random outputs from the start, in this thread.
 
     Args:
-        start: Has done nothing yet.
-        kind: The field that asked, for messages.
-        vocabulary: That it was compiled for.
+        start: A matcher at the start of the output.
+        kind: The request's field, for messages.
+        vocabulary: The vocabulary that it was compiled for.
         possible: Tokens that the request leaves for the beginning, a bit per id; nothing for all.
 
     Raises:
-        RequestError: No token can begin or go on, a mask takes too long, or a limit is met.
+        RequestError: No token can begin or continue, a mask takes too long, or a limit is reached.
     """
     began = time.thread_time()
     unwritable_id = vocabulary.unwritable_id
@@ -63,10 +63,10 @@ def _check_cost(matcher: LLMatcher, kind: str, before: float, num_tokens: int) -
     num_forced = len(matcher.compute_ff_bytes())
     if num_forced > MAX_FORCED_BYTES:
         rule = f"leave no more than {MAX_FORCED_BYTES} bytes at a time without choice"
-        got = f"{num_forced} after {num_tokens} tokens"
+        got = f"{num_forced} at token {num_tokens + 1}"
     elif seconds > MASK_SECONDS:
         rule = f"need at most {MASK_SECONDS:g} s of computing for a token"
-        got = f"{seconds:.2g} s after {num_tokens} tokens"
+        got = f"{seconds:.2g} s for token {num_tokens + 1}"
     else:
         return
     raise RequestError(

@@ -1,1 +1,1 @@
-"""What only ``LLM`` needs: calls that return when all is done."""
+"""The parts that only ``LLM`` needs: calls that return when all is done."""

@@ -1,4 +1,4 @@
-"""What callers of ``LLM`` give: one of a kind for all prompts, or one for each."""
+"""Arguments of ``LLM``'s methods: one value for all prompts, or one for each."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ Params: TypeAlias = SamplingParams | Sequence[SamplingParams] | None
 
 
 class ChatOptions(TypedDict, total=False):
-    """How a conversation is written out, in vLLM's names.
+    """The rules by which a conversation becomes a prompt, under vLLM's names.
 
     Attributes:
-        chat_template: Jinja source in place of the model's own.
+        chat_template: A Jinja source in place of the model's own.
         chat_template_content_format: ``auto``, ``string`` or ``openai``; the template decides.
-        add_generation_prompt: Ask for a new message of the assistant; the default.
-        continue_final_message: Extend the last message instead; ``add_generation_prompt`` must be
-            False.
+        add_generation_prompt: Whether to ask for a new message of the assistant; the default.
+        continue_final_message: Whether to extend the last message instead;
+            ``add_generation_prompt`` must be False.
         tools: JSON schemas of functions, in OpenAI's form.
         chat_template_kwargs: More variables of the template.
-        mm_processor_kwargs: Must be empty: pictures are prepared as the model's files say.
+        mm_processor_kwargs: An empty dict: pictures are prepared as the model's files say.
     """
 
     chat_template: str | None
@@ -73,12 +73,12 @@ def as_params(
     """Return the settings of each prompt.
 
     Args:
-        given: One for all, or one per prompt; None for the model's own.
+        given: Settings for all prompts, or one per prompt; None for the model's own.
         num_prompts: Number of prompts.
-        defaults: Makes the model's own.
+        defaults: The function that makes the model's own settings.
 
     Raises:
-        RequestError: They are none, or of another number.
+        RequestError: The values are not settings, or not one for each prompt.
     """
     if given is None:
         given = defaults()
@@ -93,14 +93,14 @@ def as_adapters(
     """Return the adapter of each prompt, None for none.
 
     Raises:
-        RequestError: They are none, or of another number.
+        RequestError: The values are not adapters, or not one for each prompt.
     """
     if given is None or isinstance(given, LoRARequest):
         return [given] * num_prompts
     return _per_prompt("lora_request", given, (LoRARequest, NoneType), num_prompts)
 
 
-#: What a caller writes who gave something else.
+#: Advice for a caller that gave something else.
 _EXAMPLES = {
     "sampling_params": "SamplingParams(temperature=0)",
     "lora_request": "LoRARequest(name, 1, folder)",
@@ -129,7 +129,7 @@ def is_conversation(messages: Sequence[Any]) -> bool:
     """Return whether messages are of one conversation rather than several conversations.
 
     Raises:
-        RequestError: They are text, a message alone, or no list.
+        RequestError: The messages are text, a message alone, or no list.
     """
     first = messages[0] if isinstance(messages, Sequence) and messages else messages
     if isinstance(first, str):
@@ -152,7 +152,7 @@ def check_keywords(method: str, given: Mapping[str, object], known: Iterable[str
     """Refuse keywords that a method does not have, with what to write.
 
     Raises:
-        TypeError: There are some.
+        TypeError: ``given`` has such keywords.
     """
     for name in given:
         if name in SamplingParams.__dataclass_fields__:

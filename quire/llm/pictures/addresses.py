@@ -1,4 +1,4 @@
-"""Which hosts and addresses a picture may be fetched from; no request is made here.
+"""The hosts and addresses that pictures may be fetched from; no request is made here.
 
 A server that fetches what clients name would otherwise fetch from its own network for them.
 """
@@ -22,13 +22,13 @@ Address = IPv4Address | IPv6Address
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Where a URL leads.
+    """The destination of a URL.
 
     Attributes:
         scheme: ``http`` or ``https``.
         host: A name in lower case, or an address without brackets.
         port: TCP port.
-        path: With the query; begins with a slash.
+        path: The path with the query; begins with a slash.
     """
 
     scheme: str
@@ -41,8 +41,8 @@ class Target:
         """Read a URL.
 
         Raises:
-            ValueError: It is none, or has what a picture's URL must not have; the message ends a
-                sentence that begins with "must".
+            ValueError: The text is not a URL, or has parts that a picture's URL must not have; the
+                message ends a sentence that begins with "must".
         """
         try:
             parts = urlsplit(url)

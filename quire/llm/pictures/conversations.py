@@ -1,4 +1,4 @@
-"""Pictures of conversations, read into prompts in the caller's thread; a server has other ways."""
+"""Pictures of conversations, read into prompts in the caller's thread; servers do it otherwise."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class ConversationPictures:
 
     Args:
         vision: The model's; None where it reads text alone.
-        options: Say where pictures may be, and how many a prompt may have.
+        options: Settings that say where pictures may be, and how many a prompt may have.
         tokenizer: The model's.
     """
 
@@ -40,7 +40,8 @@ class ConversationPictures:
         """Return a conversation's prompt with the pictures that are in it.
 
         Args:
-            prompt: Of :func:`quire.llm.prompts.chat_prompt`, with one token for each picture.
+            prompt: The result of :func:`quire.llm.prompts.chat_prompt`, with one token for each
+                picture.
             messages: The conversation.
 
         Raises:
@@ -99,7 +100,7 @@ def picture_part(path: Path) -> dict[str, Any]:
     """Return a file as a part of a message's content.
 
     Raises:
-        RequestError: It cannot be read.
+        RequestError: The file cannot be read.
     """
     try:
         data = read_regular(path, TABLE_BYTES)
@@ -112,10 +113,10 @@ def read_picture_data(data: Any) -> list[bytes]:
     """Return the files of vLLM's ``multi_modal_data``: ``{"image": picture}`` or a list of them.
 
     Args:
-        data: Pictures are objects of Pillow, or what a file holds.
+        data: Pictures, each an object of Pillow or the bytes of a file.
 
     Raises:
-        RequestError: It holds anything else.
+        RequestError: The data holds other things.
     """
     if not isinstance(data, Mapping) or not data.keys() <= {"image"}:
         raise RequestError(

@@ -39,11 +39,11 @@ class Pixels(msgspec.Struct):
 
 
 class Prepared(msgspec.Struct):
-    """What the encoder is given of a picture.
+    """The encoder's input for one picture.
 
-    ``parts`` are tiles row by row, then the whole; or it alone; or it and crops; or the whole and
-    ``rows`` x ``columns`` tiles, one above the other in one. ``height`` and ``width`` are those of
-    the picture as it was sent, upright.
+    ``parts`` are tiles row by row, then the whole picture; or the whole alone; or the whole and
+    crops; or one image with the whole and ``rows`` x ``columns`` tiles, one above the other.
+    ``height`` and ``width`` are those of the picture as it was sent, upright.
     """
 
     parts: list[Pixels]
@@ -58,11 +58,11 @@ def decode(data: bytes, shape: PictureShape) -> Prepared:
 
     Args:
         data: A file of one of :data:`FORMATS`.
-        shape: What it becomes.
+        shape: The shape that the encoder takes.
 
     Raises:
-        PictureError: It is none, is damaged or too large.
-        MemoryError: It needs more memory than there is.
+        PictureError: The data is not a picture, or is damaged or too large.
+        MemoryError: The picture needs more memory than there is.
     """
     from PIL import Image, ImageOps, UnidentifiedImageError
 

@@ -28,16 +28,16 @@ _REDIRECTS = (301, 302, 303, 307, 308)
 
 
 def fetch(url: str, allowed: AllowedHosts, where: str, seconds: float = FETCH_SECONDS) -> bytes:
-    """Return what a URL leads to; blocks.
+    """Return the file that a URL leads to; blocks.
 
     Args:
-        url: http or https.
+        url: An http or https URL.
         allowed: The hosts it may lead to, by redirects, too.
         where: The request's field, for messages.
-        seconds: That it may take.
+        seconds: Seconds that it may take.
 
     Raises:
-        RequestError: It is not allowed, is too large or too slow, or there is no picture there.
+        RequestError: The URL is not allowed, or its file is too large, too slow or no picture.
     """
     deadline = time.monotonic() + seconds
     for _ in range(MAX_REDIRECTS + 1):
@@ -92,7 +92,7 @@ def _target(url: str, allowed: AllowedHosts, where: str) -> Target:
 
 def _connect(target: Target, allowed: AllowedHosts, where: str, deadline: float) -> socket.socket:
     """Connect to an address of a host when all of them may be connected to."""
-    # The same for a name that does not exist: nobody learns which names there are inside.
+    # The same for a name that does not exist: no client learns which names there are inside.
     refusal = _refusal(where, f"lead to public addresses and no others; got {target.host:.80}")
     try:
         found = socket.getaddrinfo(target.host, target.port, type=socket.SOCK_STREAM)

@@ -1,4 +1,4 @@
-"""Where pictures stand in a prompt: a mark each, made as long as what the picture is written as."""
+"""The places of pictures in a prompt: one mark each, which becomes the picture's tokens."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from quire.text.tokenizer import Tokenizer
 def cut_at_marks(
     token_ids: Sequence[int], num_pictures: int, vision: VisionConfig
 ) -> list[list[int]]:
-    """Return what stands before, between and after the marks of a prompt's pictures.
+    """Return the tokens before, between and after the marks of a prompt's pictures.
 
     Args:
-        token_ids: With one mark for each picture.
-        num_pictures: At least 1.
-        vision: Says which token that is.
+        token_ids: The prompt's token ids, with one mark for each picture.
+        num_pictures: Number of pictures, at least 1.
+        vision: The settings that say which token is the mark.
 
     Raises:
         RequestError: The marks are not as many as the pictures.
@@ -30,20 +30,20 @@ def cut_at_marks(
             parts[-1].append(token_id)
     if len(parts) - 1 != num_pictures:
         raise RequestError(
-            f"[messages] the prompt must show {num_pictures} pictures, as the conversation has; "
-            f"the model's chat template shows {len(parts) - 1}. Use a template for pictures "
-            "(--chat-template), and no placeholders in texts.",
+            f"[messages] the prompt must show each picture of the conversation, which has "
+            f"{num_pictures}; the model's chat template shows {len(parts) - 1}. Use a "
+            "template for pictures (--chat-template), and no placeholders in texts.",
             "messages",
         )
     return parts
 
 
 def join(parts: Sequence[list[int]], written: Sequence[list[int]]) -> tuple[list[int], list[int]]:
-    """Return a prompt with its pictures written out, and where each begins.
+    """Return a prompt with the pictures' tokens, and the index at which each begins.
 
     Args:
-        parts: Of :func:`cut_at_marks`.
-        written: What takes the place of each mark.
+        parts: The result of :func:`cut_at_marks`.
+        written: Tokens that take the place of each mark.
     """
     made = list(parts[0])
     starts = []
@@ -61,13 +61,13 @@ def least_written(vision: VisionConfig) -> list[int]:
 
 
 def introduced(token_ids: Sequence[int], tokenizer: Tokenizer, vision: VisionConfig) -> list[int]:
-    """Return the tokens before a picture with crops, which are told of.
+    """Return the tokens before a picture, with the text that announces its crops.
 
     Args:
-        token_ids: Before the mark, from the last one on.
-        tokenizer: The model's. What follows the last special token is tokenized again: the text
-            may go on in the token that ended it.
-        vision: Says what is written before pictures.
+        token_ids: The tokens before the mark, from the last mark on.
+        tokenizer: The model's tokenizer. The text after the last special token is tokenized again,
+            as the added text may continue in the token that ended it.
+        vision: The settings that say what is written before pictures.
     """
     special = tokenizer.pieces.special_ids
     start = max((i + 1 for i, token_id in enumerate(token_ids) if token_id in special), default=0)
@@ -79,12 +79,12 @@ def introduced(token_ids: Sequence[int], tokenizer: Tokenizer, vision: VisionCon
 
 
 def crops_text(num_crops: int, picture_text: str, writing: Writing) -> str:
-    """Return what a picture with crops is written as, from its first token to its last.
+    """Return the text for a picture with crops, from its first token to its last.
 
     Args:
-        num_crops: At least 1.
+        num_crops: Number of crops, at least 1.
         picture_text: The tokens of a picture.
-        writing: Says what is written around it.
+        writing: The settings that say what is written around it.
     """
     before, after = writing.text_before, writing.text_after
     told = f"{after} and here are some crops to help you see better {before}"
@@ -92,11 +92,11 @@ def crops_text(num_crops: int, picture_text: str, writing: Writing) -> str:
 
 
 def tiles_text(rows: int, columns: int, row_texts: str) -> str:
-    """Return what a picture is written as that is cut into tiles, if into any.
+    """Return the text for a picture that may be cut into tiles.
 
     Args:
-        rows, columns: Of tiles.
-        row_texts: The tokens that stand for the rows of one of them.
+        rows, columns: Numbers of rows and columns of tiles.
+        row_texts: The tokens that stand for the rows of one tile.
     """
     text = ""
     for row in range(rows):

@@ -51,14 +51,14 @@ MAX_LIVE_BYTES = 512 * 2**20
 
 @dataclass(frozen=True, slots=True)
 class PicturePart:
-    """Rows of a picture that the encoder makes together: of a tile, or of all of it.
+    """Rows that the encoder makes together, of a tile or of the whole picture.
 
     Attributes:
-        first_row: Their place in what the picture is written as.
-        num_rows: How many there are.
-        key: Names their content.
-        pixels: What the encoder is given.
-        tiling: How its tiles become one; None where it has none.
+        first_row: Index of the first of them among the picture's tokens.
+        num_rows: Number of rows.
+        key: A text that identifies their content.
+        pixels: The encoder's input.
+        tiling: The way in which its tiles become one picture; None where it has none.
     """
 
     first_row: int
@@ -70,12 +70,12 @@ class PicturePart:
 
 @dataclass(frozen=True, slots=True, weakref_slot=True)
 class ReadPicture:
-    """A picture that has no place in a prompt yet.
+    """A picture that does not have a place in a prompt yet.
 
     Attributes:
-        written: Its tokens, which take the place of its mark.
-        parts: In order.
-        is_introduced: The text before it tells of it, as it has crops.
+        written: The picture's tokens, which take the place of its mark.
+        parts: The parts in order.
+        is_introduced: Whether the text before it announces its crops.
     """
 
     written: list[int]
@@ -87,12 +87,12 @@ class PictureReader:
     """Reads the pictures of requests for one model.
 
     Args:
-        vision: What pictures become.
-        options: Say where pictures may be, and how many a prompt may have.
-        tokenizer: The model's; None where pictures are written by ids alone.
+        vision: The settings that say what pictures become.
+        options: The settings that say where pictures may be, and how many a prompt may have.
+        tokenizer: The model's tokenizer; None where pictures are written by ids alone.
 
     Raises:
-        ConfigError: A setting cannot be, or Pillow is missing.
+        ConfigError: A setting is impossible, or Pillow is missing.
     """
 
     def __init__(
@@ -126,15 +126,15 @@ class PictureReader:
         self._decoders = ThreadPoolExecutor(MAX_PROCESSES, thread_name_prefix="quire-decoding")
 
     def check_count(self, sources: Sequence[PictureSource]) -> None:
-        """Return when a prompt may have that many pictures.
+        """Check that a prompt may have that many pictures.
 
         Raises:
-            RequestError: It has more.
+            RequestError: The prompt has more than the limit.
         """
         if self._most is not None and len(sources) > self._most:
             where = sources[self._most].where
             raise RequestError(
-                f"[{where}] a prompt may have at most {self._most} pictures "
+                f"[{where}] the number of pictures of a prompt must be at most {self._most} "
                 f"(--limit-mm-per-prompt); got {len(sources)}.",
                 where,
             )
@@ -143,7 +143,7 @@ class PictureReader:
         """Return a prompt as it would be if its pictures were as small as they can be.
 
         Raises:
-            RequestError: It does not show that many.
+            RequestError: The prompt does not have that many marks.
         """
         parts = cut_at_marks(token_ids, num_pictures, self.vision)
         return join(parts, [least_written(self.vision)] * num_pictures)[0]
@@ -151,14 +151,14 @@ class PictureReader:
     def place(
         self, token_ids: Sequence[int], read: Sequence[ReadPicture]
     ) -> tuple[list[int], list[Picture]]:
-        """Return a prompt with its pictures written out, and these.
+        """Return a prompt with the pictures' tokens in place of their marks, and the pictures.
 
         Args:
-            token_ids: With one mark for each picture.
-            read: In order; at least one.
+            token_ids: The prompt's token ids, with one mark for each picture.
+            read: Pictures in order; at least one.
 
         Raises:
-            RequestError: It does not show that many.
+            RequestError: The prompt does not have that many marks.
         """
         parts = cut_at_marks(token_ids, len(read), self.vision)
         for number, one in enumerate(read):
@@ -180,15 +180,15 @@ class PictureReader:
         """Return a prompt's pictures in order.
 
         Args:
-            sources: Where they are; at least one.
-            client_id: Clients take turns.
-            deadline: On the monotonic clock, in seconds.
+            sources: The sources of the pictures; at least one.
+            client_id: The client's id; clients take turns.
+            deadline: A time on the monotonic clock, in seconds.
 
         Raises:
-            RequestError: One cannot be read; the first of them.
-            CapacityError: Too many of this client wait, requests have too many, or no process
-                decodes.
-            EngineDeadError: It was closed.
+            RequestError: A picture cannot be read; the error is that of the first.
+            CapacityError: The client's waiting pictures, or those of all requests, reach a limit;
+                or no process decodes.
+            EngineDeadError: The reader was closed.
         """
         left = None if deadline is None else max(0.0, deadline - time.monotonic())
         try:
@@ -210,11 +210,11 @@ class PictureReader:
         """Return a picture; blocks.
 
         Args:
-            source: Where it is.
-            num_pictures: Of its prompt.
+            source: The source of the picture.
+            num_pictures: Number of pictures in its prompt.
 
         Raises:
-            RequestError: It cannot be read.
+            RequestError: The picture cannot be read.
             CapacityError: No process decodes it, or requests have too many pictures already.
         """
         shape = self.vision.input.among(num_pictures)

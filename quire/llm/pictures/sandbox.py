@@ -1,6 +1,6 @@
 """A process that decodes pictures; its parent ends it when that does not end.
 
-Decoders are C code that reads what strangers send, and a file of a few bytes may ask for gigabytes.
+Decoders are C code that reads files of strangers, and a file of a few bytes may need gigabytes.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ NICENESS = 5
 
 
 class Decoded(msgspec.Struct):
-    """What became of a picture: what it is made, or why that cannot be."""
+    """The prepared picture, or the reason why there is none."""
 
     prepared: Prepared | None = None
     refusal: str = ""

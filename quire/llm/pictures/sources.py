@@ -1,4 +1,4 @@
-"""Where the bytes of a request's pictures are: in the request, in a folder, or on the web."""
+"""Sources of the bytes of a request's pictures: the request, a folder, or the web."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class PictureSource:
 
     Attributes:
         where: The request's field.
-        url: What it holds.
+        url: The URL in that field.
     """
 
     where: str
@@ -39,14 +39,15 @@ class PictureSource:
 
 
 class SourceRules:
-    """What may be read on behalf of clients, besides what they send.
+    """Rules for what may be read on behalf of clients, besides what they send.
 
     Args:
-        allowed_domains: As of :class:`~quire.llm.pictures.addresses.AllowedHosts`; empty: none.
+        allowed_domains: The same as in :class:`~quire.llm.pictures.addresses.AllowedHosts`; empty:
+            none.
         allowed_path: Folder whose files may be read; None or empty: none.
 
     Raises:
-        ConfigError: A host is no host, or the folder does not exist.
+        ConfigError: A host is not valid, or the folder does not exist.
     """
 
     def __init__(self, allowed_domains: tuple[str, ...], allowed_path: str | None) -> None:
@@ -61,7 +62,7 @@ class SourceRules:
         """Return a picture as it is stored; blocks.
 
         Raises:
-            RequestError: It may not be read, or there is none.
+            RequestError: The picture may not be read, or does not exist.
         """
         where, url = source.where, source.url
         scheme = url[:8].partition(":")[0].lower()
@@ -101,7 +102,7 @@ class SourceRules:
         except (OSError, ValueError, RuntimeError):  # RuntimeError: links in a circle
             data = None
         if data is None or len(data) > MAX_BYTES:
-            # The same for a file that does not exist and one elsewhere: nobody learns which it is.
+            # The same for a missing file and one elsewhere: no client learns which it is.
             raise RequestError(
                 f"[{where}] a file must be one of the folder of --allowed-local-media-path, of at "
                 f"most {MAX_BYTES} bytes.",
@@ -130,8 +131,8 @@ def picture_sources(messages: Iterable[tuple[str, Any]]) -> list[PictureSource]:
     """Return the pictures of a conversation in order.
 
     Args:
-        messages: Where each content is in the request, and the content: text, or parts in OpenAI's
-            form. All else is left for the chat template to judge.
+        messages: Pairs of the field's name and its content: text, or parts in OpenAI's form. The
+            chat template judges all else.
 
     Raises:
         RequestError: A part that is a picture has no URL.

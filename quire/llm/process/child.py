@@ -6,9 +6,9 @@ from quire.core.child_process import ChildProcess
 
 
 def start_engine_process() -> ChildProcess:
-    """Start a process that imports the engine and waits to be told what to load.
+    """Start a process that imports the engine and waits for the model that it is to load.
 
     Raises:
-        OSError: It cannot be started.
+        OSError: The process cannot be started.
     """
     return ChildProcess("quire.llm.process.engine_loop:run")

@@ -1,4 +1,4 @@
-"""How often an engine's counters are read: between its steps, a small part of all it does."""
+"""The times at which an engine's counters are read: between its steps, at a small cost."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class CounterPace:
     """Reads the counters of an engine where they are due; for the thread that makes its steps.
 
     Args:
-        read: Reads them; no step may be under way.
+        read: The function that reads them; no step may be under way.
     """
 
     def __init__(self, read: Callable[[], Samples]) -> None:
@@ -28,7 +28,7 @@ class CounterPace:
         now = time.monotonic()
         if not idle and now < self._due:
             return None
-        begun = time.thread_time()  # while others have the core it costs nothing
+        begun = time.thread_time()  # it costs nothing while other threads have the core
         stats = self._read()
         seconds = time.thread_time() - begun
         self._due = now + max(STATS_SECONDS, seconds / STATS_PART)

@@ -69,11 +69,11 @@ def serve(connection: socket.socket, adapt: Callable[[Start], Start]) -> None:
     """Serve the socket until it closes.
 
     Args:
-        connection: To the server.
-        adapt: Returns what is to be loaded here, of what the server says.
+        connection: The socket to the server.
+        adapt: The function that makes the settings for this machine from the server's.
     """
     faulthandler.enable(all_threads=True)
-    # A step lets go of the interpreter's lock many times, and waits as long to get it back from the
+    # A step releases the interpreter's lock many times, and waits as long to get it back from the
     # threads of grammars: 5 ms each time otherwise.
     sys.setswitchinterval(0.0005)
     link = MessageSocket(connection, to_engine)
@@ -151,7 +151,7 @@ def _first(link: MessageSocket) -> Any:
 
 
 def _report(link: MessageSocket, error: Exception, action: str) -> None:
-    """Send what went wrong, and wait until it is sent; whoever gets it ends this process."""
+    """Send the error and wait until it is sent; the server then ends this process."""
     wait_until_logged()
     if isinstance(error, QuireError):
         link.send(Failed(type(error).__name__, str(error)))
@@ -167,9 +167,9 @@ class EngineLoop:
     """Handles messages between steps.
 
     Args:
-        engine: Nobody else calls it.
-        link: To the server.
-        grammars: Compiles what requests ask for, in a thread of its own, before they are queued.
+        engine: The engine, which only this loop calls.
+        link: The socket to the server.
+        grammars: The compiler of constraints, in a thread of its own, before requests are queued.
     """
 
     def __init__(self, engine: Engine, link: MessageSocket, grammars: Compiler) -> None:
@@ -185,7 +185,7 @@ class EngineLoop:
         """Work until a step fails or the server closes the connection.
 
         Raises:
-            EOFError, OSError: The server has closed it.
+            EOFError, OSError: The server has closed the connection.
         """
         engine, link = self._engine, self._link
         try:
@@ -231,8 +231,8 @@ class EngineLoop:
         yield from self._link.receive()
 
     def _request_arrived(self) -> bool:
-        """Return whether a request has come that starts at once; asked in the midst of a step."""
-        new: list[Any] = []  # those that came before do not start at once, or it would have ended
+        """Return whether a request that starts at once has arrived; asked during a step."""
+        new: list[Any] = []  # earlier requests do not start at once, or the step would have ended
         with suppress(EOFError, OSError):  # the next look between steps sees it, too
             new.extend(self._link.receive())
         self._received += new

@@ -1,4 +1,4 @@
-"""Where the process of an engine comes from, and what its supervisor asks of it."""
+"""The process of an engine, and the things that its supervisor asks of it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class EngineProcess(Protocol):
 
     @property
     def socket(self) -> socket:
-        """To it."""
+        """The socket to the process."""
         ...
 
     @property
@@ -25,14 +25,14 @@ class EngineProcess(Protocol):
         ...
 
     def stacks(self) -> str:
-        """Return its Python stacks; empty if none are to be had."""
+        """Return its Python stacks; empty if they cannot be read."""
         ...
 
     def ending(self, *, at_once: bool) -> str:
-        """Close the socket, have the process end, and return how it has ended.
+        """Close the socket, end the process, and return how it has ended.
 
         Args:
-            at_once: Without time to end by itself.
+            at_once: Whether it gets no time to end by itself.
         """
         ...
 
@@ -41,33 +41,33 @@ class EngineLauncher(Protocol):
     """Gives an engine its processes, one after the other."""
 
     def launch(self, is_wanted: Callable[[], bool]) -> EngineProcess | None:
-        """Return the next process, as soon as there is one; None when it is wanted no more.
+        """Return the next process, as soon as there is one; None when none is wanted any more.
 
         Args:
-            is_wanted: Asked again and again.
+            is_wanted: A function that is asked again and again.
 
         Raises:
-            QuireError: There is none.
+            QuireError: No process can be started.
         """
         ...
 
     def close(self) -> None:
-        """Take note that no more are wanted."""
+        """Take note that no more processes are wanted."""
         ...
 
 
 class ChildLauncher:
-    """Starts them as children of this process.
+    """Starts processes as children of this one.
 
     Args:
-        first: The first one, if it is there already.
+        first: The first process, if it is there already.
     """
 
     def __init__(self, first: ChildProcess | None = None) -> None:
         self._first = first
 
     def launch(self, is_wanted: Callable[[], bool]) -> EngineProcess:
-        """Start one, whether it is wanted or not: see :class:`EngineLauncher`."""
+        """Start a process, whether it is wanted or not: see :class:`EngineLauncher`."""
         child, self._first = self._first, None
         try:
             return child or start_engine_process()

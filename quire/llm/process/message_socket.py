@@ -22,12 +22,13 @@ _READ_BYTES = 1 << 18
 class MessageSocket:
     """Messages over a stream socket, each after its length.
 
-    Neither side ever waits to write: what the other has not taken stays here until :meth:`flush`.
+    Neither side ever waits to write: bytes that the other has not taken wait here for
+    :meth:`flush`.
     Any thread may send; one thread receives.
 
     Args:
-        connection: One end of a socket pair.
-        decoder: Of what comes in.
+        connection: A socket that is one end of a pair.
+        decoder: The decoder of messages that arrive.
     """
 
     def __init__(self, connection: socket.socket, decoder: msgspec.msgpack.Decoder[Any]) -> None:
@@ -55,7 +56,7 @@ class MessageSocket:
         self.flush()
 
     def flush(self) -> None:
-        """Send what was kept, as far as it fits now.
+        """Send the bytes that were kept, as far as they fit now.
 
         Raises:
             OSError: The other side is gone.
@@ -68,8 +69,8 @@ class MessageSocket:
         """Yield the messages that have arrived, without waiting.
 
         Raises:
-            EOFError: The other side is gone and all it said was yielded.
-            ConnectionError: It says what no engine and no server does.
+            EOFError: The other side is gone and all its messages were yielded.
+            ConnectionError: The bytes are not a message of an engine or a server.
         """
         ended = False
         while True:

@@ -1,4 +1,4 @@
-"""What engine and server processes say to each other.
+"""Messages between the processes of engine and server.
 
 Token ids and log-probabilities only; text stays with the server's process.
 """
@@ -55,7 +55,7 @@ class Describe(msgspec.Struct, tag=True):
 
 
 class Progress(msgspec.Struct, tag=True):
-    """How far loading is, in bytes of weights."""
+    """The progress of loading, in bytes of weights."""
 
     done_bytes: int
     total_bytes: int
@@ -87,7 +87,7 @@ class Failed(msgspec.Struct, tag=True):
 
 
 class Refused(msgspec.Struct, tag=True):
-    """A request was not taken; ``kind`` as of :class:`Failed`."""
+    """A request was not taken; ``kind`` is the same as in :class:`Failed`."""
 
     request_id: str
     kind: str

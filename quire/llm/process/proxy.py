@@ -1,6 +1,6 @@
 """``EngineProxy``: an engine in a process of its own, as its clients see it; text is made here.
 
-Requests are sent from the event loop that brought them; the supervisor's thread brings outputs.
+Requests are sent from the event loop that they arrive in; the supervisor's thread brings outputs.
 """
 
 from __future__ import annotations
@@ -73,17 +73,17 @@ class EngineProxy:
 
     Args:
         config: The engine's settings.
-        watchdog_timeout: Seconds.
-        log_format: Of the process's log lines.
+        watchdog_timeout: Seconds without a step until it is restarted, if requests are pending.
+        log_format: Format of the process's log lines.
         grammar_timeout: Seconds that compiling a grammar may take.
-        niceness: How far the process steps back where others want the cores, 0 to 19.
-        loading: Told how far the process is while it loads.
-        launcher: Where its processes come from; without one they are children of this one.
-        meanwhile: Called while it loads, in this thread.
+        niceness: Nice value of the process, 0 to 19; it yields the cores to lower ones.
+        loading: The progress of loading, written to.
+        launcher: The source of its processes; without one they are children of this process.
+        meanwhile: A function that is called while it loads, in this thread.
 
     Raises:
-        ConfigError, ModelLoadError, NoKernelError: It cannot be loaded; the message says why.
-        EngineDeadError: It died while loading.
+        ConfigError, ModelLoadError, NoKernelError: The model cannot be loaded, as the message says.
+        EngineDeadError: The process died while loading.
     """
 
     def __init__(
@@ -140,7 +140,7 @@ class EngineProxy:
 
     @property
     def num_restarts(self) -> int:
-        """Since the start."""
+        """Number of restarts since the start."""
         return self._supervisor.num_restarts
 
     def view(self, options: ModelOptions) -> EngineView:
@@ -184,19 +184,19 @@ class EngineProxy:
             await self._ask(lambda ticket: Abort(request_id, ticket))
 
     def check_serving(self) -> None:
-        """Return when the engine takes requests.
+        """Check that the engine takes requests.
 
         Raises:
-            EngineDeadError: It was shut down.
-            CapacityError: It is being restarted.
+            EngineDeadError: The engine was shut down.
+            CapacityError: The engine is being restarted.
         """
         self._supervisor.check_serving()
 
     def check_health(self) -> None:
-        """Return when the engine takes requests.
+        """Check that the engine takes requests.
 
         Raises:
-            EngineDeadError: It was shut down, or it is being restarted.
+            EngineDeadError: The engine was shut down, or is being restarted.
         """
         try:
             self._supervisor.check_serving()
@@ -204,7 +204,7 @@ class EngineProxy:
             raise EngineDeadError(str(error)) from error
 
     def progress(self) -> EngineProgress:
-        """Return how the engine gets on."""
+        """Return the engine's progress."""
         supervisor = self._supervisor
         progress = EngineProgress.measure(self._streams, supervisor.step_time)
         since = max(supervisor.step_time, supervisor.busy_time)
@@ -225,7 +225,7 @@ class EngineProxy:
         return await self._ask(Describe)
 
     async def reset_prefix_cache(self) -> None:
-        """Have no later request find what was computed so far; those under way keep theirs."""
+        """Hide what was computed so far from later requests; those under way keep theirs."""
         await self._ask(ResetPrefixCache)
 
     def read_adapter(self, name: str, folder: str) -> AdapterReference:
@@ -264,7 +264,7 @@ class EngineProxy:
 
     async def _get(self, deadline: float, stream: OutputStream, request_id: str) -> RequestOutput:
         """Return the next output; one that ends with ``timeout`` when the engine is too late."""
-        # Also of a request that came too late: the engine is to say and count so.
+        # Also for a request whose deadline has passed: the engine reports and counts it.
         patience = max(0.0, deadline - time.monotonic()) + DEADLINE_GRACE_SECONDS
         try:
             async with asyncio.timeout(patience):
@@ -275,19 +275,19 @@ class EngineProxy:
                 if ending is not None:
                     self._abandon(request_id)
                     self._streams.deliver([ending])
-        # This ending, or another that has just come before it.
+        # This ending, or another one just before it.
         return await stream.get()
 
     def _forget(self, request_id: str) -> None:
-        """Have the engine drop a request that nobody reads any more."""
+        """Let the engine drop a request that no caller reads any more."""
         with self._lock:
             if self._outputs.discard(request_id):
                 self._abandon(request_id)
 
     def _abandon(self, request_id: str) -> None:
-        """Have the engine end what is forgotten here; with the lock held.
+        """End a request that is forgotten here in the engine, too; called with the lock held.
 
-        It is work until the engine says that it is done: one that is stuck is found out even when
+        This counts as work until the engine says that it is done: a stuck engine is found even when
         every client has given up on it.
         """
         ticket = next(self._tickets)

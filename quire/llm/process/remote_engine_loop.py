@@ -15,13 +15,13 @@ from quire.runner.parallel.handshake import receive, send
 
 
 class OwnSettings(msgspec.Struct, frozen=True):
-    """What the machine of an engine decides itself.
+    """The settings that the machine of an engine decides itself.
 
     Attributes:
-        folder: The checkpoint there.
-        tokenizer_folder: Its tokenizer there.
+        folder: The checkpoint on that machine.
+        tokenizer_folder: The checkpoint's tokenizer on that machine.
         config: The engine's settings, with its part of that machine.
-        log_format: Of its log lines.
+        log_format: Format of its log lines.
     """
 
     folder: str
@@ -30,7 +30,7 @@ class OwnSettings(msgspec.Struct, frozen=True):
     log_format: LogFormat
 
     def adapt(self, start: Start) -> Start:
-        """Return what is to be loaded here: the contexts are as long as the server has promised."""
+        """Return the settings to load here: the contexts are as long as the server has promised."""
         theirs = start.config
         model = replace(self.config.model, max_model_len=theirs.model.max_model_len)
         return msgspec.structs.replace(
@@ -43,12 +43,12 @@ class OwnSettings(msgspec.Struct, frozen=True):
 
 
 def hand_over(parent: socket.socket, connection: socket.socket, own: OwnSettings) -> None:
-    """Give the process that runs :func:`run` its server.
+    """Pass the connection to the server to the process that runs :func:`run`.
 
     Args:
-        parent: To the process.
-        connection: To the server; a duplicate is sent.
-        own: What is decided here.
+        parent: The socket to that process.
+        connection: The connection to the server; a duplicate is sent.
+        own: The settings that this machine decides.
 
     Raises:
         OSError: The process is gone.

@@ -1,4 +1,4 @@
-"""How long to wait before a process that has ended is started again."""
+"""The delay before a process that has ended is started again."""
 
 from __future__ import annotations
 

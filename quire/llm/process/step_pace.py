@@ -1,4 +1,4 @@
-"""How long a step of an engine may well take, from the steps before it."""
+"""The time that a step of an engine may take, judging by the steps before it."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ OF_LONGEST = 2.0
 
 
 class StepPace:
-    """Reads it from the counters that come with steps.
+    """Reads the pace from the counters that arrive with steps.
 
     Args:
-        max_tokens: Of a step.
-        clock: Returns seconds; monotonic.
+        max_tokens: Most tokens of a step.
+        clock: A monotonic clock, in seconds.
     """
 
     def __init__(self, max_tokens: int, clock: Callable[[], float] = time.monotonic) -> None:
@@ -38,7 +38,7 @@ class StepPace:
 
     @property
     def seconds(self) -> float:
-        """How long a step may well take; 0.0 before the first."""
+        """Seconds that a step may take; 0.0 before the first."""
         largest = OF_BEST_RATE * (self._best or 0.0) * self._max_tokens
         return max(largest, OF_LONGEST * max(self._longest, self._longest_before))
 

@@ -1,6 +1,6 @@
 """The engine's process kept alive: started, read, watched, and started again.
 
-It knows messages, not requests: what they mean to those is its owner's.
+It knows messages, not requests: its owner knows what they mean to those.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ MAX_LOOK_SECONDS = 1.0
 
 
 class Owner(Protocol):
-    """Whose requests the process serves; called in the supervisor's thread."""
+    """The owner of the requests that the process serves; called in the supervisor's thread."""
 
     def has_work(self) -> bool:
         """Return whether the engine owes an answer."""
@@ -69,22 +69,22 @@ class Owner(Protocol):
 class Supervisor:
     """One process at a time, in a thread of its own.
 
-    Once :meth:`check_serving` has passed, what is sent is answered or :meth:`Owner.ended` follows:
+    Once :meth:`check_serving` has passed, each message is answered or :meth:`Owner.ended` follows:
     an owner that checks, sends and notes its work under a lock that ``ended`` takes too loses none.
 
-    The first process starts, and imports what it needs, before it is known what it is to load.
+    The first process starts, and imports what it needs, before the model to load is known.
 
     Args:
-        owner: Told of what happens from :meth:`load` on.
+        owner: The owner, which is called from :meth:`load` on.
         watchdog_timeout: Longest time without a message while there is work, in seconds.
-        loading: Told how far a process is that loads; cancelling it ends the first one.
-        launcher: Where processes come from; without one they are children of this one.
+        loading: The progress of the process that loads, written to; cancelling it ends the first.
+        launcher: The source of processes; without one they are children of this process.
 
     Attributes:
-        num_restarts: Since the start.
-        step_time: When the engine last advanced, on the monotonic clock.
-        busy_time: When it was last seen to compute, as long as it has ended no step.
-        pace: How long a step may well take.
+        num_restarts: Restarts since the start.
+        step_time: The time at which the engine last advanced, on the monotonic clock.
+        busy_time: The time at which it was last seen to compute, until it has ended a step.
+        pace: The time that a step may take.
     """
 
     def __init__(
@@ -118,14 +118,14 @@ class Supervisor:
         self._thread.start()
 
     def load(self, start: Start, meanwhile: Callable[[], None]) -> None:
-        """Have the first process load a model, and return when it serves.
+        """Load a model in the first process, and return when it serves.
 
         Args:
-            start: What it is to load.
-            meanwhile: Called while it does.
+            start: The settings of the model.
+            meanwhile: A function that is called while the model loads.
 
         Raises:
-            QuireError: It cannot load; the message says why.
+            QuireError: The model cannot be loaded; the message says why.
         """
         self._start = start
         self.pace = StepPace(start.config.scheduler.max_num_batched_tokens)
@@ -148,11 +148,11 @@ class Supervisor:
         return None if self._serving is None else self._pid
 
     def check_serving(self) -> None:
-        """Return when there is a process that takes requests.
+        """Check that there is a process that takes requests.
 
         Raises:
-            EngineDeadError: It was shut down.
-            CapacityError: It is being restarted.
+            EngineDeadError: The engine was shut down.
+            CapacityError: The engine is being restarted.
         """
         if self._closed:
             raise EngineDeadError("[engine] it was shut down.")
@@ -232,7 +232,7 @@ class Supervisor:
             error = self._read(child, MessageSocket(child.socket, from_engine))
         except EOFError:
             pass
-        except BaseException as failure:  # nobody would be told of it, and all would wait
+        except BaseException as failure:  # no request would get it, and all would wait
             log.exception("[engine] reading its process failed")
             error = EngineDeadError(f"[engine] reading its process failed: {failure!r}.")
         self._serving = None
@@ -253,7 +253,7 @@ class Supervisor:
         """Read a process until it fails, is stuck or is not wanted any more.
 
         Raises:
-            EOFError: It is gone.
+            EOFError: The process is gone.
         """
         self._loading.begin()
         with suppress(OSError):  # that it is gone shows in what is received
@@ -273,7 +273,7 @@ class Supervisor:
             with suppress(BlockingIOError):
                 self._wake.recv(4096, socket.MSG_DONTWAIT)
             now = time.monotonic()
-            if now - looked > MAX_LOOK_SECONDS:  # a time nobody watched says nothing of the engine
+            if now - looked > MAX_LOOK_SECONDS:  # a time without a look says nothing of the engine
                 self.step_time = min(now, self.step_time + now - looked)
             looked = now
             if not self.pace.is_known and self._computes():
@@ -340,7 +340,7 @@ class Supervisor:
             f"[engine] no step has ended for {self._watchdog_timeout:g} s (--watchdog-timeout) "
             "while requests were pending."
         )
-        # Whoever waits is told first: the stacks take a moment.
+        # The requests that wait are told first: the stacks take a moment.
         self._serving = None
         self._owner.ended(error)
         log.error("%s The engine's Python stacks:\n%s", error, child.stacks() or "none came")

@@ -1,1 +1,1 @@
-"""Several engines of one model as one: who gets which request, and what becomes of lost ones."""
+"""Several engines of one model as one: the dispatch of requests, and the loss of engines."""

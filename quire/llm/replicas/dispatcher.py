@@ -1,7 +1,7 @@
-"""Which engine gets a request: pure policy, in tokens; it sends nothing and waits for nothing.
+"""The choice of an engine for each request: pure policy, in tokens, without messages or waits.
 
-An engine gets a request at once and has its own fair queue, so nobody's requests are held back
-here, whoever sends many: all that is decided is where they wait.
+An engine gets a request at once and has its own fair queue. So no client's requests are held back
+here, however many another client sends: the only decision is where they wait.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ MOST_LOAD = 1.5
 #: A token that has to be computed delays one request now and all that follow; one that waits there
 #: already would be computed in any case.
 WORK_WEIGHT = 4
-#: Of outputs whose length nobody has limited, until some have ended.
+#: Assumed length of outputs without a limit, until some have ended.
 FIRST_OUTPUT_TOKENS = 256
 #: Part of a new output's length in the mean of those before.
 _NEW_PART = 0.05
@@ -26,14 +26,14 @@ _NEW_PART = 0.05
 
 @dataclass(slots=True)
 class Job:
-    """What a request asks of an engine.
+    """The work of a request for an engine.
 
     Attributes:
-        names: Of the blocks of its prompt that a cache may hold, see
+        names: Names of the blocks of its prompt that a cache may hold, see
             :func:`quire.llm.replicas.prefix_index.block_names`.
-        num_prompt_tokens: Of its prompt.
+        num_prompt_tokens: Tokens of its prompt.
         max_tokens: Limit of each output; None for none.
-        num_sequences: Outputs.
+        num_sequences: Number of outputs.
     """
 
     names: Sequence[int]
@@ -47,10 +47,10 @@ class Assignment:
     """A request at an engine.
 
     Attributes:
-        engine: Its number.
-        prompt_tokens: That are likely to be computed; 0 once they are.
-        output_tokens: That are likely to follow.
-        kv_tokens: That it is likely to hold at its end.
+        engine: Number of the engine.
+        prompt_tokens: Tokens of the prompt that are likely to be computed; 0 once they are.
+        output_tokens: Tokens that are likely to follow.
+        kv_tokens: Tokens that it is likely to hold at its end.
     """
 
     engine: int
@@ -60,18 +60,18 @@ class Assignment:
 
 
 class Dispatcher:
-    """Chooses an engine for each request, in a time that does not depend on how many there are.
+    """Chooses an engine for each request, in a time that does not depend on their number.
 
     An engine's load is the tokens of its requests that are likely to be computed still. A request
-    goes where the sum of three is least: its own tokens to be computed, those that are cached left
-    out and each counted :data:`WORK_WEIGHT` times; the engine's load; and the tokens that do not
-    fit in its KV cache. Looked at are the engines that hold most of the prompt, and the one with
-    the least load.
+    goes where the sum of three is least: its own tokens to be computed, without those that are
+    cached, each counted :data:`WORK_WEIGHT` times; the engine's load; and the tokens that do not
+    fit in its KV cache. The candidates are the engines that hold most of the prompt, and the one
+    with the least load.
 
     Args:
         num_blocks: KV blocks of each engine, by its number.
         block_size: Tokens a block.
-        step_tokens: Of a step: this much more than the others an engine may always have.
+        step_tokens: Tokens of a step; an engine's load may always exceed the others' by this much.
     """
 
     def __init__(self, num_blocks: Mapping[int, int], block_size: int, step_tokens: int) -> None:
@@ -111,7 +111,7 @@ class Dispatcher:
         return self.assign(best, job)
 
     def assign(self, engine: int, job: Job) -> Assignment:
-        """Have a request go to a certain engine; see :meth:`choose`."""
+        """Assign a request to a certain engine; see :meth:`choose`."""
         outputs = self._output_tokens(job)
         work = job.num_prompt_tokens - self._cached(engine, job)
         made = Assignment(engine, work, outputs, work + outputs)

@@ -1,4 +1,4 @@
-"""Which of a model's engines run on other machines, and where they come."""
+"""The engines of a model that run on other machines, and the port that they connect to."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ def engines_elsewhere(
     log_format: LogFormat,
     loading: Loading,
 ) -> RemoteEngines | None:
-    """Return where engines of other machines come; None where there are none.
+    """Return the port that engines of other machines connect to; None where there are none.
 
     Args:
-        config: Of all engines.
-        machine: This one.
+        config: Settings of all engines.
+        machine: The machine of the server.
         num_prefill: Engines that compute prompts for the others.
-        log_format: Of the log lines of those that this server has started.
-        loading: Of the model; cancelling it ends the wait for a cluster.
+        log_format: Format of the log lines of engines that this server has started.
+        loading: The progress of the model; cancelling it ends the wait for a cluster.
 
     Raises:
-        QuireError: None can come.
+        QuireError: No engine can connect.
     """
     parallel = config.parallel
     if parallel.deals_engines:

@@ -1,7 +1,7 @@
-"""What a lost engine has given of a request, and what another one's answer adds to it.
+"""The outputs of a request that a lost engine has given, and what another one's answer adds.
 
-The same request has the same tokens, whoever computes them: an answer that goes on where the first
-one ended is the one that the first engine would have given. That is checked, not assumed.
+The same request has the same tokens on every engine: an answer that continues where the first one
+ended is the one that the first engine would have given. That is checked, not assumed.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ class GivenOutputs:
     async def rest(
         self, outputs: AsyncGenerator[RequestOutput, None]
     ) -> AsyncGenerator[RequestOutput, None]:
-        """Yield one delta: what a whole answer adds to what was given; it began when that did.
+        """Yield one delta, the part of an answer that was not given yet; its start times stay.
 
         Args:
             outputs: All deltas of another engine's answer.
 
         Raises:
-            EngineDeadError: That answer does not begin with what was given.
+            EngineDeadError: The other answer does not begin with what was given.
         """
         whole: RequestOutput | None = None
         async with aclosing(outputs):

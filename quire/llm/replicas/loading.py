@@ -28,12 +28,12 @@ INBOX_PART, INBOX_BYTES = 1 / 8, 2**30
 def divide(config: EngineConfig, machine: Machine, count: int) -> EngineConfig:
     """Return the settings of each of ``count`` engines of a machine.
 
-    Each gets an equal part of the memory and the cores. What is given by flag for the KV cache or
-    as threads is each engine's. Where Ray may place further ones, it is their part of the cores
-    that counts.
+    Each gets an equal part of the memory and the cores. A size of the KV cache or a number of
+    threads that a flag gives is each engine's. Where Ray may place further engines, their part of
+    the cores counts.
 
     Raises:
-        ConfigError: There is less memory.
+        ConfigError: The machine has less memory.
     """
     cache, parallel = config.cache, config.parallel
     threads = parallel.threads
@@ -70,8 +70,8 @@ def engine_settings(
     """Return the settings of each of a model's engines, by their numbers.
 
     Args:
-        config: Says how many, those of all roles.
-        machine: As it was before.
+        config: Settings of the model, with the number of engines of all roles.
+        machine: The machine as it was before any engine was loaded.
         roles: Roles of the engines.
 
     Raises:
@@ -87,11 +87,11 @@ def engine_settings(
 
 
 def own_engines(config: EngineConfig, machine: Machine, roles: Roles) -> list[EngineConfig]:
-    """Return the settings of a model's engines on this machine, of engines alike those of one.
+    """Return the settings of a model's engines on this machine; of engines alike, those of one.
 
     Args:
-        config: Says how many engines there are, those of all roles.
-        machine: As it is.
+        config: Settings of the model, with the number of engines of all roles.
+        machine: The machine as it is.
         roles: Roles of the engines.
 
     Raises:
@@ -116,14 +116,14 @@ def load_replicas(
     """Load the engines of a model, all at once, in threads.
 
     Args:
-        config: Says how many, those of all roles.
-        machine: As it was before.
-        loading: Told how far the first one is.
-        load: Called for each.
+        config: Settings of the model, with the number of engines of all roles.
+        machine: The machine as it was before any engine was loaded.
+        loading: The progress of the first engine, written to.
+        load: The function that loads one engine.
         roles: Roles of the engines.
 
     Raises:
-        QuireError: One of them cannot be loaded; those that could are shut down.
+        QuireError: An engine cannot be loaded; those that were loaded are shut down.
     """
     settings = engine_settings(config, machine, roles)
     loadings = [Loading() for _ in settings]

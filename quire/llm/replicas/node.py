@@ -31,15 +31,15 @@ _SERVER_GONE = getattr(select, "POLLRDHUP", 0) | select.POLLHUP | select.POLLERR
 
 
 class NodeEngine:
-    """One process after the other, in a thread of its own, each for the server that there is then.
+    """A process for each server in turn, one at a time, in a thread of its own.
 
     Args:
-        address: Of the server.
-        said: Which engine this is.
-        own: What this machine decides.
+        address: Address of the server.
+        said: The greeting, which says which engine this is.
+        own: The settings that this machine decides.
 
     Attributes:
-        failure: Why there will be no further one; None as long as there will.
+        failure: The reason why no further process is started; None as long as one will be.
     """
 
     def __init__(self, address: tuple[str, int], said: Hello, own: OwnSettings) -> None:
@@ -70,10 +70,10 @@ class NodeEngine:
             time.sleep(PAUSE_SECONDS)
 
     def _serve_once(self) -> None:
-        """Have a process serve until it ends, or its server does.
+        """Serve with one process until it ends, or its server does.
 
         Raises:
-            QuireError: There is no server that takes it.
+            QuireError: No server takes this engine.
             OSError: The process cannot be started, or died while it waited.
         """
         # It imports the engine while the server is waited for.
@@ -111,10 +111,10 @@ class NodeEngine:
 def own_settings(
     config: EngineConfig, machine: Machine, count: int, log_format: LogFormat
 ) -> OwnSettings:
-    """Return what this machine decides for each of its engines.
+    """Return the settings that this machine decides for each of its engines.
 
     Raises:
-        ModelLoadError: There is no such model.
+        ModelLoadError: The model does not exist.
     """
     folder, tokenizer_folder = map(str, model_folders(config))
     part = divide(infer_methods(config), machine, count)
@@ -127,16 +127,16 @@ def run_engines(
     log_format: LogFormat,
     is_ending: Callable[[], bool],
 ) -> None:
-    """Have the engines of this machine serve the server on machine 0; when it is gone, the next.
+    """Serve the server on machine 0 with this machine's engines; when it is gone, the next one.
 
     Args:
-        config: Says which; they divide this machine.
-        machine: As it is now.
-        log_format: Of their log lines.
-        is_ending: Asked often; nothing more is to be served.
+        config: The settings, which say which engines these are; they divide this machine.
+        machine: The machine as it is now.
+        log_format: Format of their log lines.
+        is_ending: A function that is asked often whether to stop.
 
     Raises:
-        QuireError: There is no such model, no server has come, or it takes no such engine.
+        QuireError: The model does not exist, no server was found, or it takes no such engine.
     """
     options, settings = config.parallel, shared_settings(config)
     numbers = options.engines_of(options.node_rank)

@@ -6,10 +6,10 @@ from quire.llm.replicas.dispatcher import Assignment, Dispatcher, Job
 
 
 class PromptPools:
-    """Two dispatchers as one; where no engine of a pool serves, the other one's take its requests.
+    """Two dispatchers as one; where no engine of one pool serves, the other takes its requests.
 
     Args:
-        short, long: Of the engines for short prompts, and of those for long ones.
+        short, long: Dispatchers of the engines for short prompts, and of those for long ones.
         long_tokens: Least tokens of a long prompt.
     """
 
@@ -19,13 +19,13 @@ class PromptPools:
         self._long_tokens = long_tokens
 
     def choose(self, job: Job) -> Assignment | None:
-        """Return where a request goes, which counts from now on; None when no engine serves."""
+        """Assign a request to an engine, which counts from now on; return None when none serves."""
         is_long = job.num_prompt_tokens >= self._long_tokens
         own, other = self._pools[is_long], self._pools[not is_long]
         return own.choose(job) or other.choose(job)
 
     def assign(self, engine: int, job: Job) -> Assignment:
-        """Have a request go to a certain engine."""
+        """Assign a request to a certain engine."""
         return self._of_engine[engine].assign(engine, job)
 
     def answered(self, assignment: Assignment) -> None:
@@ -33,11 +33,11 @@ class PromptPools:
         self._of_engine[assignment.engine].answered(assignment)
 
     def ended(self, assignment: Assignment, num_output_tokens: float | None = None) -> None:
-        """Take note of a request's end, and of how long its outputs became if they were not cut."""
+        """Take note of a request's end, and of its output length, if no limit cut it."""
         self._of_engine[assignment.engine].ended(assignment, num_output_tokens)
 
     def lost(self, engine: int) -> None:
-        """Take note that an engine takes nothing, and that what it held is gone."""
+        """Take note that an engine takes no requests, and that what it held is gone."""
         self._of_engine[engine].lost(engine)
 
     def found(self, engine: int) -> None:

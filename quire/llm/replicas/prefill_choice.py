@@ -1,7 +1,7 @@
 """Whether a prompt is computed by an engine for prompts, or where its outputs are; pure policy.
 
 Computed with the decodes of others, a prompt holds up each of them for as long as it takes. Apart,
-it holds up nobody, but may wait for other prompts. What delays all of them least is chosen.
+it holds up none, but may wait for other prompts. The choice is what delays all of them least.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ class PrefillChoice:
         """Return whether to compute a long prompt apart.
 
         Args:
-            num_tokens: To be computed of it.
-            num_queued: That the engine for prompts has to compute before.
+            num_tokens: Tokens to be computed of it.
+            num_queued: Tokens that the engine for prompts has to compute before.
             num_others: Requests that the engine for outputs has.
         """
         apart = self._apart_seconds or self._mixed_seconds or 1.0

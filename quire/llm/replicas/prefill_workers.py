@@ -17,7 +17,7 @@ from quire.llm.replicas.serving_engines import ServingEngines
 
 log = get_logger(__name__)
 
-#: One token is drawn, which nobody gets: the prompt's blocks are what is asked for.
+#: One token is drawn and thrown away: the request is for the prompt's blocks.
 _PROMPT_ALONE = SamplingParams(
     max_tokens=1,
     temperature=0.0,
@@ -29,14 +29,14 @@ _PROMPT_ALONE = SamplingParams(
 
 
 class PrefillWorkers:
-    """Has prompts computed before the requests go where their outputs are.
+    """Computes prompts on other engines before the requests go where their outputs are.
 
-    Whatever fails here costs time alone: what has not come is computed there.
+    A failure here costs only time: blocks that have not arrived are computed there.
 
     Args:
-        engines: That compute prompts.
-        dispatcher: Of these.
-        choice: Which prompts.
+        engines: The engines that compute prompts.
+        dispatcher: The dispatcher of these engines.
+        choice: The rule that chooses the prompts.
     """
 
     def __init__(
@@ -54,9 +54,9 @@ class PrefillWorkers:
 
         Args:
             request: The prompt's.
-            job: What the dispatchers need to know of it.
-            target: Where it goes then.
-            num_others: Requests that are there.
+            job: The request's work, for the dispatchers.
+            target: The engine that it goes to afterwards.
+            num_others: Requests on that engine.
         """
         own = self._assign(request, job, target, num_others)
         self._num_prompts["mixed" if own is None else "apart"] += 1

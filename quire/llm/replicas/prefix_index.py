@@ -1,7 +1,7 @@
-"""Which engine is believed to hold which blocks of prompts; it decides nothing.
+"""The engines that are believed to hold each block of prompts; it decides nothing.
 
-It is an estimate, made of what was sent to each engine, and costs no question. An engine forgets
-blocks least recently used first, and so does the index: both have room for as many.
+It is an estimate, made from what was sent to each engine, and costs no question. An engine forgets
+its least recently used blocks first, and so does the index: both have room for as many.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def block_names(
     Args:
         token_ids: The prompt. Its last token is always computed, so its block is never found.
         block_size: Tokens a block.
-        extra_keys, ranges: As of the request.
+        extra_keys, ranges: The request's keys and ranges.
     """
     num_blocks = min((len(token_ids) - 1) // block_size, MOST_BLOCKS)
     tokens = array("q", token_ids[: num_blocks * block_size]).tobytes()

@@ -25,17 +25,17 @@ _LOOK_SECONDS = 0.25
 
 
 class RayEngines:
-    """Has a process of its own keep them, and another one when that is lost.
+    """Keeps the engines through a process of its own, and starts another one when that is lost.
 
     Args:
-        wanted: Which engines.
-        loading: Of their model; cancelling it ends the wait for the cluster.
+        wanted: The engines that are wanted.
+        loading: The progress of their model; cancelling it ends the wait for the cluster.
 
     Attributes:
-        engines: Where they come.
+        engines: The port that they connect to.
 
     Raises:
-        QuireError: There is no cluster, or no such model.
+        QuireError: The cluster or the model does not exist.
     """
 
     def __init__(self, wanted: Wanted, loading: Loading) -> None:
@@ -74,8 +74,8 @@ class RayEngines:
 
         Raises:
             QuireError: The keeper does not find its cluster.
-            EOFError: It is gone.
-            OSError: Likewise.
+            EOFError: The keeper is gone.
+            OSError: The keeper is gone.
         """
         send(child.socket, self._wanted)
         news = receive(child.socket, News)
@@ -96,7 +96,7 @@ class RayEngines:
                     self._fail(failure.error())
 
     def _fail(self, error: Exception) -> None:
-        """Have the start fail if it has not been made yet; else it is tried again."""
+        """Fail the start if it is not over; else log the error, before the next try."""
         if not self._listens.done():
             self._listens.set_exception(error)
             return

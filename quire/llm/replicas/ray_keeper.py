@@ -32,13 +32,13 @@ PAUSE_SECONDS = 1.0
 
 
 class Wanted(msgspec.Struct, frozen=True):
-    """What a keeper is to keep.
+    """The engines that a keeper is to keep.
 
     Attributes:
-        numbers: Of the engines.
+        numbers: Numbers of the engines.
         num_own: Engines of the server's machine, for which room is left there.
-        config: Of all engines; threads are those of each rank.
-        log_format: Of their log lines.
+        config: Settings of all engines; threads are those of each rank.
+        log_format: Format of their log lines.
     """
 
     numbers: list[int]
@@ -48,11 +48,11 @@ class Wanted(msgspec.Struct, frozen=True):
 
 
 class Place(msgspec.Struct, frozen=True):
-    """Where engines go.
+    """The place that engines connect to.
 
     Attributes:
-        address: Of the server's port for them.
-        key: That they show there.
+        address: Address of the server's port for them.
+        key: The key that they show there.
     """
 
     address: Address
@@ -60,11 +60,11 @@ class Place(msgspec.Struct, frozen=True):
 
 
 class News(msgspec.Struct, frozen=True):
-    """What a keeper tells its server: first where it is, then what goes wrong.
+    """A message of a keeper to its server: first its address, then failures.
 
     Attributes:
         node: Address of this machine.
-        failure: Why an engine has ended by itself, or none can be placed.
+        failure: The reason why an engine has ended by itself, or none can be placed.
     """
 
     node: str = ""
@@ -72,20 +72,20 @@ class News(msgspec.Struct, frozen=True):
 
 
 class EngineActor:
-    """What Ray runs: one engine of a server, and its next process when one has ended."""
+    """The actor that Ray runs: one engine of a server, and its next process when one has ended."""
 
     def __init__(self, number: int) -> None:
         self._number = number
 
     def __repr__(self) -> str:
-        """Return how Ray begins each line that this engine logs."""
+        """Return the beginning of each line that this engine logs in Ray."""
         return f"engine {self._number}"
 
     def run(self, place: Place, wanted: Wanted) -> None:
         """Serve for ever.
 
         Raises:
-            QuireError: There is no such model here, or the server takes no such engine.
+            QuireError: The model does not exist here, or the server takes no such engine.
         """
         import ray
 
@@ -105,10 +105,10 @@ class Keeper:
     """Engines in the cluster, each in room of its own.
 
     Args:
-        cluster: Where they are placed.
-        wanted: Which.
-        place: Where they go.
-        server: Told of failures.
+        cluster: The cluster that they are placed in.
+        wanted: The engines that are wanted.
+        place: The place that they connect to.
+        server: The socket to the server, which is told of failures.
 
     Raises:
         ModelLoadError: The cluster has no room for them.
@@ -130,7 +130,7 @@ class Keeper:
         """Start engines that have ended again, until the server is gone.
 
         Raises:
-            OSError: It is.
+            OSError: The server is gone.
         """
         while not readable([self._server], 0):
             for run in self._cluster.ended(list(self._numbers), TICK_SECONDS):

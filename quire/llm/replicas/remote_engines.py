@@ -1,6 +1,6 @@
-"""Engines on other machines, as the server has them: each comes by TCP, and again when it is lost.
+"""Engines on other machines, as the server has them: each connects by TCP, again when lost.
 
-What is here is ready to load; whoever comes with another key, version, model or setting is sent
+Engines here are ready to load; one with another key, version, model or setting is sent
 away.
 """
 
@@ -30,7 +30,7 @@ class RemoteEngine:
     """An engine's process on another machine; see :class:`quire.llm.process.launcher`.
 
     Args:
-        link: To it.
+        link: The link to it.
     """
 
     pid = None
@@ -40,7 +40,7 @@ class RemoteEngine:
 
     @property
     def socket(self) -> socket.socket:
-        """To it."""
+        """The socket to it."""
         return self._link.connection
 
     def stacks(self) -> str:
@@ -54,11 +54,11 @@ class RemoteEngine:
 
 
 class RemoteLauncher:
-    """Gives an engine the processes of its machine, as they come.
+    """Gives an engine the processes of its machine, as they connect.
 
     Args:
-        number: Of the engine.
-        engines: Where it comes.
+        number: Number of the engine.
+        engines: The port that it connects to.
     """
 
     def __init__(self, number: int, engines: RemoteEngines) -> None:
@@ -66,10 +66,10 @@ class RemoteLauncher:
         self._has_come = False
 
     def launch(self, is_wanted: Callable[[], bool]) -> RemoteEngine | None:
-        """Wait for the next one: see :class:`quire.llm.process.launcher.EngineLauncher`.
+        """Wait for the next process: see :class:`quire.llm.process.launcher.EngineLauncher`.
 
         Raises:
-            ModelLoadError: The first one has not come in time.
+            ModelLoadError: The first process has not connected in time.
         """
         while is_wanted():
             link = self._engines.take(self._number)
@@ -82,7 +82,7 @@ class RemoteLauncher:
         return None
 
     def close(self) -> None:
-        """Take note that no more are wanted."""
+        """Take note that no more processes are wanted."""
         self._engines.leave(self._number)
 
 
@@ -90,14 +90,15 @@ class RemoteEngines:
     """The server's port for engines of other machines; open until none is wanted any more.
 
     Args:
-        numbers: Of the engines.
-        address: To listen at; port 0 is any.
-        key: That engines show.
-        settings: That they share; see :func:`~quire.llm.replicas.shared_settings.shared_settings`.
-        seconds: How long the first ones may take to come.
+        numbers: Numbers of the engines.
+        address: Address to listen at; port 0 is any.
+        key: The key that engines show.
+        settings: Settings that they share; see
+            :func:`~quire.llm.replicas.shared_settings.shared_settings`.
+        seconds: Seconds in which the first engines must connect.
 
     Raises:
-        ConfigError: It cannot be listened at.
+        ConfigError: The address cannot be listened at.
     """
 
     def __init__(
@@ -113,17 +114,17 @@ class RemoteEngines:
         self._seconds, self._end = seconds, time.monotonic() + seconds
         self._lock = threading.Lock()  # guards what follows
         self._open = set(self.numbers)
-        self._missing = set(self.numbers)  # that have never come
+        self._missing = set(self.numbers)  # engines that have never connected
         self._failure: QuireError | None = None
         self._asked: set[int] = set()
         self._given: dict[int, RankLink] = {}
         place, others = "{}:{}".format(*self.address), _listed(self.numbers)
-        log.info("[parallel] engines of other machines come to %s: %s", place, others)
+        log.info("[parallel] engines of other machines connect to %s: %s", place, others)
         threading.Thread(target=self._run, name="quire-engines", daemon=True).start()
 
     @property
     def address(self) -> tuple[str, int]:
-        """Where they come."""
+        """The address that they connect to."""
         return self._meeting.address
 
     @property
@@ -132,21 +133,21 @@ class RemoteEngines:
         return bool(self._open)
 
     def launchers(self) -> dict[int, RemoteLauncher]:
-        """Return what gives each engine its processes, by number."""
+        """Return the launcher of each engine, by number."""
         return {number: RemoteLauncher(number, self) for number in self.numbers}
 
     def take(self, number: int) -> RankLink | None:
-        """Return an engine that has come; without one the next that comes is kept for it."""
+        """Return the link of an engine that has connected; else keep its next one, return None."""
         with self._lock:
             self._asked.add(number)
             return self._given.pop(number, None)
 
     def check(self) -> None:
-        """Return as long as engines that have never come may still do.
+        """Check that engines that have never connected may still do so.
 
         Raises:
-            ModelLoadError: They are late.
-            QuireError: As :meth:`fail` was told.
+            ModelLoadError: The time in which they must connect is over.
+            QuireError: The error that :meth:`fail` was given.
         """
         with self._lock:
             if self._missing and self._failure is not None:
@@ -155,12 +156,12 @@ class RemoteEngines:
                 return
             missing = _listed(self._missing)
         raise ModelLoadError(
-            f"[parallel] all engines must come within {self._seconds:g} s; got none for {missing}. "
-            "See the log of the machines that they are to run on."
+            f"[parallel] all engines must connect within {self._seconds:g} s; got none for "
+            f"{missing}. See the log of the machines that they are to run on."
         )
 
     def fail(self, error: QuireError) -> None:
-        """Have those that wait for engines which have never come be told an error."""
+        """Raise an error in those that wait for engines which have never connected."""
         with self._lock:
             self._failure = error
 
@@ -181,7 +182,7 @@ class RemoteEngines:
                         self._asked.remove(number)
                         self._given[number] = here.pop(number)
         except Exception:
-            log.exception("[parallel] engines of other machines can come no more")
+            log.exception("[parallel] engines of other machines cannot connect any more")
         finally:
             self._meeting.close()
             for link in (*here.values(), *self._given.values()):
@@ -190,11 +191,11 @@ class RemoteEngines:
 
 
 def listen_for_machines(config: EngineConfig) -> RemoteEngines:
-    """Return where engines of machines that are started one by one come.
+    """Return the port that engines of machines that are started one by one connect to.
 
     Raises:
-        ConfigError: It cannot be listened at.
-        ModelLoadError: There is no such model.
+        ConfigError: The address cannot be listened at.
+        ModelLoadError: The model does not exist.
     """
     options, key = config.parallel, env.get("QUIRE_CLUSTER_KEY") or ""
     address = options.master_addr, options.master_port

@@ -1,7 +1,7 @@
 """``ReplicatedEngine``: several engines of one model as one.
 
-Requests are sent on from the event loop that brought them. What an engine is likely to do decides
-where each goes; an engine that is lost is left out until it serves again.
+Requests are sent on from the event loop that they arrive in. The likely work of each engine decides
+where they go; an engine that is lost is left out until it serves again.
 """
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ class ReplicatedEngine:
     ``EngineDeadError``, as it does with one engine.
 
     Args:
-        engines: Loaded, with the same settings; they are this one's, and end with it.
-        roles: Of the last ones; without any, requests go to all alike.
+        engines: Loaded engines with the same settings; this one owns them and ends them.
+        roles: Roles of the last engines; without any, requests go to all alike.
     """
 
     def __init__(self, engines: Sequence[EngineProxy], roles: Roles = NO_ROLES) -> None:
@@ -96,7 +96,7 @@ class ReplicatedEngine:
 
     async def generate(self, request: EngineRequest, /) -> AsyncGenerator[RequestOutput, None]:
         """Yield the request's output after each step that changed it; see the protocol."""
-        if request.params.seed is None:  # as one engine would draw it, whoever computes it
+        if request.params.seed is None:  # as one engine would draw it, whichever computes it
             seed = derive_seed(self.config.seed, next(self._numbers))
             request = replace(request, params=replace(request.params, seed=seed))
         job, given = self._job(request), GivenOutputs()
@@ -126,10 +126,10 @@ class ReplicatedEngine:
             await self._engines[place].abort(request_id)
 
     def check_health(self) -> None:
-        """Return when at least one engine takes requests.
+        """Check that at least one engine takes requests.
 
         Raises:
-            EngineDeadError: They were shut down, or all are being restarted.
+            EngineDeadError: The engines were shut down, or all are being restarted.
         """
         for engine in self._engines[1:]:
             with suppress(EngineDeadError):
@@ -165,7 +165,7 @@ class ReplicatedEngine:
         return "\n".join(told)
 
     async def reset_prefix_cache(self) -> None:
-        """Have no later request find what was computed so far; those under way keep theirs."""
+        """Hide what was computed so far from later requests; those under way keep theirs."""
         self._dispatcher.forget_prefixes()
         if self._prefill is not None:
             self._prefill.forget_prefixes()
@@ -196,11 +196,11 @@ class ReplicatedEngine:
         return Job(names, len(prompt), params.max_tokens, params.n)
 
     def _assign(self, request: EngineRequest, job: Job) -> Assignment:
-        """Return which engine gets a request.
+        """Return the engine for a request.
 
         Raises:
-            CapacityError: All are being restarted.
-            EngineDeadError: They were shut down.
+            CapacityError: All engines are being restarted.
+            EngineDeadError: The engines were shut down.
         """
         place = self._place_of_blocks(request)
         if place is not None and self._serving.serves(place):
@@ -211,7 +211,7 @@ class ReplicatedEngine:
         return self._assign(request, job)  # it has just come back
 
     def _place_of_blocks(self, request: EngineRequest) -> int | None:
-        """Return the engine that keeps blocks which a request goes on from, or gives up."""
+        """Return the engine that keeps the blocks a request continues from, or gives up."""
         continuation = request.continuation
         of_blocks = (continuation.continues, *continuation.releases)
         return next((self._places[i] for i in of_blocks if i in self._places), None)

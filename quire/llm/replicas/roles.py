@@ -1,4 +1,4 @@
-"""Which of a model's engines do what; plain data."""
+"""The roles of a model's engines; plain data."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ class Roles:
     Attributes:
         num_prefill: Engines that compute prompts for the others, after all of these.
         prefill_tokens: Least tokens of such a prompt that are to be computed.
-        num_long: Of the others, the last ones, which take long prompts alone.
+        num_long: Engines among the others, the last ones, which take only long prompts.
         long_tokens: Least tokens of a long prompt.
-        transport: Of blocks of prompts.
+        transport: The way in which blocks of prompts are sent.
     """
 
     num_prefill: int = 0
@@ -36,11 +36,11 @@ class Roles:
         """Return what each engine has to do with the prompts of others.
 
         Args:
-            hosts: Of each engine's machine, those last that compute prompts for the others.
-            first_port: Of the first engine's blocks, on its machine; that of engine n is n more.
+            hosts: Hosts of the engines; those that compute prompts for the others come last.
+            first_port: Port for blocks of the first engine, on its machine; engine n's is n more.
 
         Raises:
-            ConfigError: Blocks cannot go that way.
+            ConfigError: Blocks cannot be sent in that way.
         """
         if not self.num_prefill:
             return [None] * len(hosts)
@@ -55,8 +55,8 @@ class Roles:
         uses_tcp = self.transport == "tcp" or len(machines) > 1
         if uses_tcp and first_port + count > 2**16:
             raise ConfigError(
-                f"[config] --master-port must leave {count} ports after it for blocks of prompts; "
-                f"got {first_port - 1}. Give a lower one."
+                f"[config] --master-port must be at most {2**16 - 1 - count}, to leave ports "
+                f"after it for blocks of prompts; got {first_port - 1}. Give a lower one."
             )
         addresses = tuple(
             InboxAddress(

@@ -14,8 +14,8 @@ class ServingEngines:
     """Leaves engines out that are being restarted, until they serve again.
 
     Args:
-        engines: By number.
-        dispatcher: Of these.
+        engines: The engines by number.
+        dispatcher: The dispatcher of these engines.
     """
 
     def __init__(
@@ -30,7 +30,7 @@ class ServingEngines:
         return self._engines[engine]
 
     def choose(self, job: Job) -> Assignment | None:
-        """Return where a request goes, which counts from now on; None when no engine serves."""
+        """Assign a request to an engine, which counts from now on; return None when none serves."""
         for engine in [*self._lost]:
             if self.serves(engine):
                 self._lost.remove(engine)

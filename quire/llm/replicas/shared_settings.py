@@ -1,4 +1,4 @@
-"""What engines on several machines must have in common: the model, and how it is computed."""
+"""The settings that engines on several machines must share: the model, and how it is computed."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ MOST_CHARACTERS = 48
 
 
 def model_folders(config: EngineConfig) -> tuple[Path, Path]:
-    """Return where on this machine the checkpoint is, and its tokenizer.
+    """Return the folders of the checkpoint and its tokenizer on this machine.
 
     Raises:
-        ModelLoadError: There is no such model.
+        ModelLoadError: The model does not exist.
     """
     options = config.model
     folder = resolve_model(options.model, options.revision)
@@ -43,10 +43,10 @@ def model_folders(config: EngineConfig) -> tuple[Path, Path]:
 
 
 def shared_settings(config: EngineConfig) -> dict[str, str]:
-    """Return them by flag, those that differ from the default, and what identifies the model.
+    """Return the shared settings by flag, those that are not defaults, and a digest of the model.
 
     Raises:
-        ModelLoadError: There is no such model.
+        ModelLoadError: The model does not exist.
     """
     found = {"the model": content_digest(dict.fromkeys(model_folders(config)))}
     for part in (*(getattr(config, name) for name in PARTS), config):
