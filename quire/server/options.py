@@ -94,9 +94,7 @@ class ServerOptions:
     disaggregate_transport: Literal["auto", "shared", "tcp"] = option(
         "auto", "path of KV blocks; auto: shared memory within a machine, TCP from one to another"
     )
-    long_prompt_replicas: int = option(
-        0, "engines of a model that take only long prompts"
-    )
+    long_prompt_replicas: int = option(0, "engines of a model that take only long prompts")
     long_prompt_tokens: int = option(4096, "least tokens of a long prompt")
     core_weight: tuple[str, ...] = option(
         (), "NAME=WEIGHT: a model's share of the cores while others compute; default 1", common=True

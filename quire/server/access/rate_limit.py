@@ -86,7 +86,8 @@ class RateLimits:
                 self._rejections[f"key_{unit}"] += 1
                 raise ApiError(
                     429,
-                    f"This API key may use {per_minute} {unit} a minute. Try again in {seconds} s.",
+                    f"The {unit} of this API key are limited to {per_minute} a minute. "
+                    f"Try again in {seconds} s.",
                     type="rate_limit_exceeded",
                     headers={"Retry-After": str(seconds)},
                 )
@@ -97,7 +98,7 @@ class RateLimits:
     def reserve(
         self, key: ApiKey | None, num_prompt_tokens: int, num_output_tokens: int
     ) -> Reservation:
-        """Count a request whose answers are to come against its key; without one, nothing.
+        """Count a request against its key before it is answered; without a key, nothing.
 
         Args:
             key: Key of the request.

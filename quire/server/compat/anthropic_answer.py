@@ -65,7 +65,7 @@ class AnswerBlocks:
         """Take the next piece of the text, the last when ``final``.
 
         Blocks follow each other in the order of the text, however it is cut: the parser gives a
-        piece's text before its calls, so that no piece may go on after the end of a call.
+        piece's text before its calls, so that no piece may continue after the end of a call.
         """
         for piece in [text] if self._tool_parser is None else _PIECES.findall(text):
             self._add(parser.read(piece, False))

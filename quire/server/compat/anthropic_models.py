@@ -25,7 +25,7 @@ _MISSING = ("batch", "citations", "code_execution", "pdf_input")
 
 
 class AnthropicRoute(Route):
-    """A route that only requests of Anthropic's clients take; others go on to the next."""
+    """A route that only requests of Anthropic's clients take; others are passed to the next."""
 
     def matches(self, scope: Scope) -> tuple[Match, Scope]:
         """Look at the header that all these clients send."""

@@ -91,7 +91,7 @@ class Pulls:
         return dict(self._running.values())
 
     def check_absent(self, name: str) -> None:
-        """Return if no pull of the model is under way.
+        """Check that no pull of the model is under way.
 
         Raises:
             CapacityError: The model is being pulled, and will be there later.

@@ -76,7 +76,7 @@ class Scoring:
         return None if template is None else _template_source(template)
 
     def check_pairs(self) -> None:
-        """Return if a pair of texts can be scored.
+        """Check that a pair of texts can be scored.
 
         Raises:
             RequestError: The model has more classes than "no" and "yes", or its head more than one.

@@ -105,7 +105,7 @@ def _content_tokens(
 
 
 def _written(token_ids: list[int], shown: Callable[[list[int]], list[Any]]) -> Any:
-    """Return the JSON of what is shown of ids, slice by slice: other threads go on in between."""
+    """Return the JSON of what is shown of ids, slice by slice: other threads run in between."""
     slices = (token_ids[start : start + _SLICE] for start in range(0, len(token_ids), _SLICE))
     return msgspec.Raw(b"[%b]" % b",".join(msgspec.json.encode(shown(one))[1:-1] for one in slices))
 

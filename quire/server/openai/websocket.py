@@ -34,8 +34,8 @@ class WebSocketStream:
     The client sends the endpoint's JSON body; what server-sent events would carry after ``data:``
     comes back as text messages, ``[DONE]`` last. Then it may send the next. ``{"type": "ping"}`` is
     answered at any time, ``{"type": "cancel"}`` ends what runs, and so does closing the connection.
-    When the server ends, what runs goes on to its ``[DONE]``, as a stream of server-sent events
-    does, and nothing new begins; then the connection is closed with code 1012.
+    When the server ends, a running request continues to its ``[DONE]``, as a stream of server-sent
+    events does, and no new one begins; then the connection is closed with code 1012.
     """
 
     def __init__(

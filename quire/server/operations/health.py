@@ -94,5 +94,5 @@ def _check_ready(service: Service) -> None:
             503,
             f"No step has ended for {progress.stalled_seconds:.0f} s (--ready-timeout "
             f"{options.ready_timeout:g}; as steps went, {limit:.1f}) while "
-            f"{progress.pending} requests are pending.",
+            f"requests are pending (number: {progress.pending}).",
         )

@@ -17,7 +17,7 @@ const MAX_REMEMBERED = 300;
 const remembered = new Map(); // Whole texts and their blocks, [start, node].
 const waiting = []; // Of those that want to read, the latest first.
 let reading = false;
-let refusal = null; // While nobody asks, after a failure that may pass: {error, over, end}.
+let refusal = null; // While no text is sent, after a failure that may pass: {error, over, end}.
 let waitMs = FIRST_WAIT_MS;
 
 /** One container's text; shown as it is until it has been read, and when it cannot be. */
@@ -55,7 +55,7 @@ export class MarkdownView {
           this.showPlain();
           this.container.removeAttribute("aria-busy");
           await refusal.over;
-          if (!this.container.isConnected) break; // Nobody sees it any more.
+          if (!this.container.isConnected) break; // The page does not show it any more.
         } else {
           this.failed = true; // Too complex or too long: text is what there is.
           break;
@@ -120,7 +120,7 @@ export function readAgain() {
 
 addEventListener("keychange", readAgain);
 
-/** Let nobody ask for a while: no server, a wrong key, a server that fails. */
+/** Send no text for a while: no server, a wrong key, a server that fails. */
 function refuse(error) {
   const mine = { error };
   mine.over = new Promise((resolve) => {

@@ -137,7 +137,7 @@ function startPull(name, path) {
 async function runPull(pull, row, path) {
   await pull.run(path);
   if (path && pull.state === "failed" && pull.status === "asking") {
-    row.item.remove(); // Somebody else's, which has ended or which this key cannot watch.
+    row.item.remove(); // Another client's, which has ended or which this key cannot watch.
     return;
   }
   $("status").textContent = pull.error ? "" : `${pull.name}: ${pull.text()}`;

@@ -86,7 +86,7 @@ export function startSettings() {
   try {
     adoptSettings(JSON.parse(localStorage.getItem(STORE)));
   } catch {
-    // Somebody else's, or damaged: the defaults hold.
+    // Another program's, or damaged: the defaults hold.
   }
   fitPanels();
   showSettings();

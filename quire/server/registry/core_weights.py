@@ -47,7 +47,7 @@ class CoreWeights:
             self._weights[_key(name)] = weight
 
     def check_known(self, names: Sequence[str]) -> None:
-        """Return if each weight is for one of ``names``.
+        """Check that each weight is for one of ``names``.
 
         Raises:
             ConfigError: A weight is for another name.

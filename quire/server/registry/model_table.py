@@ -253,7 +253,7 @@ class ModelTable:
 
     # -- memory -------------------------------------------------------------------------------
     def check_fits(self, name: str) -> None:
-        """Return if a model fits once all are unloaded that may be unloaded for it.
+        """Check that a model fits once all are unloaded that may be unloaded for it.
 
         Raises:
             CapacityError: The model does not fit with those that stay.
