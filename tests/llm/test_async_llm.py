@@ -202,7 +202,7 @@ async def test_abort_ends_the_stream_with_a_reason(engine: EngineClient) -> None
     await engine.abort("never seen")
 
 
-async def test_a_slow_reader_holds_up_nobody_and_misses_nothing(engine: EngineClient) -> None:
+async def test_a_slow_reader_holds_up_no_other_and_misses_nothing(engine: EngineClient) -> None:
     expected = (await last(engine, "abc", "0", MEDIUM)).outputs
     slow = ask(engine, "abc", MEDIUM, "slow")
     first = await anext(slow)
@@ -244,7 +244,7 @@ async def test_deltas_add_up_however_slowly_they_are_read(engine: EngineClient) 
                 assert merged.outputs == expected.outputs
                 assert merged.prompt_logprobs == expected.prompt_logprobs
                 assert num_ids == sum(len(one.token_ids) for one in expected.outputs)
-                if count > 1:  # whom the machine stalls gets all in one
+                if count > 1:  # a reader that the machine stalls gets all in one
                     break
             assert count > 1
 
@@ -271,7 +271,7 @@ async def test_a_deadline_loses_no_delta(engine: EngineClient) -> None:
     assert ids == expected.outputs[0].token_ids
 
 
-async def test_refusals_touch_nobody(engine: EngineClient) -> None:
+async def test_refusals_touch_no_other_request(engine: EngineClient) -> None:
     expected = (await last(engine, "abc", "0", MEDIUM)).outputs
     stream = ask(engine, "abc", MEDIUM, "1")
     first = await anext(stream)

@@ -174,7 +174,7 @@ def test_low_level_steps(llm: LLM) -> None:
 
 
 class Interrupting:
-    """An executor during whose steps somebody presses Ctrl-C."""
+    """An executor during whose steps Ctrl-C is pressed."""
 
     def __init__(self, executor: Any) -> None:
         self._executor = executor

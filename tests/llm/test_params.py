@@ -26,7 +26,7 @@ def test_bad_words_that_an_answer_has_no_room_for_went_to_the_engine():
 
 @pytest.mark.parametrize("name", ["logit_bias", "allowed_token_ids", "stop_token_ids"])
 def test_long_lists_of_ids_are_read_off_the_loop(name):
-    """Those of 150,000 tokens were, once for each prompt, a tenth of a second of everybody's."""
+    """150,000 ids held all requests up for a tenth of a second, once for each prompt."""
     tokenizer = load_tokenizer(resolve_model("quire-tiny"))
     ids = list(range(INLINE_CHARACTERS))
     params = SamplingParams(**{name: dict.fromkeys(ids, 1.0) if name == "logit_bias" else ids})

@@ -42,7 +42,7 @@ def test_no_bar_for_one_prompt_or_when_unwanted(
     assert terminal.getvalue() == ""
 
 
-def test_no_bar_where_nobody_looks(capsys: pytest.CaptureFixture[str]) -> None:
+def test_no_bar_without_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
     with prompts_bar(5, wanted=True) as advance, loading_bar() as update:
         advance(3)
         update(1, 2 * MIN_LOAD_BYTES)

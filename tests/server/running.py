@@ -57,7 +57,7 @@ class Running:
         self._clients[-1].start()
 
     def begin_to_end(self) -> None:
-        """Do what a signal does, and wait until nobody else is let in."""
+        """Do what a signal does, and wait until new requests are refused."""
         self._server.should_exit = True
         while not self._service.admission.draining:
             time.sleep(0.005)

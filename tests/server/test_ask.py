@@ -187,7 +187,7 @@ def test_an_event_that_is_no_json(script):
 
 def test_no_server():
     with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))  # and does not listen: nobody else can, either
+        taken.bind(("127.0.0.1", 0))  # and does not listen: no other socket can, either
         port = taken.getsockname()[1]
         code, out, err = ask("Hi", "--base-url", f"http://127.0.0.1:{port}")
     assert (code, out, err.count("\n")) == (1, "", 1)
@@ -211,6 +211,6 @@ def test_the_prompt_may_come_from_stdin(script):
     assert (
         head.startswith(b"POST /v1/chat/completions HTTP/1.1\r\n") and b"uthorization" not in head
     )
-    # The newline that `echo` adds is nobody's.
+    # The newline that `echo` adds is left out.
     messages = [{"role": "user", "content": "two\nlines"}]
     assert json.loads(body) == {"messages": messages, "stream": True}

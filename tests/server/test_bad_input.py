@@ -1,4 +1,4 @@
-"""Wrong requests over HTTP: each gets its status and OpenAI's error body, and harms nobody."""
+"""Wrong requests over HTTP: each gets its status and OpenAI's error body, and harms no other."""
 
 from __future__ import annotations
 
@@ -287,7 +287,7 @@ def test_priority_is_passed_on_where_it_counts(serve):
     assert response.status_code == 200
 
 
-def test_garbage_instead_of_http_harms_nobody(client):
+def test_garbage_instead_of_http_harms_no_request(client):
     host, port = client.base_url.host, client.base_url.port
     with socket.create_connection((host, port), timeout=60) as connection:
         connection.sendall(b"\x16\x03\x01\x00garbage\r\n\r\n")

@@ -35,7 +35,7 @@ def test_it_names_colour_and_shape(llm, kind):
 
 
 def drawing(draw, size=(320, 240)):
-    """Return a picture that anybody would draw with Pillow, without smooth edges."""
+    """Return a picture as a user would draw it with Pillow, without smooth edges."""
     picture = Image.new("RGB", size, "white")
     draw(ImageDraw.Draw(picture))
     return picture

@@ -1,4 +1,4 @@
-"""Whatever grammars others send, a stream gets all of its tokens and nobody gets a 5xx."""
+"""Whatever grammars others send, a stream gets all of its tokens and no request a 5xx."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def stream(address: str) -> int:
 
 @pytest.mark.slow
 def test_a_neighbour_streams_on(folder: Path) -> None:
-    """24 of such grammars stopped everybody for 15 seconds, or had the watchdog end them."""
+    """24 of such grammars stopped all streams for 15 seconds, or had the watchdog end them."""
     assert FIRST.keys() == set(KINDS)
     timeout = ["--grammar-compilation-timeout", sized("0.5", "1")]
     flags = ["--memory", "64MiB", "--max-num-seqs", "16", "--threads", "1", *timeout]

@@ -23,7 +23,7 @@ def test_a_taken_port_is_refused():
             bind(ServerOptions(port=port))
 
 
-def test_nobody_connects_before_the_server_listens():
+def test_no_client_connects_before_the_server_listens():
     with bind(ServerOptions(port=0)) as listener, pytest.raises(ConnectionRefusedError):
         socket.create_connection(listener.getsockname(), timeout=60)
 

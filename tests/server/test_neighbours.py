@@ -42,7 +42,7 @@ def leave_at_once(url):
         assert connection.recv(100).startswith(b"HTTP/1.1 200")
 
 
-def test_wrong_requests_and_deserters_harm_nobody(live):
+def test_wrong_requests_and_clients_that_leave_harm_no_other(live):
     body = {"prompt": "Once", "max_tokens": 300, "ignore_eos": True, "seed": 1, "logprobs": 1}
     expected = live.http.post(TEXT, json=body).json()["choices"]
     done = threading.Event()

@@ -71,7 +71,7 @@ def hub(gguf):
 def server(hub, tmp_path_factory, device):
     """A server of quire-tiny, another model and a damaged one, loaded on demand; its URL."""
     folder = tmp_path_factory.mktemp("models")
-    # Of a long context: an answer of theirs is not over before somebody stops it.
+    # With a long context: their answers are not over before the page stops them.
     config = {**PRESETS["tiny-llama"], "max_position_embeddings": 1 << 16}
     for name in ("other", "broken"):
         random_checkpoint(folder / name, config)
@@ -240,7 +240,7 @@ def test_a_pull_goes_on_without_the_page_and_is_found_again(page, hub, server):
     wait_for_state(page, "org/third", "not loaded")
 
 
-def test_a_pull_of_somebody_else_is_shown_and_cannot_be_asked(page, hub, server):
+def test_a_pull_of_another_client_is_shown_and_cannot_be_asked(page, hub, server):
     hub.repositories["org/second"] = hub.repositories["org/tiny"]
     hub.pause = 0.01
     with httpx2.stream("POST", f"{server}/api/pull", json={"model": "org/second"}) as pulling:

@@ -1,4 +1,4 @@
-"""Grammars that take hours, gigabytes or the stack: refused in time, and nobody else is hurt."""
+"""Grammars that take hours, gigabytes or the stack: refused in time, at no cost to others."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ def kill_next(checker: GrammarChecker, times: int, monkeypatch: pytest.MonkeyPat
     return killed
 
 
-def test_a_process_that_dies_costs_nobody_a_refusal(
+def test_a_process_that_dies_costs_no_request_a_refusal(
     checker: GrammarChecker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     killed = kill_next(checker, 1, monkeypatch)

@@ -23,7 +23,7 @@ def compiler_of(folder: Path) -> LateCompiler:
     return made
 
 
-def test_whoever_needs_it_has_it_made_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_request_that_needs_it_has_it_made_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(late_compiler, "DELAY_SECONDS", 1e6)
     made = compiler_of(resolve_model("quire-tiny"))
     assert not made.knows(DIGITS)
@@ -36,8 +36,10 @@ def test_whoever_needs_it_has_it_made_at_once(monkeypatch: pytest.MonkeyPatch) -
         assert allowed[token_id // 8] >> token_id % 8 & 1 == is_allowed, text
 
 
-def test_it_is_made_before_anyone_needs_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """What becomes of the files after a start is no concern of those whom it served."""
+def test_it_is_made_before_a_request_needs_it(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A change of the files after a start does not matter to the requests that it serves."""
     monkeypatch.setattr(late_compiler, "DELAY_SECONDS", 0.0)
     source, copied = resolve_model("quire-tiny"), tmp_path / "tokenizer.json"
     for name in ("tokenizer.json", "tokenizer_config.json"):

@@ -88,7 +88,7 @@ def test_a_host_is_allowed_by_its_name_and_port(entries, url, allowed):
     ("entries", "url", "address", "allowed"),
     [
         (["example.com"], "http://example.com/", "93.184.216.34", True),
-        # A name that leads to a private address is refused, whoever named it.
+        # A name that leads to a private address is refused, even if it is on the list.
         (["example.com"], "http://example.com/", "127.0.0.1", False),
         (["localhost"], "http://localhost/", "127.0.0.1", False),
         (["*"], "http://127.0.0.1/", "127.0.0.1", False),

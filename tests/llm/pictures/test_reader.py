@@ -92,7 +92,7 @@ def test_hostile_pictures_are_refused_and_memory_stays(reader):
     assert peak < 400 * 1024, f"{peak} kB"
 
 
-def test_a_decoder_that_dies_costs_nobody_a_refusal(reader, monkeypatch):
+def test_a_decoder_that_dies_costs_no_request_a_refusal(reader, monkeypatch):
     killed, ask = [], Sandbox.ask
 
     def dying(self, message, seconds):

@@ -97,7 +97,7 @@ def test_files_of_the_folder_are_read_and_no_others(tmp_path):
         with pytest.raises(RequestError) as caught:
             read(url, (), path)
         reasons.add(str(caught.value))
-    # Nobody learns which files there are elsewhere.
+    # No client learns which files there are elsewhere.
     assert len(reasons) == 1
 
 

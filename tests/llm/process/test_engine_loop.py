@@ -1,4 +1,4 @@
-"""The engine's loop: requests whose grammars take their time hold up nobody."""
+"""The engine's loop: requests whose grammars take their time hold up no other."""
 
 from __future__ import annotations
 

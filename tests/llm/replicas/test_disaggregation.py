@@ -122,7 +122,7 @@ async def answer(
 
 
 async def start_streams(engine: ReplicatedEngine, count: int = 3) -> list[asyncio.Task[Any]]:
-    """Have others make tokens, so that prompts hold somebody up."""
+    """Start requests that generate tokens, so that prompts hold them up."""
     grown = Growth(engine)
     streams = [
         asyncio.create_task(answer(engine, f"stream {i}", prompt(90 + i, 20), LONG_STREAM))
@@ -198,7 +198,7 @@ async def test_blocks_that_the_other_side_has_are_not_sent(
     assert loaded == 16 * (31 - 19 + 31) or transport == "tcp", "19 of 31 were there, then none"
 
 
-async def test_a_prompt_that_holds_up_nobody_stays(create: Create) -> None:
+async def test_a_prompt_that_holds_up_no_request_stays(create: Create) -> None:
     engine = await create(always=False)
     grown = Growth(engine)
     await answer(engine, "alone", prompt(1))
@@ -277,7 +277,7 @@ async def test_an_engine_that_stops_holds_up_no_other(
 def test_what_delays_all_least_is_chosen() -> None:
     choice = PrefillChoice(100)
     assert not choice.is_long(99) and choice.is_long(100)
-    assert not choice.is_apart(1000, 0, 0), "nobody is held up"
+    assert not choice.is_apart(1000, 0, 0), "no request is held up"
     assert choice.is_apart(1000, 0, 1)
     assert not choice.is_apart(1000, 5000, 2), "others wait there"
     choice.computed(1000, 1.0, apart=False)

@@ -61,7 +61,7 @@ async def answer(engine: ReplicatedEngine, text: str, params: SamplingParams, na
     return output
 
 
-async def test_tokens_are_those_of_one_engine_whoever_computes_them(
+async def test_tokens_are_those_of_one_engine_whichever_computes_them(
     create: Callable[..., ReplicatedEngine], create_llm: Callable[..., LLM]
 ) -> None:
     engine, llm = create(), create_llm()

@@ -130,6 +130,6 @@ async def test_answers_are_those_of_one_engine(expected: list[Any], site: str) -
             for stream in streams:
                 await stream.close()
             while total(server.address, "quire:num_requests_running"):
-                pass  # what nobody reads ends
+                pass  # a stream that no client reads ends
             assert total(server.address, "quire:num_kv_blocks", state="used") == 0
         assert server.end() == 0 and "Traceback" not in server.stderr

@@ -111,7 +111,7 @@ def test_every_route_is_closed_unless_it_is_health(engine):
             for method in getattr(route, "methods", None) or {"POST"}:
                 status = client.request(method, route.path).status_code
                 assert (status != 401) == (route.path in OPEN_PATHS), route.path
-    # What nobody thought of needs the highest scope.
+    # A path that no rule names needs the highest scope.
     assert scope_of("/v1/new") == scope_of("/health/") == "admin"
 
 

@@ -267,7 +267,7 @@ def test_a_count_is_that_of_the_prompt(calling, fields):
     assert count == {"input_tokens": total}
 
 
-def test_a_count_waits_for_nobody_and_has_no_limit(client, engine):
+def test_a_count_waits_for_no_request_and_has_no_limit(client, engine):
     engine.hold_after = 0
     long = {"messages": [{"role": "user", "content": "x" * 1000}]}
     assert client.post(COUNT, json=long).json()["input_tokens"] > 1000 > engine.max_model_len

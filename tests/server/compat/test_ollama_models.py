@@ -75,7 +75,7 @@ async def test_the_older_name_of_a_model_is_shown(client):
 
 @pytest.mark.parametrize("keep_alive", [-1, "99999999h", 1e300])
 async def test_a_model_that_stays_for_ages_is_listed(client, keep_alive):
-    """The end of its time was beyond the calendar, and the list a 500 for everybody."""
+    """The end of its time was beyond the calendar, and the list a 500 for all clients."""
     body = {"model": "big", "keep_alive": keep_alive}
     assert (await client.post("/api/generate", json=body)).status_code == 200
     (running,) = (await client.get("/api/ps")).json()["models"]
@@ -84,7 +84,7 @@ async def test_a_model_that_stays_for_ages_is_listed(client, keep_alive):
 
 @pytest.mark.parametrize("keys", [[ApiKey.create("user", ["infer", "read"]), ApiKey.create("op")]])
 async def test_a_key_that_may_only_ask_unloads_nothing_and_pins_nothing(client):
-    """``keep_alive`` 0 of it had each later request of everybody load the model anew."""
+    """Its ``keep_alive`` 0 made each later request of all clients load the model anew."""
 
     async def ask(keep_alive, key="user", **fields):
         headers = {"authorization": f"Bearer {key}"}

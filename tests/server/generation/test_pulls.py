@@ -1,4 +1,4 @@
-"""Pulls of a server: those that nobody waits for take nobody's turn; failures are not lost."""
+"""Pulls of a server: those that no client waits for take no turn; failures are not lost."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ async def test_a_pull_that_was_given_up_before_its_turn_is_not_begun(stalled):
     assert begun == ["left-0", "left-1", "wanted"]
 
 
-async def test_a_failure_that_nobody_watches_is_in_the_log(monkeypatch, caplog):
+async def test_a_failure_that_no_client_watches_is_in_the_log(monkeypatch, caplog):
     def pull(self, name, revision, on_progress):
         raise OSError("the disk is gone")
 

@@ -105,8 +105,8 @@ def test_answers_in_slices_are_the_same(client, monkeypatch, body):
     assert client.post("/tokenize", json=body).json() == expected
 
 
-def test_a_template_that_loops_kept_everybody_waiting(client, engine, monkeypatch):
-    """It was rendered on the event loop, which then had no byte for anybody, for ever."""
+def test_a_template_that_loops_kept_all_clients_waiting(client, engine, monkeypatch):
+    """It was rendered on the event loop, which then had no byte for any client, for ever."""
     loops = "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}"
     source = "{% if messages[0].content == 'loop' %}" + loops + "{% endif %}{{ messages }}"
     template = ChatTemplate({"default": source}, {})

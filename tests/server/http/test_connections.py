@@ -163,7 +163,7 @@ def test_connections_above_the_limit_are_told_and_probes_are_answered(serve):
 
 @pytest.mark.parametrize("stream", [True, False])
 def test_a_client_that_never_reads_is_cut_and_its_request_ends(serve, engine, stream):
-    """It held its request, and a connection that nobody could close, for ever."""
+    """It held its request, and a connection that no code could close, for ever."""
     client = serve(write_timeout=1.0)
     # An answer of 9 or 6 MB: the system takes up to 4 MiB unread.
     engine.text, engine.max_model_len = "x" * sized(20_000, 30_000), 1_000_000

@@ -1,4 +1,4 @@
-"""Whom a server answers under which name: what a web page elsewhere can make a browser send."""
+"""Names and origins that a server answers, where a web page elsewhere makes a browser send."""
 
 from __future__ import annotations
 

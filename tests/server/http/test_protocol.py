@@ -118,7 +118,7 @@ def test_a_request_that_does_not_go_on_is_refused(impatient, sent, data, word):
     "data", [b"", b"\r\n", b"GET /version HTTP/1.1\r\nhost: localhost\r\n\r\n"]
 )
 def test_a_connection_without_a_further_request_is_closed(impatient, sent, data):
-    """Nobody asked anything, so nobody is answered: not to nothing, nor to line ends alone."""
+    """No request was sent, so no answer is: not to nothing, nor to line ends alone."""
     address = httpx2.URL(str(impatient.base_url))
     with socket.create_connection((address.host, address.port), timeout=60) as connection:
         connection.sendall(data)
@@ -134,7 +134,7 @@ def test_a_connection_without_a_further_request_is_closed(impatient, sent, data)
 
 
 def test_a_body_that_keeps_its_pace_is_read(monkeypatch, impatient, sent):
-    """However often somebody looks; and time that the server takes is nobody's fault."""
+    """However often the body is checked; and time that the server takes does not count."""
     looks, is_late, end = [], HttpProtocol._body_is_late, time.monotonic() + 60
 
     def look(protocol):
@@ -159,7 +159,7 @@ def test_a_body_that_keeps_its_pace_is_read(monkeypatch, impatient, sent):
         assert connection.recv(1 << 16).startswith(b"HTTP/1.1 200 ")
 
 
-def test_many_slow_clients_keep_nobody_out(impatient, sent):
+def test_many_slow_clients_keep_no_other_out(impatient, sent):
     address = httpx2.URL(str(impatient.base_url))
     slow = [socket.create_connection((address.host, address.port)) for _ in range(200)]
     for connection in slow:

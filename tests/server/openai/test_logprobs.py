@@ -20,7 +20,7 @@ NUM_TOKENS, NUM_TOP = 200, 20
 
 @pytest.mark.parametrize("route", ["chat", "completions", "prompt"])
 def test_a_tokens_alternatives_are_no_objects_of_the_answer(route, tokenizer):
-    """Python's collector of cycles looked at 1.3 million, and held everybody up for 0.6 s."""
+    """Python's collector of cycles looked at 1.3 million, and held all requests up for 0.6 s."""
     names = TokenNames(tokenizer, as_token_ids=False)
     ids = [i % 100 for i in range(NUM_TOKENS)]
     positions = [{(i + j) % 200: Logprob(-1.0, j + 1) for j in range(NUM_TOP)} for i in ids]

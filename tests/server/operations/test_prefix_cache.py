@@ -1,4 +1,4 @@
-"""After a reset nobody finds what was computed before; who runs goes on undisturbed."""
+"""After a reset no request finds what was computed before; running ones continue undisturbed."""
 
 from __future__ import annotations
 

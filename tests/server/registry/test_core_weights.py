@@ -8,7 +8,7 @@ from quire.core.errors import ConfigError
 from quire.server.registry.core_weights import CoreWeights
 
 
-def test_nobody_steps_back_where_all_weigh_the_same():
+def test_no_engine_steps_back_where_all_weigh_the_same():
     assert CoreWeights(()).niceness("one") == 0
     assert CoreWeights(["one=1", "two=1.0"]).niceness("two") == 0
 

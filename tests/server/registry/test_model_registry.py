@@ -151,7 +151,7 @@ async def test_what_a_model_does_and_why_it_failed_is_told(registry):
 
 
 async def test_a_load_that_cannot_fit_is_refused_when_it_is_asked_for(registry):
-    """It was said to have begun, and nobody was told that it could not."""
+    """It was said to have begun, and no client was told that it could not."""
     models, loads = registry(100, a=101)
     with pytest.raises(CapacityError, match="a needs 101 B of the 100 B"):
         await models.load("a")
@@ -184,7 +184,7 @@ async def test_what_was_named_at_the_start_is_not_forgotten(registry):
     with pytest.raises(ApiError, match="named when the server was started"):
         await models.forget("A:latest")
     assert await name_of(models, None) == "a"
-    await models.forget("nobody")
+    await models.forget("unknown")
     await models.end_requests()
 
 
@@ -205,7 +205,7 @@ async def test_a_client_that_leaves_waits_no_longer(registry):
 
     async def ask():
         async with models.lease("a", receive):
-            raise AssertionError("nobody is there")
+            raise AssertionError("its client has left")
 
     asking = asyncio.create_task(ask())
     await asyncio.sleep(0.02)
@@ -246,7 +246,7 @@ async def test_idle_models_go_after_a_while(registry):
     await models.end_requests()
 
 
-async def test_draining_lets_nobody_in_and_gives_up_loads(registry):
+async def test_draining_refuses_requests_and_gives_up_loads(registry):
     models, loads = registry(100, a=50, b=50)
     loads.held["b"] = True
     async with models.lease("a"):
@@ -276,7 +276,7 @@ async def test_any_order_of_requests_unloads_and_failures(registry, seed):
                 for _ in range(rng.randrange(4)):
                     await asyncio.sleep(rng.choice((0, 0.001)))
                 assert service.model_names[0] == name
-                assert not service.engine.engine.stopped, "nobody unloads what is in use"
+                assert not service.engine.engine.stopped, "a model in use is not unloaded"
                 answered += 1
         except CapacityError as error:
             assert "broken" in str(error)

@@ -70,7 +70,7 @@ def test_the_least_recently_used_idle_model_goes():
     assert models.ask("c", 6) is Answer.LOAD
 
 
-def test_a_busy_model_stays_for_a_while_and_then_lets_nobody_else_in():
+def test_a_busy_model_stays_for_a_while_and_then_takes_no_new_request():
     models = table(a=80, b=80)
     lease(models, "a")
     assert models.ask("b", 1) is Answer.WAIT
@@ -96,7 +96,7 @@ def test_who_waits_for_memory_longest_gets_it_first():
     assert models.ask("c", 3) is Answer.LOAD
 
 
-def test_a_pinned_model_goes_for_nobody():
+def test_a_pinned_model_is_unloaded_for_no_other():
     models = table(b=80)
     models.add(Entry("a", 80, pinned=True))
     load(models, "a")
@@ -298,7 +298,7 @@ def test_any_order_of_events(sizes, pinned, actions):
     world = World(100, sizes, pinned)
     for kind, number in actions:
         world.act(kind, number)
-    # Then loads and requests go on to their ends, and nobody waits for ever.
+    # Then loads and requests go on to their ends, and none waits for ever.
     for _ in range(300):
         for kind in ("loaded", "unloaded", "release"):
             world.act(kind, 0)

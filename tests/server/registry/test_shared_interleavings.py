@@ -93,7 +93,7 @@ async def test_any_order_of_requests_and_changes_of_names(tokenizer, seed):
                 assert stands_for(service) in names.past[name][before:]
                 for _ in range(rng.randrange(4)):
                     await asyncio.sleep(rng.choice((0, 0.001)))
-                assert not service.engine.engine.stopped, "nobody unloads what is in use"
+                assert not service.engine.engine.stopped, "an engine in use is not unloaded"
                 answered += 1
         except CapacityError as error:
             assert name in str(error), "who asks is told of the model that was asked for"
