@@ -32,7 +32,7 @@ class EmbeddingOutput:
 
     @property
     def hidden_size(self) -> int:
-        """D."""
+        """Length of the vector, D."""
         return len(self.embedding)
 
 

@@ -58,7 +58,7 @@ def hand_over(parent: socket.socket, connection: socket.socket, own: OwnSettings
 
 
 def run(parent: socket.socket) -> None:
-    """Be the engine of the server that the parent process hands over; until either is gone."""
+    """Serve as the engine of the server that the parent process hands over, until either ends."""
     try:
         _, descriptors, _, _ = socket.recv_fds(parent, 1, 1)
         if not descriptors:

@@ -12,7 +12,7 @@ STABLE_SECONDS = 60.0
 
 
 class RestartDelay:
-    """Twice as long each time, up to a limit."""
+    """A delay that doubles each time, up to a limit."""
 
     def __init__(self) -> None:
         self._seconds = FIRST_SECONDS

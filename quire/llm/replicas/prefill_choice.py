@@ -11,7 +11,7 @@ NEW_WEIGHT = 0.2
 
 
 class PrefillChoice:
-    """Compares by what prompts have taken so far; equal speeds before anything was measured.
+    """Compares the measured speeds of both ways; they count as equal before a measurement.
 
     Args:
         least_tokens: Prompts with fewer tokens to be computed are never sent away.

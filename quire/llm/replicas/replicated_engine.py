@@ -86,7 +86,7 @@ class ReplicatedEngine:
 
     @property
     def engines(self) -> Sequence[EngineProxy]:
-        """Each of them, by its number; those for prompts come last."""
+        """The engines by their numbers; those for prompts are the last."""
         return self._all
 
     def view(self, options: ModelOptions) -> EngineView:

@@ -154,7 +154,7 @@ class HttpProtocol(HttpToolsProtocol):
         self._unended_bytes = self._unended_bytes + len(data) if same else 0
 
     def on_response_complete(self) -> None:
-        """Go on with the next request."""
+        """Continue with the next request."""
         super().on_response_complete()
         if not self.pipeline and not self._parses_on and not self.transport.is_closing():
             self._parse_on()

@@ -101,7 +101,7 @@ class _Reader:
         return self._reader.parse(text)
 
     def look_at_clock(self) -> None:
-        """Let others in after a slice; raises TooComplex when the time is over."""
+        """Let other threads run after a slice; raises TooComplex when the time is over."""
         if time.monotonic() > self._slice_end:
             if time.thread_time() > self._end:
                 raise TooComplex
