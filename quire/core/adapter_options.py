@@ -18,7 +18,7 @@ class AdapterOptions:
     max_loras: int = option(8, "most different adapters in a step")
     max_lora_rank: int = option(16, "largest rank of an adapter")
     max_cpu_loras: int | None = option(
-        None, "adapters whose memory is set aside; default: as --max-loras"
+        None, "adapters whose memory is set aside; default: the number of --max-loras"
     )
 
     @property

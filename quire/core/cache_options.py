@@ -31,7 +31,7 @@ class CacheOptions:
         0.9, "fraction of device memory (CPU: of what is free) to use"
     )
     free_gpu_memory_fraction: float | None = option(
-        None, "KV cache: fraction of what weights and scratch leave free; overrides the other"
+        None, "KV cache: fraction of what weights and scratch leave; overrides the utilization"
     )
     kv_cache_memory_bytes: int | None = option(None, "bytes for the KV cache alone", sized=True)
     max_tokens_in_paged_kv_cache: int | None = option(
@@ -40,7 +40,7 @@ class CacheOptions:
     num_gpu_blocks_override: int | None = option(None, "number of KV blocks, whatever the memory")
     kv_cache_dtype: KVCacheDtype = option(
         "auto",
-        "of K and V; auto: as the weights; fp8, int8: twice the tokens of 16 bits, int4: thrice",
+        "type of K and V; auto: the weights'; fp8, int8: twice the tokens of 16 bits, int4: thrice",
         unavailable={"q8_0": "must be int8", "q4_0": "must be int4"},
     )
     kv_layout: Literal["paged", "static", "contiguous"] = option(
@@ -50,7 +50,7 @@ class CacheOptions:
     enable_prefix_caching: bool = option(
         True, "reuse KV blocks of equal prefixes", aliases=("enable-block-reuse",)
     )
-    kv_canary: KVCanaryMode = option("off", "on a changed checksum of a reused KV block")
+    kv_canary: KVCanaryMode = option("off", "what to do on a changed checksum of a reused KV block")
     kv_cache_metrics: bool = option(False, "measure how long KV blocks live and lie idle")
     use_cache: bool = option(True, "off: recompute every token each step (for teaching)")
 

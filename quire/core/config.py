@@ -79,10 +79,11 @@ class ModelOptions:
     )
     quantization_group_size: int | None = option(None, "weights that share a scale; 0: a row")
     quantization_overrides: str | None = option(
-        None, "modules held otherwise: 'lm_head=none,*.down_proj=int8'"
+        None, "modules with a format of their own: 'lm_head=none,*.down_proj=int8'"
     )
     activations: Literal["checkpoint", "int8", "int16", "fp32"] = option(
-        "checkpoint", "of quantized linears: rounded as it says, else to 8 bits (16 if small)"
+        "checkpoint",
+        "inputs of quantized linears; checkpoint: rounded as it says, else to 8 bits (16 if small)",
     )
     packed_weights_cache: str | None = option(
         None, "folder that keeps packed weights; later starts map them"
@@ -172,11 +173,13 @@ class SchedulerOptions:
     )
     mixed_prefill_tokens: int | None = option(
         None,
-        "most prompt tokens in a step that others wait for; 0: only the budget; default: 112, and "
-        "more of short prompts, up to 100 ms",
+        "most prompt tokens in a step that running requests wait for; 0: only the budget; default: "
+        "112, and more of short prompts, up to 100 ms",
     )
     target_itl_ms: float | None = option(
-        None, "in place of that: milliseconds that a step should take, as steps are measured"
+        None,
+        "milliseconds that a step should take, as steps are measured, in place of "
+        "--mixed-prefill-tokens",
     )
     scheduling_policy: Literal["fcfs", "priority"] = option(
         "fcfs", "priority: lower value starts first"
@@ -200,23 +203,23 @@ class SpeculativeOptions:
 
     speculative_config: str | None = option(
         None,
-        'propose tokens for the model to check: {"method": "ngram"}, or a list of such',
+        'propose tokens for the model to check: {"method": "ngram"}, or a list of such objects',
         is_json=True,
         aliases=("-sc",),
     )
-    spec_method: str | None = option(None, f"by which method ({', '.join(METHODS)})")
+    spec_method: str | None = option(None, f"method that proposes tokens ({', '.join(METHODS)})")
     spec_model: str | None = option(None, "the drafter: folder, GGUF file, hub id or name")
     spec_tokens: int | None = option(None, "most tokens proposed in a round")
     speculative_model: str | None = option(None, "older name of --spec-model; [ngram]: the method")
     num_speculative_tokens: int | None = option(None, "older name of --spec-tokens")
     speculative_max_model_len: int | None = option(
-        None, "propose nothing beyond that many tokens of a sequence", sized=True
+        None, "sequence length in tokens from which on nothing is proposed", sized=True
     )
     ngram_prompt_lookup_max: int | None = option(None, "of ngram: most tokens that must match")
     ngram_prompt_lookup_min: int | None = option(None, "of ngram: least tokens that must match")
     speculative_draft_tensor_parallel_size: int | None = option(None, "1: one process drafts")
     speculative_disable_by_batch_size: int | None = option(
-        None, "propose nothing from that many running requests on"
+        None, "number of running requests from which on nothing is proposed"
     )
 
     def parsed(self) -> Speculation:
@@ -265,7 +268,7 @@ class EngineConfig:
     speculative: SpeculativeOptions = field(default_factory=SpeculativeOptions)
     adapters: AdapterOptions = field(default_factory=AdapterOptions)
     parallel: ParallelOptions = field(default_factory=ParallelOptions)
-    seed: int = option(0, "base seed of requests that bring none")
+    seed: int = option(0, "base seed of requests without a seed")
     transfer: KVTransfer | None = None
     memory_parts: int = 1
 

@@ -18,13 +18,17 @@ class OffloadOptions:
     kv_offload_bytes: int = option(
         0, "memory for KV blocks that the cache has no room for (4GiB)", sized=True
     )
-    kv_offloading_size: float | None = option(None, "the same in GiB")
+    kv_offloading_size: float | None = option(None, "--kv-offload-bytes in GiB")
     kv_offload_dir: str | None = option(None, "folder that keeps KV blocks over restarts")
-    kv_offload_disk_bytes: int = option(DISK_BYTES, "most bytes of its files", sized=True)
+    kv_offload_disk_bytes: int = option(
+        DISK_BYTES, "most bytes of files in --kv-offload-dir", sized=True
+    )
     kv_offload_url: str | None = option(
         None, "Redis or Valkey that servers share KV blocks by: redis://host:port/db"
     )
-    kv_offload_read_only: bool = option(False, "write no blocks to either; read them")
+    kv_offload_read_only: bool = option(
+        False, "read blocks from the folder or server, and write none to it"
+    )
 
     @property
     def ram_bytes(self) -> int:

@@ -47,14 +47,14 @@ class ParallelOptions:
         None, "backend of each stage, such as cpu,reference, in place of --device"
     )
     stage_memory: str | None = option(
-        None, "bytes of each stage, such as 2GiB,1GiB; default: those of the engine, divided"
+        None, "bytes of each stage, such as 2GiB,1GiB; default: the engine's memory, divided"
     )
     device_map: Literal["auto"] | None = option(
         None, "auto: stages by memory, one where the first device holds the model"
     )
     max_memory: str | None = option(
         None,
-        "its devices, in order, with the most bytes of each, such as cpu=2GiB,reference=1GiB; "
+        "devices of --device-map, in order, with the most bytes of each: cpu=2GiB,reference=1GiB; "
         "default: --device and what is free",
         is_json=True,
     )
@@ -63,25 +63,25 @@ class ParallelOptions:
     )
     enable_expert_parallel: bool = option(
         False,
-        "of a mixture of experts a rank has whole experts, not a part of each",
+        "give each rank of a mixture of experts whole experts, not a part of each",
         aliases=("-ep",),
     )
     num_redundant_experts: int = option(
         0, "places for experts that other ranks have, too, on all ranks together"
     )
     enable_eplb: bool = option(False, "move experts between ranks by the rows that they get")
-    eplb_step_interval: int = option(3000, "steps between two looks at those rows")
+    eplb_step_interval: int = option(3000, "steps between two looks at the experts' rows")
     exact_tensor_parallel: bool = option(
         True, "the same bits as one rank; off: each rank sums a part, with half the messages"
     )
     distributed_executor_backend: Literal["auto", "uni", "mp", "ray"] = option(
-        "auto", "who starts ranks: mp: this engine, as processes; ray: a Ray cluster"
+        "auto", "way to start ranks: mp: this engine, as processes; ray: a Ray cluster"
     )
 
     nnodes: int = option(1, "machines of ranks or engines, started one by one", aliases=("-n",))
-    node_rank: int = option(0, "which of them this is; 0 serves", aliases=("-r",))
-    master_addr: str = option("127.0.0.1", "address of machine 0 that the others reach")
-    master_port: int = option(29501, "port there that they come to")
+    node_rank: int = option(0, "index of this machine among --nnodes; 0 serves", aliases=("-r",))
+    master_addr: str = option("127.0.0.1", "address of machine 0 that the other machines reach")
+    master_port: int = option(29501, "port of machine 0 that the other machines connect to")
 
     @property
     def layout(self) -> ParallelLayout:

@@ -51,7 +51,7 @@ class ServerOptions:
         None, "file with lines `KEY|sha256:HEX infer,read,admin`", common=True
     )
     prefix_cache_isolation: Literal["none", "key"] = option(
-        "none", "none: all clients share cached blocks; key: each key has its own", common=True
+        "none", "share cached blocks among all requests (none), or those of a key", common=True
     )
     allowed_origins: tuple[str, ...] = option(
         (), "web pages that may call (CORS); * is any", common=True
@@ -82,7 +82,7 @@ class ServerOptions:
         None, "Jinja file, or qwen3-reranker: the prompt of messages of roles query and document"
     )
     load_on_demand: bool = option(False, "load models when a request names them first", common=True)
-    preload: tuple[str, ...] = option((), "a model loaded on demand that is loaded at start")
+    preload: tuple[str, ...] = option((), "model to load at the start with --load-on-demand")
     keep_alive: float = option(
         300.0, "idle seconds till a model loaded on demand is unloaded; -1: never", common=True
     )
@@ -92,27 +92,33 @@ class ServerOptions:
     )
     disaggregate_tokens: int = option(512, "least tokens of a prompt that is computed apart")
     disaggregate_transport: Literal["auto", "shared", "tcp"] = option(
-        "auto", "path of KV blocks; auto: shared memory within a machine, TCP from one to another"
+        "auto",
+        "transport of a prompt's KV blocks; auto: shared memory within a machine, TCP between "
+        "machines",
     )
-    long_prompt_replicas: int = option(0, "engines of a model that take only long prompts")
+    long_prompt_replicas: int = option(
+        0, "number of a model's engines that take long prompts alone"
+    )
     long_prompt_tokens: int = option(4096, "least tokens of a long prompt")
     core_weight: tuple[str, ...] = option(
-        (), "NAME=WEIGHT: a model's share of the cores while others compute; default 1", common=True
+        (),
+        "NAME=WEIGHT: the model's part of the cores while other models compute; default 1",
+        common=True,
     )
     metrics_prefix: str = option("quire", "first part of metric names (try vllm)")
     playground: bool = option(True, "serve a chat page at /", common=True)
     enable_auto_tool_choice: bool = option(True, "the model may choose tools")
     tool_call_parser: str = option(
-        "auto", "format of calls, a name of docs/tools.md; none: not looked for", common=True
+        "auto", "format of calls, a name of docs/tools.md; none: look for no calls", common=True
     )
     reasoning_parser: str = option(
-        "auto", "marks of reasoning, a name of docs/tools.md; none: not looked for", common=True
+        "auto", "marks of reasoning, a name of docs/tools.md; none: look for none", common=True
     )
     exclude_tools_when_tool_choice_none: bool = option(
         False, "leave tools out of the prompt when they may not be called"
     )
     max_stored_responses: int = option(1000, "answers of /v1/responses kept for later turns")
-    max_stored_bytes: int = option(64 * 2**20, "bytes of memory for those answers")
+    max_stored_bytes: int = option(64 * 2**20, "bytes of memory for stored answers")
     max_num_queued_reqs: int = option(4096, "prompts that may wait; others: 429", common=True)
     max_num_queued_tokens: int | None = option(None, "most prompt tokens that wait")
     max_connections: int | None = option(
@@ -129,12 +135,14 @@ class ServerOptions:
         30.0, "seconds that running requests get after SIGTERM", common=True
     )
     uvicorn_log_level: Literal["critical", "error", "warning", "info", "debug", "trace"] = option(
-        "info", "log level of the HTTP layer"
+        "info", "least level of the HTTP layer's log lines"
     )
     disable_uvicorn_access_log: bool = option(False, "log no line per request but generations")
     disable_log_requests: bool = option(False, "log no line per generation", common=True)
-    log_format: LogFormat = option("human", "form of log lines", common=True)
-    otlp_traces_endpoint: str | None = option(None, "URL for traces (needs quire[otel])")
+    log_format: LogFormat = option("human", "format of log lines", common=True)
+    otlp_traces_endpoint: str | None = option(
+        None, "URL that traces are sent to (needs quire[otel])"
+    )
 
     def __post_init__(self) -> None:
         lists = ("api_key", "allowed_origins", "allowed_hosts", "core_weight", "preload")
