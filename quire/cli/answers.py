@@ -44,7 +44,7 @@ class Answer:
 
     @property
     def finished(self) -> bool:
-        """Whether nothing more comes."""
+        """Whether nothing more arrives."""
         return self.output is not None and self.output.finished
 
     def update(self, output: RequestOutput) -> None:

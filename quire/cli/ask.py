@@ -1,4 +1,4 @@
-"""``quire ask``: one question to a running server, its answer printed as the events come."""
+"""``quire ask``: one question to a running server, its answer printed as events arrive."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 def ask(
     prompt: str, base_url: str, model: str | None, system: str | None, sampling: dict[str, Any]
 ) -> None:
-    """Ask a running server PROMPT (- reads stdin) and print the answer as it comes.
+    """Ask a running server PROMPT (- reads stdin) and print the answer as it arrives.
 
     QUIRE_API_KEY is sent as the key. Reasoning that the server sets apart is not printed. Exit code
     1 when the server refuses, fails, or goes away before the end.

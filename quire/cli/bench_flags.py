@@ -53,10 +53,10 @@ class BenchCommand(click.Command):
 
 
 class RequestsBar:
-    """What a run tells of its progress; shows nothing without a bar.
+    """A progress bar that the requests of a run advance; shows nothing without a bar.
 
     Args:
-        bar: Rich's, with a task whose fields are ``tokens`` and ``failed``.
+        bar: Rich's progress bar, with a task whose fields are ``tokens`` and ``failed``.
     """
 
     def __init__(self, bar: Any = None) -> None:

@@ -24,28 +24,32 @@ TEXT = Path("eval") / "heldout.txt"
 
 @click.command("quant", short_help="Compare weight formats: memory, speed, quality.")
 @click.argument("models", nargs=-1, required=True, metavar="MODEL [MODEL]...")
-@click.option("--formats", metavar="NAMES", help="The first MODEL also rounded at load, by commas: "
+@click.option("--formats", metavar="NAMES",
+    help="Formats that the first MODEL is also rounded to at load, by commas: "
     f"{', '.join(QUANTIZATIONS)}.")  # fmt: skip
 @click.option("--batch-sizes", default="1,8,32", show_default=True, metavar="NUMBERS",
     help="Sequences of the steps that decode, by commas.")  # fmt: skip
 @click.option("--prompt-len", type=COUNT, default=128, show_default=True, metavar="N",
     help="Tokens of the prompt.")  # fmt: skip
 @click.option("--output-len", type=COUNT, default=32, show_default=True, metavar="N",
-    help="Steps that decode, after such a prompt.")  # fmt: skip
+    help="Steps that decode after the prompt.")  # fmt: skip
 @click.option("--rounds", type=COUNT, default=5, show_default=True, metavar="N",
-    help="Of all models in turn.")  # fmt: skip
+    help="Rounds over all models in turn.")  # fmt: skip
 @click.option("--seconds", type=click.FloatRange(0), default=0.25, show_default=True,
-    help="Of each figure in each round, at least.")  # fmt: skip
+    help="Seconds of each figure in each round, at least.")  # fmt: skip
 @click.option("--perplexity", "text", type=FILE, metavar="FILE",
     help="Text to judge by, or .jsonl.  [default: MODEL/eval/heldout.txt]")  # fmt: skip
 @click.option("--no-quality", is_flag=True, help="Measure memory and speed alone.")
 @click.option("--window", type=COUNT, metavar="N", help="Tokens that are seen together.  [512]")
-@click.option("--max-tokens", type=COUNT, metavar="N", help="Of the text.")
+@click.option("--max-tokens", type=COUNT, metavar="N", help="Most tokens of the text.")
 @click.option("--dtype", type=click.Choice(["auto", "float32", "float16", "bfloat16"]),
-    default="auto", show_default=True, help="Of weights that are floats.")  # fmt: skip
+    default="auto", show_default=True,
+    help="Element type of weights that are floats.")  # fmt: skip
 @click.option("--activations", type=click.Choice(["checkpoint", "int8", "int16", "fp32"]),
-    default="checkpoint", show_default=True, help="Of quantized linears.")  # fmt: skip
-@click.option("--threads", type=COUNT, metavar="N", help="[default: all cores]")
+    default="checkpoint", show_default=True,
+    help="Activations of quantized linears.")  # fmt: skip
+@click.option("--threads", type=COUNT, metavar="N",
+    help="Compute threads.  [default: all cores]")  # fmt: skip
 @click.option("--json", "json_file", type=FILE, metavar="FILE",
     help="Write all figures as JSON; - prints them in place of the tables.")  # fmt: skip
 @click.option("--plot", type=FILE, metavar="FILE",
@@ -106,13 +110,13 @@ def create_candidates(
     """Return the first model, the same in each of ``formats``, and the other models.
 
     Args:
-        models: As on the command line.
+        models: Models as named on the command line.
         formats: Names of ``--quantization``.
-        settings: Of the engine, for each of them. What only quantized weights have a use for is
-            left out where weights are floats.
+        settings: The engine's settings, the same for each candidate. Settings that only quantized
+            weights use are left out where weights are floats.
 
     Raises:
-        ConfigError: Two are the same, or a model is not there.
+        ConfigError: Two candidates are the same, or a model is not there.
     """
     from quire.core.config import EngineConfig
     from quire.evaluation.formats.candidate import Candidate

@@ -27,7 +27,7 @@ def spec(options: SpecOptions) -> None:
     Each round sends the same requests both ways, first one way, in the next round the other.
     Shown are output tokens a second, mean and P99 of latency and of time per output token, their
     ratio as the median of the rounds with its spread, what the server counted of proposed tokens,
-    and how many answers differ. Nobody else should use the server meanwhile.
+    and how many answers differ. No other client should use the server meanwhile.
 
     Exit code 1 when nothing was proposed, or no request was answered both ways.
     """

@@ -30,7 +30,8 @@ HEAD_BYTES = {
     "int8": f"(head dim + {SCALE_BYTES} of scale)",
     "int4": f"head dim x (1/2 + {2 * SCALE_BYTES}/{INT4_GROUP} of scale and minimum)",
 }
-TOKENS = click.option("--tokens", type=COUNT, default=4096, show_default=True, help="Per sequence.")
+TOKENS = click.option("--tokens", type=COUNT, default=4096, show_default=True,
+    help="Tokens of each sequence.")  # fmt: skip
 
 
 @click.group()
@@ -50,7 +51,8 @@ calc.add_command(calc_parallel.parallel)
 @calc.command(short_help="Show the KV cache's size.")
 @click.argument("models", nargs=-1, metavar="[MODEL]...")
 @TOKENS
-@click.option("--sequences", type=COUNT, default=1, show_default=True, help="Of that length each.")
+@click.option("--sequences", type=COUNT, default=1, show_default=True,
+    help="Sequences of --tokens each.")  # fmt: skip
 @DTYPE
 @JSON
 def kv(models: tuple[str, ...], tokens: int, sequences: int, dtype: str, as_json: bool) -> None:
@@ -79,15 +81,15 @@ def kv(models: tuple[str, ...], tokens: int, sequences: int, dtype: str, as_json
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Device:
-    """What a calculator is told of a device and of what lies there besides the KV cache.
+    """A device as its flags describe it, and the memory in use there besides the KV cache.
 
     Attributes:
-        memory: Bytes of it.
+        memory: Bytes of the device.
         weights: Bytes of the model's weights on all devices together; None: counted.
-        weight_dtype: Element type that they are counted in; None: the checkpoint's.
+        weight_dtype: Element type that the weights are counted in; None: the checkpoint's.
         scratch: Bytes of activations and other buffers.
-        fraction: Of the memory, for weights, scratch and KV; None: 0.9, or the other one.
-        free_fraction: Of what weights and scratch leave, for KV; None: the other fraction counts.
+        fraction: Part of the memory for weights, scratch and KV; None: 0.9, or ``free_fraction``.
+        free_fraction: Part of what weights and scratch leave, for KV; None: ``fraction`` counts.
         tensor_parallel_size: Equal devices that share the weights and the KV heads.
     """
 
@@ -100,10 +102,10 @@ class Device:
     tensor_parallel_size: int
 
     def __post_init__(self) -> None:
-        """Refuse what would count for nothing next to another flag.
+        """Refuse a flag that another flag would override.
 
         Raises:
-            click.UsageError: Naming both.
+            click.UsageError: Two such flags are given; it names both.
         """
         if self.fraction is not None and self.free_fraction is not None:
             raise click.UsageError("give one of --fraction and --free-fraction; got both.")
@@ -150,17 +152,18 @@ def device_flags(function: Callable[..., Any]) -> Callable[..., Any]:
         return function(device=Device(**given), **keywords)
 
     flags = (
-        click.option("--memory", type=COUNT, required=True, help="Of the device (80GiB)."),
-        click.option("--weights", type=COUNT, help="Of the weights (16GiB); default: counted."),
+        click.option("--memory", type=COUNT, required=True, help="Memory of the device (80GiB)."),
+        click.option("--weights", type=COUNT,
+            help="Bytes of the weights (16GiB); default: counted."),
         click.option("--weight-dtype", type=click.Choice(list(DTYPE_BYTES)),
-            help="Of the weights; default: the checkpoint's, bfloat16 for a name."),
+            help="Element type of the weights; default: the checkpoint's, bfloat16 for a name."),
         click.option("--scratch", type=CountType(False, minimum=0), default=0,
-            help="Of activations and buffers (2GB)."),
+            help="Bytes of activations and buffers (2GB)."),
         click.option("--fraction", type=click.FloatRange(0, 1), callback=finite,
             show_default=str(DEFAULT_FRACTION),
-            help="Of the memory, for weights, scratch and KV."),
+            help="Part of the memory for weights, scratch and KV."),
         click.option("--free-fraction", type=click.FloatRange(0, 1), callback=finite,
-            help="Of what weights and scratch leave, for KV alone."),
+            help="Part of what weights and scratch leave, for KV alone."),
         click.option("--tensor-parallel-size", "-tp", type=COUNT, default=1, show_default=True,
             help="Devices that share the model."),
     )  # fmt: skip

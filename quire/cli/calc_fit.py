@@ -18,15 +18,16 @@ from quire.core.low_memory import Use, rank_strategies
 
 @click.command(short_help="Show what frees memory, by how much, and what it costs.")
 @click.argument("model")
-@click.option("--memory", type=COUNT, required=True, help="Of each device (24GB).")
-@click.option("--context", type=COUNT, default=4096, show_default=True, help="Tokens of each.")
-@click.option("--sequences", type=COUNT, default=1, show_default=True, help="At once.")
+@click.option("--memory", type=COUNT, required=True, help="Memory of each device (24GB).")
+@click.option("--context", type=COUNT, default=4096, show_default=True,
+    help="Tokens of each sequence.")  # fmt: skip
+@click.option("--sequences", type=COUNT, default=1, show_default=True, help="Sequences at once.")
 @click.option("--shared-prefix", type=CountType(False, minimum=0), default=0, show_default=True,
     help="First tokens that all sequences have in common.")  # fmt: skip
 @click.option("--weight-dtype", type=click.Choice(list(DTYPE_BYTES)), default="bfloat16",
-    show_default=True, help="Of the weights.")  # fmt: skip
+    show_default=True, help="Element type of the weights.")  # fmt: skip
 @click.option("scratch_bytes", "--scratch", type=CountType(False, minimum=0), default=0,
-    help="Of activations and buffers on each device (2GB).")  # fmt: skip
+    help="Bytes of activations and buffers on each device (2GB).")  # fmt: skip
 @click.option("width", "--tensor-parallel-size", "-tp", type=COUNT, default=1, show_default=True,
     help="Devices that share the model.")  # fmt: skip
 @DTYPE

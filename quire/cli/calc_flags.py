@@ -12,12 +12,12 @@ from quire.core.kv_cache_spec import KV_DTYPE_BITS
 
 COUNT = CountType(False, minimum=1)
 JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-#: What else an engine's --kv-cache-dtype calls them.
+#: Further names of element types that an engine's --kv-cache-dtype takes.
 ALIASES = {"fp8": "fp8_e4m3"}
 DTYPE = click.option(
     "--dtype", type=click.Choice([*KV_DTYPE_BITS, *ALIASES]), default="bfloat16",
     show_default=True, callback=lambda ctx, param, name: ALIASES.get(name, name),
-    help="Of K and V.",
+    help="Element type of K and V.",
 )  # fmt: skip
 T = TypeVar("T", float | None, tuple[float, ...])
 

@@ -1,4 +1,4 @@
-"""What the commands of ``quire calc`` know of a model: by its name, or from its files."""
+"""Shapes and sizes of models for ``quire calc``: by a model's name, or from its files."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def num_parameters(model: str) -> int:
     """Return the number of weights of a named model, or of a checkpoint of floats.
 
     Raises:
-        click.UsageError: There is no such model, or its files do not tell.
+        click.UsageError: The model does not exist, or its files do not tell.
     """
     shape = named_shape(model)
     if shape is not None:

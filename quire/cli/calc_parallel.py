@@ -32,7 +32,7 @@ DEFAULT_FRACTION = 0.9
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asked:
-    """What the flags say; a width of None is to be chosen."""
+    """Values of the flags; a width of None is to be chosen."""
 
     tensor_parallel_size: int | None
     pipeline_parallel_size: int | None
@@ -48,7 +48,7 @@ class Asked:
         """Return the devices.
 
         Raises:
-            click.UsageError: Their memory is not given.
+            click.UsageError: The memory of each device is not given.
         """
         if self.memory is None:
             raise click.UsageError(
@@ -67,22 +67,23 @@ class Asked:
 @click.argument("model")
 @click.option("--tensor-parallel-size", "-tp", type=COUNT, help="Shards; default: chosen.")
 @click.option("--pipeline-parallel-size", "-pp", type=COUNT, help="Stages; default: chosen.")
-@click.option("--memory", type=COUNT, help="Of each device (80GB); 0.9 of it is used.")
+@click.option("--memory", type=COUNT, help="Memory of each device (80GB); 0.9 of it is used.")
 @click.option("--max-memory", metavar="DEVICE=BYTES,...",
     help="Place layers on unequal devices, in this order: gpu=24GB,cpu=64GB.")  # fmt: skip
-@click.option("--devices", type=COUNT, default=8, show_default=True, help="Of each node.")
+@click.option("--devices", type=COUNT, default=8, show_default=True, help="Devices of each node.")
 @click.option("--nodes", type=COUNT, default=1, show_default=True, help="Machines.")
 @click.option("--link", type=click.Choice(list(LINKS)), default="nvlink", show_default=True,
-    help="Between devices of a node.")  # fmt: skip
-@click.option("--tokens", type=COUNT, default=4096, show_default=True, help="Of all sequences.")
+    help="Link between devices of a node.")  # fmt: skip
+@click.option("--tokens", type=COUNT, default=4096, show_default=True,
+    help="Tokens of all sequences together.")  # fmt: skip
 @click.option("--max-rows", type=COUNT, default=2048, show_default=True,
     help="Tokens of the largest step.")  # fmt: skip
 @click.option("--weight-dtype", type=click.Choice(list(WEIGHT_BYTES)), default="bfloat16",
-    show_default=True, help="Of the weights.")  # fmt: skip
+    show_default=True, help="Element type of the weights.")  # fmt: skip
 @click.option("--wire-bytes", type=click.IntRange(1, 4), default=4, show_default=True,
-    help="Of an element that is sent.")  # fmt: skip
+    help="Bytes of an element that is sent.")  # fmt: skip
 @click.option("--exact/--no-exact", default=True, show_default=True,
-    help="Sums formed by one rank each, or over ranks.")  # fmt: skip
+    help="Form each sum on one rank, or over ranks.")  # fmt: skip
 @DTYPE
 @JSON
 def parallel(

@@ -24,10 +24,12 @@ from quire.core.weight_advice import Advice, Cards, Load, Option, advise
 @click.option("--tensor-parallel-size", "-tp", type=COUNT, default=1, show_default=True,
     help="Cards that share the model.")  # fmt: skip
 @click.option("--batch", type=COUNT, default=1, show_default=True, help="Sequences at once.")
-@click.option("--context", type=COUNT, default=4096, show_default=True, help="Tokens of each.")
-@click.option("--memory", type=COUNT, help="Of each card, or of the machine (24GB).")
+@click.option("--context", type=COUNT, default=4096, show_default=True,
+    help="Tokens of each sequence.")  # fmt: skip
+@click.option("--memory", type=COUNT, help="Memory of each card, or of the machine (24GB).")
 @click.option("--fraction", type=click.FloatRange(0, 1, min_open=True), default=0.9,
-    show_default=True, callback=finite, help="Of the memory, for weights and KV.")  # fmt: skip
+    show_default=True, callback=finite,
+    help="Part of the memory for weights and KV.")  # fmt: skip
 @DTYPE
 @JSON
 def advise_quant(
@@ -49,13 +51,13 @@ def advise_quant(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """Where the model shall run.
+    """Hardware that the model is to run on.
 
     Attributes:
         card: A name of :data:`~quire.core.named_cards.NAMED_CARDS`; None for this machine.
         tensor_parallel_size: Cards that share the model.
         memory: Bytes of each card, or of the machine; None for all.
-        fraction: Of the memory, for weights and KV.
+        fraction: Part of the memory for weights and KV.
     """
 
     card: str | None
@@ -67,7 +69,7 @@ class Place:
         """Refuse several processors without a card.
 
         Raises:
-            click.UsageError: Naming the flag.
+            click.UsageError: Several processors are asked for without a card; it names the flag.
         """
         if self.card is None and self.tensor_parallel_size > 1:
             raise click.UsageError("--tensor-parallel-size is of cards; got it without --card.")

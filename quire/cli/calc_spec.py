@@ -30,9 +30,9 @@ class Table:
     """Speedups at one cost of a proposed token.
 
     Attributes:
-        costs: Of the steps.
+        costs: Costs of the steps.
         acceptances, tokens: The rows and columns.
-        max_tokens: Most tokens among which the best number is looked for.
+        max_tokens: Most proposed tokens, when the best number is looked for.
     """
 
     costs: StepCosts
@@ -90,15 +90,15 @@ class Table:
     default=(0.5, 0.6, 0.7, 0.8, 0.9, 0.95), callback=finite,
     help="Chance that a proposed token holds; repeatable.")  # fmt: skip
 @click.option("--tokens", "-k", type=TOKENS, multiple=True, default=(1, 2, 3, 4, 5, 8),
-    help="Proposed in a round; repeatable.")  # fmt: skip
+    help="Tokens proposed in a round; repeatable.")  # fmt: skip
 @click.option("--draft-cost", "-c", "draft_costs", type=click.FloatRange(0), multiple=True,
     default=(0.0, 0.05, 0.1), callback=finite,
-    help="Of proposing a token, relative to a step; repeatable.")  # fmt: skip
+    help="Cost of proposing a token, relative to a step; repeatable.")  # fmt: skip
 @click.option("--max-tokens", type=TOKENS, default=16, show_default=True,
-    help="Most among which the best number is looked for.")  # fmt: skip
+    help="Most tokens proposed when the best number is looked for.")  # fmt: skip
 @click.option("--batch", type=COUNT, help="Sequences of a step.")
 @click.option("--row-cost", type=click.FloatRange(0), default=0.0, callback=finite,
-    help="What each further row adds to a step of one row.")  # fmt: skip
+    help="Cost of each further row, relative to a step of one row.")  # fmt: skip
 @click.option("--ridge", type=click.FloatRange(1), callback=finite,
     help="Rows from which on arithmetic bounds a step (quire doctor).")  # fmt: skip
 @click.option("--claimed", type=click.FloatRange(0, min_open=True), callback=finite,

@@ -35,10 +35,10 @@ class Thought(str):
 
 
 class ChatModel(Protocol):
-    """Whoever answers in a conversation.
+    """A model that answers in a conversation.
 
     Attributes:
-        defaults: Its own sampling settings, as keywords.
+        defaults: The model's own sampling settings, as keywords.
         num_tokens: Tokens of the last answer.
         was_cut: Whether the last answer ended at the limit of tokens or of the context.
     """
@@ -80,13 +80,13 @@ class ChatSession:
     """State between the lines of a chat.
 
     Args:
-        model: Answers.
+        model: The model that answers.
         sampling: Settings beyond the model's own defaults, as keywords.
 
     Attributes:
         messages: The conversation, system prompt first.
         wants_answer: A question waits for :meth:`answer`.
-        last_summary: How fast the last answer came.
+        last_summary: Speed of the last answer, as text.
 
     Raises:
         InvalidSamplingParamsError: A setting is out of range.
@@ -203,7 +203,7 @@ class ChatSession:
             return told
         if not self.messages[-1]["content"]:  # a model that thinks first
             return f"{told} of {limit:,} before the answer began; /set max_tokens N allows more"
-        return f"{told} of {limit:,}; /continue goes on"
+        return f"{told} of {limit:,}; /continue resumes it"
 
     def _save(self, name: str) -> str:
         saved = {"messages": self.messages, "sampling": self._sampling}

@@ -21,7 +21,8 @@ def read_config_file(ctx: click.Context, param: click.Parameter, path: str | Non
     JSON may be written as YAML, too.
 
     Raises:
-        click.BadParameter: Not YAML, no mapping, or a key that is no flag of this command.
+        click.BadParameter: The file is not YAML, holds no mapping, or a key of it is not a flag of
+            this command.
     """
     if path is None:
         return

@@ -29,15 +29,18 @@ TYPES = (
 @click.option(
     "--type", "type_name", type=click.Choice(TYPES, case_sensitive=False), default="f16",
     show_default=True,
-    help="Of the matrices; vectors stay float32. K-types are llama.cpp's mixes. "
+    help="Type of the matrices; vectors stay float32. K-types are llama.cpp's mixes. "
     f"One of {', '.join(TYPES).lower()}.", metavar="TYPE",
 )  # fmt: skip
 @click.option("--pure", is_flag=True, help="One type for all matrices, not a mix.")
 @click.option(
     "--imatrix", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE",
-    help="How much errors of inputs count, of quire imatrix or llama-imatrix.",
+    help="Weights of inputs' errors, a file of quire imatrix or llama-imatrix.",
 )  # fmt: skip
-@click.option("--threads", type=click.IntRange(min=1), metavar="N", help="[default: all cores]")
+@click.option(
+    "--threads", type=click.IntRange(min=1), metavar="N",
+    help="Compute threads. [default: all cores]",
+)  # fmt: skip
 @click.option(
     "--tensor-parallel-size", "-tp", type=int, metavar="N",
     help="Write a file for each rank to the folder OUT, not a GGUF file: N shards of each layer.",
@@ -51,7 +54,7 @@ TYPES = (
 )
 @click.option(
     "--enable-expert-parallel", "-ep", is_flag=True,
-    help="A rank gets whole experts, not a part of each.",
+    help="Give each rank whole experts, not a part of each.",
 )  # fmt: skip
 @click.option("--force", is_flag=True, help="Replace OUT when it is there.")
 def convert(
@@ -128,10 +131,11 @@ def _refuse_options_of_files() -> None:
 
 
 def _check_place(out: Path, force: bool) -> None:
-    """Refuse an OUT that would not be written, before anything is computed.
+    """Refuse an OUT that cannot be written, before anything is computed.
 
     Raises:
-        ConfigError: It is there and ``force`` is not given, is no file, or has no folder.
+        ConfigError: OUT exists and ``force`` is not given, is not a file, or its folder does not
+            exist.
     """
     if not out.parent.is_dir():
         raise ConfigError(f"[convert] OUT must be in a folder that exists; got {out}.")

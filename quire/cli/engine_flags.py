@@ -117,8 +117,8 @@ class EngineCommand(click.Command):
     nothing to do are taken and not shown.
 
     Args:
-        known: Such flags besides an engine's.
-        text_goes: Where a text after MODEL belongs, with ``{model}`` and ``{text}``.
+        known: Such flags of this command, besides those for an engine's settings.
+        text_goes: Advice on where a text after MODEL belongs, with ``{model}`` and ``{text}``.
     """
 
     def __init__(
@@ -187,7 +187,7 @@ class EngineCommand(click.Command):
 
 
 def config_fields() -> dict[str, tuple[Field[Any], Any]]:
-    """Return every setting by name, with its type; the parts themselves are none."""
+    """Return every setting by name, with its type, but not the parts that settings are in."""
     found: dict[str, tuple[Field[Any], Any]] = {}
     for owner in (*PARTS.values(), EngineConfig):
         hints = get_type_hints(owner)

@@ -37,14 +37,17 @@ COUNT = CountType(False, minimum=1)
 @click.option("--choices", type=FILE, metavar="FILE",
     help=".jsonl with question, choices and answer (an index)")  # fmt: skip
 @click.option("--chat", is_flag=True, help="ask the questions in the model's chat template")
-@click.option("--reference", metavar="MODEL", help="compare with this one: divergence, agreement")
+@click.option("--reference", metavar="MODEL",
+    help="model to compare with: divergence, agreement")  # fmt: skip
 @click.option("--reference-dtype", type=click.Choice(["auto", "float32", "float16", "bfloat16"]),
-    metavar="NAME", help="element type of its weights (auto, float32, ...) [auto]")  # fmt: skip
+    metavar="NAME",
+    help="element type of the reference's weights (auto, float32, ...) [auto]")  # fmt: skip
 @click.option("--long-context", is_flag=True, help="the loss by position, in windows of all that "
     "the model takes")  # fmt: skip
 @click.option("--window", type=COUNT, metavar="N", help="tokens that are seen together [512]")
 @click.option("--stride", type=COUNT, metavar="N", help="new tokens of each further window")
-@click.option("--max-tokens", type=COUNT, metavar="N", help="of the text, and of the questions")
+@click.option("--max-tokens", type=COUNT, metavar="N",
+    help="most tokens of the text, and of the questions")  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="print JSON")
 @click.option("--output", type=FILE, metavar="FILE", help="write the JSON to a file, too")
 @click.option("--base-url", "server", metavar="URL", help="judge a running server by "
@@ -88,10 +91,10 @@ def _check_output(output: Path | None) -> None:
 
 
 def _check_flags(reference: str | None) -> None:
-    """Refuse what a server decides itself.
+    """Refuse flags whose values a server decides itself.
 
     Raises:
-        click.UsageError: Naming the flag.
+        click.UsageError: Such a flag is given; it is named.
     """
     if reference is not None:
         raise click.UsageError(

@@ -43,27 +43,31 @@ FILE = click.Path(path_type=Path, dir_okay=False)
     metavar="N", help="Windows of a step.")  # fmt: skip
 @click.option("--sequence-length", type=click.IntRange(min=2), default=512, show_default=True,
     metavar="N", help="Tokens of a window.")  # fmt: skip
-@click.option("--bits", type=int, metavar="2|3|4|8", help="qat.  [default: 4]")
+@click.option("--bits", type=int, metavar="2|3|4|8",
+    help="qat: bits of a weight.  [default: 4]")  # fmt: skip
 @click.option("--group-size", type=int, metavar="N",
     help="qat: inputs that share a scale; -1 for all of a row.  [default: 128]")  # fmt: skip
 @click.option("--asymmetric/--symmetric", default=None,
-    help="qat: a zero for each group, too.  [default: with --format awq]")  # fmt: skip
+    help="qat: store a zero for each group, too.  [default: with --format awq]")  # fmt: skip
 @click.option("--format", "format_name", type=click.Choice(FORMATS),
-    help="qat: what it is stored as; floats are not rounded yet.  [default: gptq]")  # fmt: skip
-@click.option("--skip", multiple=True, metavar="PATTERN", help="qat: leave such matrices alone.")
-@click.option("--rank", type=click.IntRange(min=1), metavar="N", help="qlora.  [default: 16]")
+    help="qat: format of the result; floats are not rounded yet.  [default: gptq]")  # fmt: skip
+@click.option("--skip", multiple=True, metavar="PATTERN",
+    help="qat: leave matrices of such names alone.")  # fmt: skip
+@click.option("--rank", type=click.IntRange(min=1), metavar="N",
+    help="qlora: rank of the adapters.  [default: 16]")  # fmt: skip
 @click.option("--alpha", type=int, metavar="N",
     help="qlora: adapters count alpha / rank times.  [default: 32]")  # fmt: skip
 @click.option("--merge", is_flag=True, default=None, help="qlora: write base + adapter as floats.")
 @click.option("--merge-into", type=click.Choice(BASES),
     help="qlora: SOURCE's weights, or what NF4 leaves of them.  [default: source]")  # fmt: skip
 @click.option("--device", type=click.Choice(("cpu", "cuda")), default="cpu", show_default=True)
-@click.option("--threads", type=click.IntRange(min=1), metavar="N", help="[default: all cores]")
+@click.option("--threads", type=click.IntRange(min=1), metavar="N",
+    help="Compute threads.  [default: all cores]")  # fmt: skip
 @click.option("--seed", type=int, default=0, show_default=True, metavar="N")
 def finetune(source: str, out: Path, **asked: Any) -> None:
     """Train SOURCE (folder, name or hub id of float safetensors) on a text; write the folder OUT.
 
-    The same command goes on with a run that was stopped.
+    The same command resumes a run that was stopped.
     """
     _check_extra()
     _settle(asked)
@@ -117,10 +121,10 @@ def _is_there(name: str) -> bool:
 
 
 def _settle(asked: dict[str, Any]) -> None:
-    """Fill in what was not given, and refuse what belongs to the other method.
+    """Fill in options that were not given, and refuse those of the other method.
 
     Raises:
-        ConfigError: Naming the option.
+        ConfigError: An option of the other method is given; it is named.
     """
     method = asked["method"]
     for owner, defaults in DEFAULTS.items():

@@ -1,4 +1,4 @@
-"""What ``quire finetune`` trains and writes, by method; the command and the loop are elsewhere."""
+"""Models that ``quire finetune`` trains and writes, by method, without command and loop."""
 
 from __future__ import annotations
 
@@ -37,15 +37,15 @@ ADAPTER = "adapter"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finetuning:
-    """What is asked.
+    """A fine-tuning run as it was asked for.
 
     Attributes:
-        source: As it was named.
-        opened, stored: The source.
-        windows: To train on, and to judge by.
+        source: The model as it was named on the command line.
+        opened, stored: The source, open for reading.
+        windows: Windows of text to train on, and to judge by.
         plan: The training.
         asked: Options of the command.
-        command: The whole of it.
+        command: The whole command line.
     """
 
     source: str
@@ -80,10 +80,10 @@ class Trained:
     """A model that is trained.
 
     Attributes:
-        model: What the loop computes.
-        kind: The same, with what its method knows.
+        model: The module that the loop computes.
+        kind: The same model, with what its method knows.
         modules: The checkpoint's names of the matrices that are trained.
-        notices: What differs from what was asked for.
+        notices: Lines on what differs from the request.
     """
 
     model: torch.nn.Module
@@ -125,15 +125,15 @@ def prepare(job: Finetuning) -> Trained:
 def finish(
     job: Finetuning, trained: Trained, progress: Progress, numbers: int, work: Path, out: Path
 ) -> str:
-    """Write the result and return what it is.
+    """Write the result and return a line that says what it is.
 
     Args:
-        job: What is asked.
+        job: The run as it was asked for.
         trained: The trained model.
-        progress: Of the training.
-        numbers: That were trained.
-        work: A folder that goes away.
-        out: Gets the result.
+        progress: Progress of the training.
+        numbers: Number of weights that were trained.
+        work: A folder that is removed in the end.
+        out: The folder that the result is written to.
     """
     kind = trained.kind
     if isinstance(kind, RoundedModel):

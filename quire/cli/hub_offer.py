@@ -13,11 +13,12 @@ from quire.core.errors import ConfigError, ModelLoadError
 
 
 def show_offer(model: str, as_json: bool) -> None:
-    """Print what the hub has of a repository; the file that is taken without a tag is marked.
+    """Print a repository's files on the hub; the file that is taken without a tag is marked.
 
     Raises:
-        ConfigError: It has no GGUF files, or is not of the hub.
-        ModelLoadError: No such repository, no access, or the hub cannot be reached.
+        ConfigError: The repository has no GGUF files, or the model is not of the hub.
+        ModelLoadError: The repository does not exist, access is denied, or the hub cannot be
+            reached.
     """
     from quire.models.gguf_choice import choose_fitting, gguf_files, is_unreadable, kind_of
     from quire.models.hub import find_model, hub_repository

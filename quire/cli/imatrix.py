@@ -16,12 +16,14 @@ FILE = click.Path(path_type=Path, dir_okay=False)
 @click.argument("out", type=FILE)
 @click.option("--calibration", type=FILE, metavar="FILE",
     help="Text, or .jsonl with text or messages.  [default: a sample in the package]")  # fmt: skip
-@click.option("--samples", type=click.IntRange(min=1), metavar="N", help="[default: 128]")
+@click.option("--samples", type=click.IntRange(min=1), metavar="N",
+    help="Samples of the text.  [default: 128]")  # fmt: skip
 @click.option("--sample-length", type=click.IntRange(min=2), metavar="N",
     help="Tokens of a sample.  [default: 512]")  # fmt: skip
 @click.option("--statistics", type=click.Path(path_type=Path, file_okay=False), metavar="DIR",
-    help="Keep sums of inputs there, or take those that are.")  # fmt: skip
-@click.option("--threads", type=click.IntRange(min=1), metavar="N", help="[default: all cores]")
+    help="Folder that keeps sums of inputs for later runs.")  # fmt: skip
+@click.option("--threads", type=click.IntRange(min=1), metavar="N",
+    help="Compute threads.  [default: all cores]")  # fmt: skip
 @click.option("--force", is_flag=True, help="Replace OUT when it is there.")
 def imatrix(
     model: str,

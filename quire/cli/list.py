@@ -50,7 +50,7 @@ def list_(catalogue: bool, as_json: bool) -> None:
     for repository, path in unfinished():
         click.echo(
             f"{repository}: {size(path.stat().st_size)} of a pull that was given up; quire pull "
-            f"goes on with it, quire rm {repository} deletes it"
+            f"resumes it, quire rm {repository} deletes it"
         )
 
 

@@ -22,7 +22,7 @@ class LocalChat:
         lora: Folder of an adapter for the answers.
 
     Raises:
-        RequestError: It has none.
+        RequestError: The model has no chat template.
     """
 
     def __init__(self, engine: TextEngine, lora: Path | None = None) -> None:

@@ -43,7 +43,7 @@ COMMANDS = {
     "ps": ("quire.cli.ps:ps", "Show the models of a running server."),
     "top": ("quire.cli.top.command:top", "Watch a running server: figures and alarms, live."),
     "stop": ("quire.cli.stop:stop", "Unload a model of a running server."),
-    "ask": ("quire.cli.ask:ask", "Ask a running server and print its answer as it comes."),
+    "ask": ("quire.cli.ask:ask", "Ask a running server and print its answer as it arrives."),
     "bench": ("quire.cli.bench:bench", "Measure a server under load, or weight formats."),
     "eval": ("quire.cli.eval:evaluate", "Judge a model: perplexity, divergence, multiple choice."),
     "calc": ("quire.cli.calc:calc", "Compute KV cache sizes and how many sequences fit."),

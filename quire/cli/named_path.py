@@ -21,7 +21,7 @@ def name_path(model: str) -> tuple[str, bool] | None:
 
     Raises:
         ConfigError: The folder is an adapter.
-        ModelLoadError: There cannot be such a model.
+        ModelLoadError: The path holds no model that can be loaded.
     """
     path = Path(model).expanduser()
     store = Store()

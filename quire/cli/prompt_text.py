@@ -19,7 +19,7 @@ def read_prompt(argument: str) -> str:
     """Return a prompt; ``-`` reads it from stdin, without the last new line.
 
     Raises:
-        ConfigError: It is not UTF-8, or too long.
+        ConfigError: The prompt is not UTF-8, or too long.
     """
     return _checked(_piped_text() if argument == "-" else argument)
 
@@ -34,7 +34,7 @@ def joined_prompt(argument: str | None) -> str | None:
         None where there is no argument and stdin is a terminal.
 
     Raises:
-        ConfigError: As of :func:`read_prompt`.
+        ConfigError: The same as in :func:`read_prompt`.
     """
     if argument == "-":
         return read_prompt(argument)
@@ -61,7 +61,7 @@ def _piped_text() -> str:
 
 
 def _tell_of_wait() -> None:
-    """Say on stderr that stdin is read, where nothing comes for a while."""
+    """Say on stderr that stdin is read, where nothing arrives for a while."""
     try:
         ready = sys.stdin.isatty() or select.select([sys.stdin], [], [], TELL_SECONDS)[0]
     except (OSError, ValueError):  # no descriptor, or none that can be waited for

@@ -17,7 +17,7 @@ def pull(model: str, revision: str | None) -> None:
     line says which. It stays that one. quire show --hub org/name lists all.
 
     Sizes and hashes are checked, also of what is there already: a file that was changed is fetched
-    again. A pull that was cut goes on where it ended. What cannot be loaded, by its kind or its
+    again. A pull that was cut resumes where it ended. What cannot be loaded, by its kind or its
     architecture, is refused before it is fetched; so is what the disk has no room for.
 
     HF_HOME names the cache, HF_TOKEN opens gated models, HF_HUB_OFFLINE=1 forbids the network.

@@ -28,15 +28,16 @@ FILE = click.Path(path_type=Path, dir_okay=False)
 @click.argument("out", type=click.Path(path_type=Path))
 @click.option("--method", type=click.Choice([*METHODS]), required=True,
     help=f"{'; '.join(f'{name} {method.about}' for name, method in METHODS.items())}.")  # fmt: skip
-@click.option("--bits", type=int, metavar="2|3|4|8", help="[default: 4; 2 of quip]")
+@click.option("--bits", type=int, metavar="2|3|4|8",
+    help="Bits of a weight.  [default: 4; 2 with quip]")  # fmt: skip
 @click.option("--group-size", type=int, metavar="N",
     help="Inputs that share a scale; -1 for all of a row.  [default: 128]")  # fmt: skip
 @click.option("--asymmetric/--symmetric", default=None,
-    help="A zero for each group, too.  [default: with --format awq]")  # fmt: skip
+    help="Store a zero for each group, too.  [default: with --format awq]")  # fmt: skip
 @click.option("--act-order", is_flag=True, default=None,
-    help="gptq: inputs by their size, the largest first.")  # fmt: skip
+    help="gptq: round the weights of the largest inputs first.")  # fmt: skip
 @click.option("--group-aware", is_flag=True, default=None,
-    help="gptq: so within each group, and groups by their largest.")  # fmt: skip
+    help="gptq: the same in each group, and groups by their largest input.")  # fmt: skip
 @click.option("--true-sequential", is_flag=True, default=None,
     help="gptq: calibrate a matrix after those before it in its layer.")  # fmt: skip
 @click.option("--duo-scaling", is_flag=True, default=None,
@@ -46,35 +47,38 @@ FILE = click.Path(path_type=Path, dir_okay=False)
 @click.option("--damping", type=float, metavar="F",
     help="gptq, quip: share of inputs' mean square that is added.  [default: 0.01]")  # fmt: skip
 @click.option("--scales", type=click.Choice(["channel", "tensor", "block"]),
-    help="fp8: which weights share one; block is 128 x 128.  [default: channel]")  # fmt: skip
+    help="fp8: weights that share a scale; block is 128 x 128.  [default: channel]")  # fmt: skip
 @click.option("--static-inputs", is_flag=True, default=None,
     help="fp8: store a scale for the inputs of each matrix, from calibration text.")  # fmt: skip
 @click.option("--smoothing", type=float, metavar="F",
-    help="smoothquant: how much weights take over of inputs' range.  [default: 0.5]")  # fmt: skip
+    help="smoothquant: part of inputs' range that weights take over.  [default: 0.5]")  # fmt: skip
 @click.option("--double-quant/--plain-scales", default=None,
     help="nf4, fp4: round scales to bytes, too.  [default: double-quant]")  # fmt: skip
 @click.option("--sparse", type=float, metavar="F",
     help="Share of weights that tables leave floats, such as 0.0045.  [default: 0]")  # fmt: skip
 @click.option("--format", "format_name", type=click.Choice(FORMATS),
-    help="What it is stored as.  [default: what the method is known by]")  # fmt: skip
+    help="Format of the result.  [default: the method's usual one]")  # fmt: skip
 @click.option("--calibration", type=FILE, metavar="FILE",
     help="Text, or .jsonl with text or messages.  [default: a sample in the package]")  # fmt: skip
-@click.option("--samples", type=click.IntRange(min=1), metavar="N", help="[default: 128]")
+@click.option("--samples", type=click.IntRange(min=1), metavar="N",
+    help="Samples of the calibration text.  [default: 128]")  # fmt: skip
 @click.option("--sample-length", type=click.IntRange(min=2), metavar="N",
     help="Tokens of a sample.  [default: 512]")  # fmt: skip
 @click.option("--statistics", type=click.Path(path_type=Path, file_okay=False), metavar="DIR",
-    help="Keep sums of the unquantized model's inputs there, or take those that are.")  # fmt: skip
-@click.option("--skip", multiple=True, metavar="PATTERN", help="Leave such matrices floats.")
+    help="Folder that keeps sums of the unquantized model's inputs for later runs.")  # fmt: skip
+@click.option("--skip", multiple=True, metavar="PATTERN",
+    help="Leave matrices of such names floats.")  # fmt: skip
 @click.option("--quantize-head", is_flag=True,
-    help="The output head, too; of --format gptq and compressed-tensors.")  # fmt: skip
+    help="Quantize the output head, too; with --format gptq and compressed-tensors.")  # fmt: skip
 @click.option("--recipe", type=FILE, metavar="FILE", help="TOML: settings by pattern of name.")
 @click.option("--measure", type=FILE, metavar="FILE",
     help="Compare with SOURCE on a text, for the model card.")  # fmt: skip
-@click.option("--threads", type=click.IntRange(min=1), metavar="N", help="[default: all cores]")
+@click.option("--threads", type=click.IntRange(min=1), metavar="N",
+    help="Compute threads.  [default: all cores]")  # fmt: skip
 def quantize(source: str, out: Path, **asked: Any) -> None:
     """Write SOURCE (folder, name or hub id of float safetensors) to the folder OUT in few bits.
 
-    One layer is in memory at a time. The same command goes on with a run that was stopped.
+    One layer is in memory at a time. The same command resumes a run that was stopped.
     GGUF files, K-types included, are written by quire convert.
     """
     from quire.llm.stage_bar import stage_bar
@@ -109,7 +113,7 @@ def _told_to_go_on() -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt:
-        click.echo("quire: interrupted; the same command goes on after the last layer", err=True)
+        click.echo("quire: interrupted; the same command resumes after the last layer", err=True)
         raise click.exceptions.Exit(130) from None
 
 

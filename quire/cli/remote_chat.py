@@ -15,9 +15,9 @@ class RemoteChat:
     """See :class:`quire.cli.chat_session.ChatModel`.
 
     Args:
-        base_url: Of the server.
+        base_url: The server's URL.
         model: The name that requests use.
-        fields: More of each request.
+        fields: Further fields of each request.
     """
 
     def __init__(self, base_url: str, model: str, fields: dict[str, Any] | None = None) -> None:

@@ -61,13 +61,13 @@ class RunCommand(click.Command):
     "--keep-alive",
     "--keepalive",
     metavar="TIME",
-    help="how long MODEL stays loaded unused: 10m; -1: for ever",
+    help="time that MODEL stays loaded unused: 10m; -1: for ever",
 )
 @click.option(
     "--think",
     metavar="HOW",
     type=click.Choice(THINK),
-    help="whether, or how much, to think first: --think=false, --think=high ...",
+    help="thinking before the answer: --think=false, --think=high ...",
 )
 @click.option("form", "--format", metavar="FORM", help="json, or a JSON schema that answers follow")
 @lora_option
@@ -174,10 +174,10 @@ def _named(model: str) -> str:
 
 
 def _load_adapter(base_url: str, folder: Path) -> str:
-    """Have the server load an adapter, and return its name.
+    """Load an adapter into the server, and return its name.
 
     Raises:
-        ConfigError: The server takes none.
+        ConfigError: The server takes no adapters.
     """
     path, name = str(folder.resolve()), folder.resolve().name
     connection, prefix = connect(base_url)
@@ -210,7 +210,7 @@ def _seconds(keep_alive: str) -> float | None:
 
 
 def _keep(base_url: str, model: str, seconds: float) -> None:
-    """Have the server keep a loaded model for that long after each request."""
+    """Tell the server to keep a loaded model for ``seconds`` after each request."""
     body = {"model": model, "keep_alive": seconds, "stream": False}
     connection, prefix = connect(base_url)
     with closing(connection):
@@ -218,7 +218,7 @@ def _keep(base_url: str, model: str, seconds: float) -> None:
 
 
 def _load(base_url: str, model: str) -> None:
-    """Have the server load a model; pull it first if a server of this machine lacks it."""
+    """Load a model into the server; pull it first if a server of this machine lacks it."""
     try:
         _ask_to_load(base_url, model)
     except ServerRefusal as refusal:
@@ -234,7 +234,7 @@ def _pull_missing(model: str) -> None:
     """Pull a model that is not on this machine.
 
     Raises:
-        ModelLoadError: There is none, or it can never be loaded here.
+        ModelLoadError: The model does not exist, or can never be loaded here.
     """
     from quire.models.hub import find_model
     from quire.models.store import Store
@@ -244,7 +244,7 @@ def _pull_missing(model: str) -> None:
 
 
 def _ask_to_load(base_url: str, model: str) -> None:
-    """Have it loaded, and return when it is, or when why it is not is told to whoever asks."""
+    """Load a model, and return once it is loaded, or once requests get the reason why not."""
     connection, prefix = connect(base_url)
     with closing(connection):
         _wait(connection, prefix, model)  # for the model that the server has begun with

@@ -28,7 +28,7 @@ FLAGS: dict[str, tuple[click.ParamType[Any], str]] = {
 def sampling_flags(function: Callable[..., Any]) -> Callable[..., Any]:
     """Give a command the sampling flags; it receives those that were given, as ``sampling``.
 
-    A value that cannot be is misuse (exit code 2).
+    A value out of range is misuse (exit code 2).
     """
 
     @functools.wraps(function)

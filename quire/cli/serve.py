@@ -1,4 +1,4 @@
-"""``quire serve``: load a model and answer HTTP requests until a signal comes."""
+"""``quire serve``: load a model and answer HTTP requests until a signal arrives."""
 
 from __future__ import annotations
 
@@ -87,9 +87,9 @@ def serve(
 
 
 def _answer(configs: Sequence[EngineConfig], options: ServerOptions) -> None:
-    """Load models, the default one first, and answer requests until a signal comes."""
+    """Load models, the default one first, and answer requests until a signal arrives."""
     started = time.perf_counter()
-    use_background_stderr()  # whoever reads it, or does not: nobody waits for them
+    use_background_stderr()  # a slow reader of stderr, or none, holds nothing up
     # The port first, then what takes long to import: clients are told, not refused.
     from quire.llm.process.child import start_engine_process
     from quire.server.listener import address, bind
@@ -135,7 +135,7 @@ def _answer(configs: Sequence[EngineConfig], options: ServerOptions) -> None:
         _say(options, f"ready: {url} serves {served} after {seconds:.1f} s")
 
     server = Server(options, Load(create, meanwhile, loading), announce)
-    handle_signals(server.handle_exit)  # whoever reads the next line may send one
+    handle_signals(server.handle_exit)  # a reader of the next line may send a signal
     _say(options, f"loading: {url} answers 503 until {name} is there")
     run_server(server, listener, options.uds)
 
@@ -173,7 +173,7 @@ def _tell(configs: Sequence[EngineConfig], options: ServerOptions) -> None:
 def _compute_only(
     config: EngineConfig, options: ServerOptions, headless: bool, has_others: bool
 ) -> None:
-    """Run the ranks or engines of a machine other than the server's, until a signal comes.
+    """Run the ranks or engines of a machine other than the server's, until a signal arrives.
 
     Raises:
         ConfigError: The settings do not say which machine this is.
@@ -200,10 +200,10 @@ def _is_named(context: click.Context) -> bool:
 
 
 def _for_model(config: EngineConfig, name: str) -> EngineConfig:
-    """Return the settings for one more model; what can only be said of one is refused.
+    """Return the settings for one more model; settings of a single model are refused.
 
     Raises:
-        ConfigError: There is such a setting.
+        ConfigError: A setting of a single model is given.
     """
     for setting in ("served_model_name", "tokenizer", "revision"):
         value = getattr(config.model, setting)

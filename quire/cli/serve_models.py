@@ -1,4 +1,4 @@
-"""From settings to the models that ``quire serve`` serves."""
+"""Loading of the models that ``quire serve`` serves, from settings."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class EngineLoader:
     """Loads the engines of models.
 
     Attributes:
-        plan: What is served.
+        plan: The models to serve, with their settings and memory.
         waiting: Processes that wait to load an engine.
     """
 
@@ -47,7 +47,7 @@ class EngineLoader:
         """Load a model's engine, or engines.
 
         Raises:
-            QuireError: One cannot be loaded.
+            QuireError: An engine cannot be loaded.
         """
         parallel = config.parallel
         if parallel.data_parallel_size == 1:
@@ -93,16 +93,16 @@ class EngineLoader:
 def load_models(
     plan: ServingPlan, keys: Sequence[ApiKey], loading: Loading, process: ChildProcess | None
 ) -> ManagedModels:
-    """Load what is served from the start, and return all that requests may name.
+    """Load the models that are served from the start, and return all that requests may name.
 
     Args:
-        plan: What that is.
-        keys: Who may call.
-        loading: Told how far it is.
-        process: An engine's, which waits; of the model that is loaded first.
+        plan: The models to serve.
+        keys: The keys of clients that may call.
+        loading: The progress of loading, which is updated here.
+        process: An engine's process that waits to load the first model.
 
     Raises:
-        QuireError: A model cannot be loaded, or they do not fit together.
+        QuireError: A model cannot be loaded, or the models do not fit together.
     """
     configs, options = plan.configs, plan.options
     shared = Shared(options, keys)
@@ -140,7 +140,7 @@ def load_models(
 
 
 def _import_routes() -> None:
-    """Import what answers requests: a tenth of a second that nobody waits for."""
+    """Import the routes that answer requests: a tenth of a second that no client waits for."""
     import quire.server.app  # noqa: F401
 
 

@@ -1,4 +1,4 @@
-"""What ``quire serve`` will load, decided before anything is: by its start and by ``--dry-run``."""
+"""The plan of ``quire serve``: what it will load, for its start and for ``--dry-run``."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ class Grant:
     """The memory of a model's engines.
 
     Attributes:
-        memory: For weights, scratch and KV of all of them.
-        process_bytes: For their processes besides.
+        memory: Bytes for weights, scratch and KV of all engines together.
+        process_bytes: Further bytes, for the engines' processes.
     """
 
     memory: int
@@ -47,18 +47,18 @@ class Grant:
 
 @dataclass(frozen=True)
 class ServingPlan:
-    """What is served.
+    """The models to serve, with their settings.
 
     Attributes:
-        configs: A model each, the default one first; the engines of each, of all roles, are its
-            ``data_parallel_size``.
+        configs: Settings of one model each, the default model first; ``data_parallel_size`` counts
+            a model's engines of all roles.
         options: Settings of the server.
-        named: The models were chosen; else the first is there for want of others, and requests may
-            name any of the store.
+        named: Whether the models were chosen; else the first is there for want of others, and
+            requests may name any model of the store.
         roles: Roles of a model's engines.
-        weights: By which models divide the cores.
+        weights: Weights by which models divide the cores.
         folders: Adapters that are there from the start.
-        machine: As it was measured.
+        machine: The machine as it was measured.
     """
 
     configs: tuple[EngineConfig, ...]
@@ -76,7 +76,7 @@ class ServingPlan:
 
     @cached_property
     def memory(self) -> SharedMemory:
-        """What models share that are not alone."""
+        """The memory and cores that several models share."""
         return SharedMemory.measure(self.configs[0].cache, self.weights, self.machine)
 
     @cached_property
@@ -97,7 +97,7 @@ class ServingPlan:
         """The settings of each model, with the memory that it will have.
 
         Raises:
-            QuireError: As of :attr:`grants`.
+            QuireError: The same as in :attr:`grants`.
         """
         if not self.grants:
             yield from self.configs
@@ -193,10 +193,10 @@ def first_name(options: ModelOptions) -> str:
 
 
 def _check_roles(configs: Sequence[EngineConfig], options: ServerOptions) -> None:
-    """Refuse roles of engines that cannot be.
+    """Refuse roles that a model's engines cannot have.
 
     Raises:
-        ConfigError: There are several models, or the engines are counted twice, or too few.
+        ConfigError: Several models are given, or the engines are counted twice, or too few.
     """
     _, num_engines = options.num_engines or (0, configs[0].parallel.data_parallel_size)
     if options.long_prompt_replicas >= num_engines and options.long_prompt_replicas:
@@ -238,7 +238,7 @@ def _check_machines(configs: Sequence[EngineConfig], is_alone: bool) -> None:
     """Refuse several models whose engines or ranks would be on several machines.
 
     Raises:
-        ConfigError: They would be.
+        ConfigError: Engines or ranks of several models would be on several machines.
     """
     parallel = configs[0].parallel
     is_elsewhere = parallel.data_parallel_size > 1 and parallel.places_engines
@@ -273,12 +273,12 @@ def _adapter_folders(
 
 @dataclass(frozen=True, slots=True)
 class SharedMemory:
-    """What several models share.
+    """The memory and cores that several models share.
 
     Attributes:
-        machine: As it was measured.
-        budget_bytes: For all of them.
-        weights: By which they divide the cores.
+        machine: The machine as it was measured.
+        budget_bytes: Bytes for all models together.
+        weights: Weights by which the models divide the cores.
     """
 
     machine: Machine
@@ -310,7 +310,7 @@ class SharedMemory:
         """Return the memory of models that stay; those with the same engine get it once.
 
         Raises:
-            ConfigError: They do not fit together.
+            ConfigError: The models do not fit together.
         """
         # Imported where it is needed: with one model the server loads no kernels.
         from quire.llm.memory_needs import share_memory

@@ -30,8 +30,8 @@ class ServerRefusal(RequestError):
     """A server answered with an error.
 
     Attributes:
-        status: Of the answer.
-        retry_after: What it says of when to come back, None if nothing.
+        status: The answer's HTTP status.
+        retry_after: The answer's ``Retry-After`` header; None without one.
     """
 
     def __init__(self, message: str, status: int, retry_after: str | None = None) -> None:
@@ -66,7 +66,7 @@ def connect(url: str) -> tuple[HTTPConnection, str]:
         parts, port = urlsplit(""), None
     plain = not (parts.username or parts.password or parts.query or parts.fragment)
     if parts.scheme not in kinds or not parts.hostname or not plain:
-        # Not shown: it may hold somebody's password.
+        # Not shown: it may hold a password.
         raise click.UsageError(
             "[server] --base-url must be http(s)://host[:port][/path]; got something else."
         )
@@ -82,7 +82,7 @@ def request(
     Raises:
         NoServerError: No server answers.
         ConfigError: The key cannot be sent.
-        ServerRefusal: It answers with another status than 200.
+        ServerRefusal: The server answers with another status than 200.
     """
     from http.client import HTTPException
 
@@ -120,7 +120,7 @@ def read_answer(response: HTTPResponse) -> Any:
     """Return the JSON of a whole answer.
 
     Raises:
-        QuireError: It is cut, or no JSON.
+        QuireError: The answer is cut, or not JSON.
     """
     from http.client import HTTPException
 
@@ -131,10 +131,10 @@ def read_answer(response: HTTPResponse) -> Any:
 
 
 def events(response: HTTPResponse) -> Iterator[Event]:
-    """Yield the events as they come, up to ``[DONE]``.
+    """Yield the events as they arrive, up to ``[DONE]``.
 
     Raises:
-        QuireError: An event tells of an error or cannot be read, or the end did not come.
+        QuireError: An event tells of an error or cannot be read, or the end did not arrive.
     """
     import msgspec
 

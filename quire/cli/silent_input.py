@@ -15,7 +15,7 @@ _ENDING = ("SIGTERM", "SIGHUP", "SIGQUIT")
 
 @contextlib.contextmanager
 def silent_input() -> Iterator[Callable[[], None]]:
-    """Have the terminal echo nothing; yield what forgets the keys that were typed so far.
+    """Turn off the terminal's echo; yield a function that discards the keys typed so far.
 
     The terminal is as it was afterwards, also after an exception or a signal that ends the process.
     Lines that were typed meanwhile are the next ones that are read. Where stdin is not a terminal

@@ -47,25 +47,26 @@ MAX_MODEL_LEN = 2048
     type=click.IntRange(min=HELD_OUT_EVERY),
     default=4000,
     show_default=True,
-    help="How many the model writes.",
+    help="Number of questions that the model writes.",
 )
 @click.option(
     "--max-tokens",
     type=click.IntRange(min=2),
     default=256,
     show_default=True,
-    help="Longest answer.",
+    help="Most tokens of an answer.",
 )
 @click.option(
     "--work",
     type=click.Path(path_type=Path, file_okay=False),
-    help="Folder of answers, hidden states and checkpoints, from which a stopped run goes on.  "
+    help="Folder of answers, hidden states and checkpoints, from which a stopped run resumes.  "
     "[default: OUT.work]",
 )
 @click.option("--depth", type=click.IntRange(1, 16), help="Tokens drafted in training.")
 @click.option("--intermediate-size", type=click.IntRange(min=1), help="Width of the layer's MLP.")
 @click.option("--own-head", is_flag=True, help="An output matrix of its own (medusa, eagle3).")
-@click.option("--threads", type=click.IntRange(min=1), help="Of torch.  [default: torch's]")
+@click.option("--threads", type=click.IntRange(min=1),
+    help="Threads of torch.  [default: torch's]")  # fmt: skip
 @click.option("--seed", type=int, default=1, show_default=True)
 def train_heads(
     model: str, out: Path, prompts_file: Path | None, num_prompts: int, max_tokens: int,
@@ -74,7 +75,7 @@ def train_heads(
     """Train draft heads for MODEL on its own answers and write them to the folder OUT.
 
     The target computes on the engine, so any model that quire serves can have heads; only the
-    heads are torch. Ctrl-C stops a run, and the same command goes on with it.
+    heads are torch. Ctrl-C stops a run, and the same command resumes it.
     """
     _check_torch()
     from quire.llm.stage_bar import stage_bar
@@ -159,10 +160,10 @@ def _write_answers(
 
 
 def _check_answers(rollouts: Sequence[RollOut]) -> None:
-    """Refuse answers that nothing can be learnt from.
+    """Refuse answers that are too short to learn from.
 
     Raises:
-        ConfigError: There are none of at least two tokens.
+        ConfigError: No answer has two tokens or more.
     """
     lengths = [len(rollout.token_ids) - rollout.num_prompt_tokens for rollout in rollouts]
     if max(lengths, default=0) < 2:

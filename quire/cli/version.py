@@ -1,4 +1,4 @@
-"""What exactly is running: version, commit and instruction set."""
+"""The exact build that is running: version, commit and instruction set."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""What is wrong with a server, judged from its readings of the last while; nothing is drawn.
+"""Alarms of a server, judged from its last readings; nothing is drawn.
 
 Thresholds are those of ``deploy/prometheus/alerts.yml`` where it has the same alarm. Prometheus
-waits minutes so that it wakes nobody for a peak; here somebody is looking.
+waits minutes so that a peak wakes no operator; here an operator is looking.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Alarm:
 
     Attributes:
         critical: Requests fail or stand still; otherwise they wait or cost more than they should.
-        text: What it is, with its number, and what helps.
+        text: The problem, with its number, and what helps.
     """
 
     critical: bool
@@ -50,10 +50,10 @@ class Alarm:
 
 
 def alarms(readings: Sequence[Reading]) -> list[Alarm]:
-    """Return what is wrong at the end of ``readings``, critical alarms first.
+    """Return the alarms at the end of ``readings``, critical ones first.
 
     Args:
-        readings: Of :data:`ALARM_SECONDS`, oldest first, at least one.
+        readings: Readings of the last :data:`ALARM_SECONDS`, oldest first, at least one.
     """
     last = readings[-1]
     found = [*_states(last), *_stall(readings)]

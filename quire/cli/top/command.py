@@ -18,7 +18,7 @@ from quire.cli.top.watched import Watched
 from quire.core import machine_speed
 from quire.core.errors import QuireError
 
-#: Readings sooner after one another would be load on the server for what nobody can read.
+#: Readings sooner after one another would load the server for figures too quick to read.
 MIN_SECONDS, MAX_SECONDS = 0.1, 3600.0
 #: A terminal that has become larger or smaller is drawn anew this soon; a signal is seen as soon.
 REDRAW_SECONDS = 0.5

@@ -1,4 +1,4 @@
-"""What a server did between two readings, as numbers: of one model or of all; nothing is drawn."""
+"""Figures of a server between two readings, of one model or of all; nothing is drawn."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from typing import Any
 
 from quire.cli.top.reading import Reading
 
-#: Parts of a step in the engine's process; detokenizing goes on next to it in the server's.
+#: Parts of a step in the engine's process; the server's process detokenizes meanwhile.
 ENGINE_STAGES = ("schedule", "execute", "sample", "update")
 STAGES = (*ENGINE_STAGES, "detokenize")
 
 
 @dataclass(frozen=True, slots=True)
 class Percentiles:
-    """Of latencies, in seconds."""
+    """Percentiles of latencies, in seconds."""
 
     p50: float
     p95: float
@@ -24,24 +24,24 @@ class Percentiles:
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """What one model, or all of them, did in a while; None is what the server does not tell.
+    """Figures of one model, or of all, over an interval; None is what the server does not tell.
 
     Attributes:
-        elapsed: The while, in seconds.
+        elapsed: The interval, in seconds.
         running, waiting: Sequences now.
         prompt_rate, generation_rate: Tokens a second; of prompts, those that were computed.
         finish_rate: Sequences that ended, a second.
-        ttft, itl: Of the requests and tokens of the while; None when there were none.
+        ttft, itl: Latencies of the interval's requests and tokens; None when there were none.
         kv_used, kv_free: Blocks now.
         kv_references: Entries of block tables now; above ``kv_used`` by what sharing saves.
         kv_usage: Part of the blocks in use, 0 to 1.
         prefix_hit_part: Part of the prompts' tokens found in the prefix cache, 0 to 1.
         step_rate: Steps a second.
-        stage_seconds: Time of the while, by stage of a step.
-        read_rate, flop_rate: Estimated bytes and operations a second of the while.
-        accepted_part: Of the tokens proposed ahead, those that held, 0 to 1; None when none were.
+        stage_seconds: Time in the interval, by stage of a step.
+        read_rate, flop_rate: Estimated bytes and operations a second in the interval.
+        accepted_part: Part of the proposed tokens that held, 0 to 1; None when none were proposed.
         round_tokens: Tokens of a round of proposals, the model's own included, on average.
-        execute_seconds: Time of the while in which the model was computed; summed over models.
+        execute_seconds: Time in the interval in which the model was computed, summed over models.
     """
 
     elapsed: float

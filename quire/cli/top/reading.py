@@ -1,4 +1,4 @@
-"""Readings of a server, and the last few of them; it asks nobody and computes no figures."""
+"""Readings of a server, and the last few of them; no request is sent, no figure computed."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from quire.cli.top.scrape import Scrape
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What a server said at one time.
+    """A server's answers at one time.
 
     Attributes:
-        seconds: When, on a monotonic clock.
-        scrape: Of ``/metrics``.
+        seconds: Time of the reading, on a monotonic clock.
+        scrape: The scrape of ``/metrics``.
         models: State by name, as ``/models`` has it.
-        not_ready: Why ``/health/ready`` is red; None when it is green.
+        not_ready: The reason why ``/health/ready`` is red; None when it is green.
     """
 
     seconds: float
@@ -29,7 +29,7 @@ class History:
     """The readings of the last while, oldest first; those before a restart are dropped.
 
     Args:
-        keep_seconds: How long one is kept.
+        keep_seconds: Seconds that a reading is kept.
     """
 
     def __init__(self, keep_seconds: float) -> None:

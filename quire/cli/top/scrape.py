@@ -1,4 +1,4 @@
-"""A scrape of ``/metrics`` as numbers, and what was added since an earlier one; it asks nobody."""
+"""A scrape of ``/metrics`` as numbers, and its differences from an earlier scrape."""
 
 from __future__ import annotations
 
@@ -81,11 +81,11 @@ class Buckets:
 
 @dataclass(frozen=True, slots=True)
 class Scrape:
-    """What a server exported at one time.
+    """Metrics that a server exported at one time.
 
     Attributes:
         values: Gauges and counters.
-        histograms: By stem and model.
+        histograms: Histograms by stem and model.
     """
 
     values: dict[Series, float] = field(default_factory=dict)
@@ -137,7 +137,7 @@ def read_scrape(text: str) -> Scrape:
     """Return the figures of an exposition, whatever the prefix of its names.
 
     Raises:
-        QuireError: It is not Prometheus' text format, or not Quire's.
+        QuireError: The text is not in Prometheus' format, or not a Quire server's.
     """
     from prometheus_client.parser import text_string_to_metric_families
 

@@ -23,7 +23,7 @@ def take_reading(url: str) -> Reading:
     """Return what the server at ``url`` says now.
 
     Raises:
-        QuireError: It does not answer, refuses, or is not a Quire server.
+        QuireError: The server does not answer, refuses, or is not a Quire server.
     """
     text = _read_metrics(url)
     seconds = time.monotonic()
@@ -81,9 +81,10 @@ class ServerReader:
     """Takes readings in a thread until it is stopped, so that a slow server holds up no key.
 
     Args:
-        url: The server's.
+        url: The server's URL.
         interval: Seconds between readings.
-        on_reading: Called in the thread with each reading, or with why there was none.
+        on_reading: A function called in the thread with each reading, or with the error that
+            prevented one.
     """
 
     def __init__(

@@ -12,10 +12,10 @@ from types import FrameType
 
 
 class EndSignal:
-    """SIGINT, SIGTERM or SIGHUP, once one came.
+    """SIGINT, SIGTERM or SIGHUP, once one has arrived.
 
     Attributes:
-        exit_code: As shells have it; None until then.
+        exit_code: Exit code as shells report it; None until then.
     """
 
     def __init__(self) -> None:
@@ -26,8 +26,8 @@ class Keys:
     """Keys that were pressed on standard input.
 
     Args:
-        descriptor: Of the terminal; None where there is none.
-        wake: Becomes readable when a reading is there.
+        descriptor: The terminal's file descriptor; None without a terminal.
+        wake: A file descriptor that becomes readable when a reading is there.
     """
 
     def __init__(self, descriptor: int | None, wake: int) -> None:
@@ -72,7 +72,7 @@ def keys_at_once(wake: int) -> Iterator[Keys]:
 
 @contextmanager
 def signals_noted() -> Iterator[EndSignal]:
-    """Have SIGINT, SIGTERM and SIGHUP noted only, so that the terminal is put back first.
+    """Only note SIGINT, SIGTERM and SIGHUP, so that the terminal is restored first.
 
     Nothing is raised: an exception that meets a finalizer is printed and lost.
     """

@@ -1,4 +1,4 @@
-"""A server's figures as text in lines and columns, for a terminal of any size; it asks nobody."""
+"""A server's figures as text in lines and columns, for a terminal of any size."""
 
 from __future__ import annotations
 
@@ -41,16 +41,16 @@ class Shown:
     """All that is shown at one time.
 
     Attributes:
-        url: The server's.
+        url: The server's URL.
         state: ``ready``, ``not ready``, ``no answer``.
         clock: Time of day.
-        sums: Of all models; None before there are two readings.
+        sums: Figures of all models together; None before there are two readings.
         models: One line each.
-        alarms: Critical ones first.
+        alarms: Alarms, critical ones first.
         processes: CPU, in cores, and resident bytes of each process.
-        machine: Its speed, where the server runs on this machine and it was measured.
-        local: The server runs on this machine.
-        keys: What ends the view; empty where no key is read.
+        machine: The machine's speed, where the server runs on this machine and it was measured.
+        local: Whether the server runs on this machine.
+        keys: A hint on the keys that end the view; empty where no key is read.
     """
 
     url: str

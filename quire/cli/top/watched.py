@@ -1,4 +1,4 @@
-"""A watched server: its last readings, made into what is shown or printed; it asks nobody."""
+"""A watched server: its last readings, made into what is shown or printed."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ PROCESSES = ("server", "engine")
 
 
 class Watched:
-    """What is known of a server.
+    """A server's last readings and state.
 
     Args:
-        url: The server's.
+        url: The server's URL.
         window: Seconds that figures cover.
         first: The first reading.
         machine: The speed of this machine, where it was measured.
