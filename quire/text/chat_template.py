@@ -40,7 +40,7 @@ class ChatTemplate:
         default_kwargs: Further variables, unless a conversation brings its own.
         default_system: Put before a conversation that has no message of the system or developer.
         default_messages: Put before the other messages of every conversation.
-        picture_text: What templates write for a picture; None where the model reads text alone.
+        picture_text: Text that templates write for a picture; None if the model reads only text.
         picture_margins: Texts that are put before and after it.
     """
 
@@ -61,7 +61,7 @@ class ChatTemplate:
         return "tool_use" in self.templates or self.reads("tools")
 
     def prepare(self) -> None:
-        """Have a process compile the templates, so that the first conversation need not wait."""
+        """Compile the templates in a process, so that the first conversation need not wait."""
         for source in self.templates.values():
             _variables(source)
 
@@ -109,11 +109,11 @@ class ChatTemplate:
         :mod:`quire.text.plain_text`.
 
         Args:
-            special_texts: That are text in messages and tools; None for none.
-            messages: In OpenAI's form. Content parts must be text, which is joined by newlines, or
-                pictures where the model reads them.
+            special_texts: Special tokens that are plain text in messages and tools; None for none.
+            messages: Messages in OpenAI's form. Content parts must be text, which is joined by
+                newlines, or pictures where the model reads them.
             add_generation_prompt: End with the header of an assistant's message.
-            continue_final_message: End inside the last message, so that the model goes on with it;
+            continue_final_message: End inside the last message, so that the model continues it;
                 ``add_generation_prompt`` must be off.
             tools: JSON schemas of functions, in OpenAI's form.
             **chat_template_kwargs: More variables of the template (``enable_thinking`` ...).
@@ -235,7 +235,7 @@ class ChatTemplate:
         """Return what a template makes of messages of our own; None where it refuses them.
 
         Raises:
-            RequestError: It takes too much: further ones would take as much.
+            RequestError: The template takes too much; further probes would take as much.
         """
         variables = {
             **self.special_tokens,
@@ -327,10 +327,11 @@ def find_template(
 
 
 def check_template(source: str) -> None:
-    """Return when a text can be a chat template.
+    """Check that a text can be a chat template.
 
     Raises:
-        ConfigError: It is no Jinja template, shows no messages, or takes too much for a short one.
+        ConfigError: The text is not a Jinja template, shows no messages, or takes too much for a
+            short conversation.
     """
     reason = _refusal(source)
     if reason:

@@ -1,4 +1,4 @@
-"""What a call of a tokenizer returns, in transformers' shape."""
+"""The result of a call of a tokenizer, in transformers' shape."""
 
 from __future__ import annotations
 

@@ -28,11 +28,11 @@ _FILES = (
 
 @dataclass(frozen=True, slots=True)
 class FileTexts:
-    """What is told of a model's texts.
+    """The facts that a model's files tell about its texts.
 
     Attributes:
         chat_template: None when the model has none.
-        fim_tokens: By which it fills in the middle of a text.
+        fim_tokens: Tokens by which the model fills in the middle of a text.
     """
 
     chat_template: ChatTemplate | None = None
@@ -45,8 +45,9 @@ def read_file_texts(
     """Read a model's texts; files that have not changed since are not read again.
 
     Args:
-        path: Of a folder or GGUF file.
-        chat_template, preset_template: As of :func:`quire.text.tokenizer.load_tokenizer`.
+        path: A folder or GGUF file.
+        chat_template, preset_template: The same as in
+            :func:`quire.text.tokenizer.load_tokenizer`.
 
     Raises:
         QuireError: A file cannot be read.

@@ -42,7 +42,7 @@ NEEDED = ("prefix", "suffix", "middle")
 
 
 class Vocabulary(Protocol):
-    """Where tokens are looked up.
+    """A vocabulary in which tokens are looked up.
 
     Attributes:
         special_tokens: Named special tokens by name, such as ``fim_pre_token``, as text.
@@ -84,16 +84,16 @@ class FimTokens:
 
     @property
     def missing(self) -> list[str]:
-        """Those that are needed and that the model does not have."""
+        """Kinds of tokens that are needed and that the model does not have."""
         return [kind for kind in NEEDED if getattr(self, kind) is None]
 
     @property
     def ends(self) -> list[int]:
-        """Those that can only come after the middle: there the text ends."""
+        """Tokens that can only follow the middle: there the text ends."""
         return [i for i in (self.padding, self.repository, self.separator) if i is not None]
 
     @property
     def all(self) -> list[int]:
-        """Those that the model has."""
+        """All fill-in-the-middle tokens that the model has."""
         ids = (getattr(self, field.name) for field in fields(self))
         return [i for i in ids if i is not None]

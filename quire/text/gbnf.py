@@ -24,7 +24,7 @@ def to_lark(grammar: str) -> str:
     """Return a grammar of GBNF as Lark.
 
     Raises:
-        RequestError: It is no grammar of GBNF.
+        RequestError: The text is not a grammar of GBNF.
     """
     try:
         lark: str = gbnf_to_lark(_plain(grammar))

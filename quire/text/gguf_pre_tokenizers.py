@@ -1,4 +1,4 @@
-"""How byte-level BPE vocabularies cut text before merging, by the names GGUF files give it.
+"""Rules by which byte-level BPE vocabularies cut text before merging, by GGUF files' names.
 
 A file has no patterns, only such a name (``tokenizer.ggml.pre``). Names are llama.cpp's; patterns
 are those of the models' own ``tokenizer.json`` where llama.cpp quotes them, else llama.cpp's.

@@ -37,7 +37,7 @@ def gguf_vocabulary(folder: Path, vocab_size: int) -> dict[str, Any]:
     """Return the tokenizer's metadata, chat templates included.
 
     Args:
-        folder: In the layout of the Hugging Face hub.
+        folder: A folder in the layout of the Hugging Face hub.
         vocab_size: Rows of the embedding; ids without a token become unused ones.
 
     Raises:

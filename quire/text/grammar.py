@@ -88,7 +88,7 @@ class SequenceMatcher:
 
     @property
     def error(self) -> str:
-        """Why it could not go on, as the request's error; empty while it can."""
+        """The reason why the matcher stopped, as the request's error; empty while it runs."""
         if self._failure:
             return self._failure
         if self._matcher.is_error():
@@ -106,12 +106,14 @@ class GrammarCompiler:
     """Compiles the constraints of one model's requests; any thread may call it.
 
     Args:
-        tokenizer: Of the model.
+        tokenizer: The model's tokenizer.
         eos_token_ids: Ids that end a sequence, allowed where the grammar may end.
-        vocab_size: Of the model's logits; ids that the tokenizer does not have are never allowed.
+        vocab_size: Length of the model's logits; ids that the tokenizer does not have are never
+            allowed.
 
     Attributes:
-        compilation_time: Seconds of each constraint compiled; those found in the cache are none.
+        compilation_time: Seconds of each constraint compiled; those found in the cache are not
+            counted.
     """
 
     def __init__(self, tokenizer: Tokenizer, eos_token_ids: Sequence[int], vocab_size: int) -> None:
@@ -128,11 +130,11 @@ class GrammarCompiler:
         """Check and compile a constraint, so that :meth:`create_matcher` has it at once.
 
         Args:
-            constraint: What a request asks for.
-            possible: As of :func:`check_beginning`.
+            constraint: The constraint that a request asks for.
+            possible: The same as in :func:`check_beginning`.
 
         Raises:
-            RequestError: It cannot be enforced, is no grammar, or takes too much.
+            RequestError: The constraint cannot be enforced, is not a grammar, or takes too much.
         """
         _, mask = self._compiled(constraint)
         check_beginning(mask, constraint.kind, possible)
@@ -206,13 +208,13 @@ def create_start(tokenizer: LLTokenizer, kind: str, grammar: str) -> LLMatcher:
     """Compile llguidance's form of a constraint.
 
     Args:
-        tokenizer: Of :meth:`Vocabulary.create_tokenizer`.
+        tokenizer: The result of :meth:`Vocabulary.create_tokenizer`.
         kind: The field that asked, for messages.
-        grammar: Of :func:`grammar_of`.
+        grammar: The result of :func:`grammar_of`.
 
     Raises:
-        RequestError: It is no grammar, or is beyond :data:`LIMITS`. What these do not see may take
-            any time and memory, and more stack than there is.
+        RequestError: The text is not a grammar, or is beyond :data:`LIMITS`. A cost that these do
+            not see may take any time and memory, and more stack than there is.
     """
     matcher = LLMatcher(tokenizer, grammar, log_level=0, limits=LIMITS)
     check_limits(matcher, kind)
@@ -220,14 +222,15 @@ def create_start(tokenizer: LLTokenizer, kind: str, grammar: str) -> LLMatcher:
 
 
 def first_mask(matcher: LLMatcher, kind: str, unwritable_id: int | None) -> bytes:
-    """Return what may begin an output, a bit per id.
+    """Return the tokens that may begin an output, a bit per id.
 
     Args:
-        matcher, kind: Of :func:`create_start`.
-        unwritable_id: Of the vocabulary.
+        matcher: The result of :func:`create_start`.
+        kind: The field that asked, for messages.
+        unwritable_id: The vocabulary's id for text that no tokens can write; None for none.
 
     Raises:
-        RequestError: Nothing may, or it is beyond :data:`LIMITS`.
+        RequestError: No token may begin one, or the grammar is beyond :data:`LIMITS`.
     """
     mask: bytes = matcher.compute_bitmask()
     check_limits(matcher, kind)
@@ -241,12 +244,12 @@ def check_beginning(mask: bytes, kind: str, possible: bytes) -> None:
     """Refuse a grammar that no token can begin which the request's other settings leave.
 
     Args:
-        mask: As of :func:`first_mask`.
+        mask: The result of :func:`first_mask`.
         kind: The field that asked, for messages.
         possible: Tokens that the settings leave, a bit per id; nothing where they leave all.
 
     Raises:
-        RequestError: None can.
+        RequestError: No token that the settings leave can begin the grammar.
     """
     if possible and not int.from_bytes(mask, "little") & int.from_bytes(possible, "little"):
         raise RequestError(
@@ -261,7 +264,7 @@ def check_writable(mask: int, kind: str, unwritable_id: int | None) -> None:
     """Refuse a mask that stands for text that no tokens can write.
 
     Raises:
-        RequestError: It does.
+        RequestError: The mask stands for such text.
     """
     if unwritable_id is not None and mask == 1 << unwritable_id:
         raise _refusal(f"{kind} must allow {UNWRITABLE}")
@@ -281,7 +284,7 @@ def grammar_of(constraint: StructuredOutputs) -> str:
     """Return llguidance's own form of a constraint, with what may stand around or instead of it.
 
     Raises:
-        RequestError: It is not JSON, or has a keyword that cannot be enforced.
+        RequestError: The constraint is not JSON, or has a keyword that cannot be enforced.
     """
     try:
         return _grammar(constraint)

@@ -17,7 +17,7 @@ def text_until(tokenizer: Tokenizer, rule: str, end: str, inner: str = "(.|\\n)*
     """Return the rules of ``rule``: text up to and including the first ``end``.
 
     Args:
-        tokenizer: Of the model.
+        tokenizer: The model's tokenizer.
         rule: The rule's name, in small letters.
         end: The mark.
         inner: The text as a regular expression.

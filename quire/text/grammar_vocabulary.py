@@ -1,6 +1,6 @@
-"""What llguidance reads of a tokenizer: the tokens' bytes, and how a forced text is tokenized.
+"""A tokenizer as llguidance reads it: the tokens' bytes, and how a forced text is tokenized.
 
-It follows no grammar.
+This module follows no grammar.
 """
 
 from __future__ import annotations
@@ -21,10 +21,11 @@ class Vocabulary(TokenizerWrapper):
 
     Args:
         tokens: Bytes of each token id.
-        special_token_ids: Those that stand for no text.
-        bos_token_id: None for a model without.
-        eos_token_ids: At least one.
-        encode: Tokenizes a text; where it is None, or changes the text, the longest tokens count.
+        special_token_ids: Ids that stand for no text.
+        bos_token_id: Id that begins a sequence; None for a model without one.
+        eos_token_ids: Ids that end a sequence, at least one.
+        encode: A function that tokenizes a text; where it is None, or changes the text, the
+            longest tokens count.
     """
 
     def __init__(

@@ -1,6 +1,6 @@
-"""The messages of gpt-oss's Harmony format, as they arrive: which channel, to whom, what text.
+"""The messages of gpt-oss's Harmony format, as they arrive: channel, recipient and text.
 
-An answer goes on after ``<|start|>assistant`` with a message or several:
+An answer continues after ``<|start|>assistant`` with a message or several:
 ``<|channel|>analysis<|message|>`` text ``<|end|>``, and ``<|start|>assistant`` before the next.
 What is made of a channel, the parsers of reasoning and of tool calls say.
 """
@@ -31,7 +31,7 @@ _RECIPIENT = re.compile(r"\bto=([^\s<]+)")
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """What a message is.
+    """A message's channel and recipient.
 
     Attributes:
         channel: ``analysis``, ``commentary``, ``final`` or another; empty when none is named.
@@ -66,8 +66,8 @@ class Piece:
     """A part of the text; all of them joined are the text.
 
     Attributes:
-        header: Of the message it belongs to.
-        text: As the model wrote it.
+        header: The header of the message that the piece belongs to.
+        text: The text as the model wrote it.
         role: ``header``, ``body`` or ``end``.
     """
 
@@ -80,7 +80,7 @@ class HarmonyReader:
     """Splits an answer into pieces of messages, which joined do not depend on how it is cut.
 
     Args:
-        header: Of the message that the prompt began; None when the answer begins it.
+        header: The header of the message that the prompt began; None when the answer begins it.
     """
 
     def __init__(self, header: Header | None = None) -> None:
@@ -90,7 +90,7 @@ class HarmonyReader:
 
     @property
     def header(self) -> Header | None:
-        """Of the message under way; None between messages."""
+        """The header of the message under way; None between messages."""
         return self._header
 
     def add(self, text: str) -> list[Piece]:

@@ -35,8 +35,8 @@ class JsonScanner:
     """Follows one JSON value, character by character.
 
     Attributes:
-        done: The value is complete. A number is so only when something else follows it.
-        error: What is wrong; empty while nothing is.
+        done: Whether the value is complete. A number is complete only when something follows it.
+        error: A description of the error; empty without one.
     """
 
     __slots__ = ("_expect", "_part", "_stack", "done", "error")

@@ -1,4 +1,4 @@
-"""Which JSON Schemas can be enforced token by token; says where one cannot. It compiles nothing.
+"""Check of JSON Schemas: finds the places that cannot be enforced token by token.
 
 JSON Schema 2020-12. A keyword is enforced, says nothing about validity, or is refused: an answer
 that a validator then rejects is worse than none.
@@ -53,12 +53,12 @@ Check = Callable[[Any, dict[str, Any], dict[str, Any]], str | None]
 
 
 class Problem(NamedTuple):
-    """What of a schema cannot be enforced.
+    """A part of a schema that cannot be enforced.
 
     Attributes:
         pointer: JSON Pointer to a keyword, or to a schema.
-        rule: Why it cannot.
-        value: What stands there.
+        rule: The reason why it cannot be enforced.
+        value: The JSON value that stands there.
         is_schema: Whether a schema stands there.
     """
 

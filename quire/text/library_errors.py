@@ -1,4 +1,4 @@
-"""What the ``tokenizers`` library raises, as the errors that a reader of files handles."""
+"""Errors of the ``tokenizers`` library, as the errors that a reader of files handles."""
 
 from __future__ import annotations
 

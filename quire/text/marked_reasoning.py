@@ -18,7 +18,8 @@ class MarkedReasoning:
     """One piece of reasoning between two marks; a ``quire.text.reasoning.ReasoningFormat``.
 
     Attributes:
-        always: It reasons without a start mark, unless the prompt closed the reasoning already.
+        always: Whether the model reasons without a start mark, unless the prompt closed the
+            reasoning already.
         starts, ends: The marks, each spelled in one way or several. Grammars know the first ones.
     """
 

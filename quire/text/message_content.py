@@ -1,4 +1,4 @@
-"""What a message of a conversation holds: text, or parts that are texts and pictures.
+"""The content of a conversation's message: text, or parts that are texts and pictures.
 
 A picture is only a place here: ``{"type": "image"}``, for which a template writes a placeholder.
 """
@@ -21,7 +21,7 @@ _TEXTS = ("text", "input_text", "output_text")
 
 
 def read_content(content: Any, where: str, takes_pictures: bool) -> Content | None:
-    """Return a checked copy of a message's content; None, where it is that.
+    """Return a checked copy of a message's content; None where the content is None.
 
     Args:
         content: Text, parts in OpenAI's form, or None.
@@ -29,7 +29,7 @@ def read_content(content: Any, where: str, takes_pictures: bool) -> Content | No
         takes_pictures: Whether the model reads pictures.
 
     Raises:
-        RequestError: It holds something else.
+        RequestError: The content holds something else.
     """
     if content is None:
         return None

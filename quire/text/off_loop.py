@@ -46,7 +46,7 @@ class _Threads:
 
 
 class _Pools:
-    """Those of one event loop."""
+    """The thread pools of one event loop."""
 
     def __init__(self) -> None:
         self.texts = _Threads("texts", MAX_TEXTS)
@@ -65,15 +65,16 @@ def _own_pools() -> _Pools:
 
 
 async def run_by_size(num_characters: int, client_id: str, work: Callable[[], T]) -> T:
-    """Return what ``work`` on that many characters returns.
+    """Return the result of ``work``, which reads ``num_characters`` characters.
 
     Args:
-        num_characters: Below :data:`INLINE_CHARACTERS` it is done at once.
-        client_id: Clients take turns.
-        work: Does it, in any thread.
+        num_characters: Length of the text; below :data:`INLINE_CHARACTERS` ``work`` is called at
+            once.
+        client_id: The client, since clients take turns.
+        work: A function that does the work, in any thread.
 
     Raises:
-        CapacityError: Too many texts of the client wait.
+        CapacityError: The client has too many texts that wait.
     """
     if num_characters < INLINE_CHARACTERS:
         return work()

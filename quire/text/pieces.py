@@ -1,4 +1,4 @@
-"""What each token contributes to decoded text, as bytes; derived from a tokenizer's decoder.
+"""Bytes that each token contributes to decoded text, derived from a tokenizer's decoder.
 
 Text is the UTF-8 reading of the pieces' concatenation. That holds for byte-level BPE, for
 sentencepiece-like vocabularies and for WordPiece, and it is what lets text be produced token by
@@ -47,8 +47,8 @@ class Pieces:
     """Bytes of the tokens of one tokenizer.
 
     Attributes:
-        errors: How bytes that are no UTF-8 are shown: one U+FFFD per ill-formed sequence
-            (byte-level, as tokenizers) or per byte (byte fallback, as sentencepiece).
+        errors: Name of the error handler for bytes that are not UTF-8: one U+FFFD per ill-formed
+            sequence (byte-level, as tokenizers) or per byte (byte fallback, as sentencepiece).
         special_ids: Tokens that are no text, such as end-of-sequence.
 
     Raises:

@@ -29,7 +29,7 @@ class SpecialTexts:
     """The texts of a tokenizer's special tokens.
 
     Args:
-        tokens: As text.
+        tokens: The special tokens, as text.
     """
 
     def __init__(self, tokens: Iterable[str]) -> None:
@@ -77,7 +77,7 @@ def unused_mark(*values: Any) -> str:
     """Return a mark that none of the JSON values holds.
 
     Raises:
-        RequestError: They hold all that there are.
+        RequestError: The values hold all marks that there are.
     """
     used: set[str] = set()
     for text in (text for value in values for text in _strings(value) if not text.isascii()):

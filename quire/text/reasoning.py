@@ -1,4 +1,4 @@
-"""How models mark their reasoning, by the names of ``--reasoning-parser``."""
+"""Formats in which models mark their reasoning, by the names of ``--reasoning-parser``."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Splitter(Protocol):
 
 
 class ReasoningFormat(Protocol):
-    """How a family of models marks its reasoning."""
+    """The format in which a family of models marks its reasoning."""
 
     @property
     def marks(self) -> tuple[str, ...]:

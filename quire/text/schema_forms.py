@@ -278,7 +278,7 @@ def _unevaluated(part: dict[str, Any], root: dict[str, Any]) -> None:
 
 
 def _reference(part: dict[str, Any], root: dict[str, Any]) -> None:
-    """Have references by the name of the whole point into it; write them as addresses are."""
+    """Point references that use the whole schema's name into it; write them as addresses."""
     reference, name = part.get("$ref"), root.get("$id")
     if not isinstance(reference, str):
         return
@@ -311,7 +311,7 @@ def _not_empty(part: dict[str, Any], root: dict[str, Any]) -> None:
 
 
 def _encoding(part: dict[str, Any], root: dict[str, Any]) -> None:
-    """Have the pattern say how bytes are encoded."""
+    """Replace ``contentEncoding`` by a pattern of the encoded bytes."""
     name = part.get("contentEncoding")
     if name in ("base64", "base64url") and part.get("type") == "string":
         part.setdefault("pattern", _PATTERNS[name])

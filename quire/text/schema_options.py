@@ -22,7 +22,7 @@ def are_exclusive(options: Any, root: dict[str, Any]) -> bool:
 
     Args:
         options: The schemas; references are followed.
-        root: What these point into.
+        root: The whole schema, which references point into.
     """
     if not isinstance(options, list):
         return False

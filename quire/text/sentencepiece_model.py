@@ -21,7 +21,7 @@ UNIGRAM, BPE = 1, 2
 
 @dataclass(slots=True)
 class SentencePieceModel:
-    """What a ``tokenizer.model`` says; an id is a position in the three lists.
+    """The content of a ``tokenizer.model``; an id is a position in the three lists.
 
     Attributes:
         pieces, scores, types: Text, score (higher merges first) and kind of each piece.

@@ -17,11 +17,11 @@ class StopStrings:
     """The search in one sequence's text.
 
     Text that may yet turn out to be a stop string is held back. All stop strings are searched for
-    together, in an automaton that is made as texts come to its states: a character costs the same
-    however many there are, and a stop string what of it has come.
+    together, in an automaton whose states are made as texts reach them. A character costs the
+    same however many stop strings there are; a stop string costs the part of it that texts reach.
 
     Args:
-        stop: Not empty, without empty strings.
+        stop: Stop strings, at least one, none of them empty.
         include_in_output: Keep the stop string that was found in the text.
 
     Attributes:

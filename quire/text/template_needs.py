@@ -45,7 +45,7 @@ _MAX_BROKEN = 1 << 17
 
 @dataclass(frozen=True, slots=True)
 class TemplateNeeds:
-    """What one template takes; the default is what most do.
+    """Forms of messages that one template takes; the defaults fit most templates.
 
     Attributes:
         null_with_calls: A message with calls may have no content.

@@ -35,7 +35,7 @@ class TemplateFailure(Exception):
 
 
 class _Processes:
-    """Those of this process, started when templates are first used."""
+    """The template processes of this process, started when templates are first used."""
 
     def __init__(self) -> None:
         # A process lives as long as the thread that started it, and any thread renders.
@@ -70,7 +70,7 @@ class _Processes:
         return text
 
     def close(self) -> None:
-        """End them."""
+        """End the processes."""
         self._sandboxes.close()
         self._starter.shutdown(wait=False, cancel_futures=True)
 
@@ -105,17 +105,18 @@ def render(source: str, variables: Mapping[str, Any]) -> str:
     """Return what a template makes of variables, which are JSON values.
 
     Raises:
-        TemplateFailure: It is none, refuses them, or takes too much.
-        CapacityError: There is no process to render it.
+        TemplateFailure: The source is not a template, or the template refuses the variables or
+            takes too much.
+        CapacityError: No process is free to render the template.
     """
     return _processes.ask(source, variables)
 
 
 def variables_of(source: str) -> frozenset[str]:
-    """Return the names of the variables that a template reads; one that is known is not asked for.
+    """Return the names of the variables that a template reads; they are kept for later calls.
 
     Raises:
-        TemplateFailure, CapacityError: As of :func:`render`.
+        TemplateFailure, CapacityError: The same as in :func:`render`.
     """
     found = _variables_or_failure(source)
     if isinstance(found, TemplateFailure):

@@ -109,7 +109,7 @@ class _Templates:
         """Return a template.
 
         Raises:
-            TemplateError: It is none.
+            TemplateError: The source is not a template.
         """
         found = self._kept.get(source)
         if found is None:
@@ -169,5 +169,5 @@ def _answer(templates: _Templates, message: bytes) -> bytes:
         os._exit(errno.ENOMEM)
     except _OverLimit as limit:
         return OVER_LIMIT + str(limit).encode()
-    except Exception as error:  # the template is a program of somebody else's
+    except Exception as error:  # the template is a foreign program
         return SAID + str(error)[:MAX_REASON].encode("utf-8", "surrogatepass")

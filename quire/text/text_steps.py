@@ -1,4 +1,4 @@
-"""What a decoder does to the whole text once its tokens are joined, on text that arrives in pieces.
+"""A decoder's steps on the whole text, once tokens are joined, for text that arrives in pieces.
 
 The results joined are what the step makes of the whole text.
 """

@@ -42,14 +42,16 @@ class Tokenizer:
     Attributes:
         backend: The library's object.
         pieces: Bytes of each token.
-        bos_token_id, eos_token_id: None when the model has no such token.
+        bos_token_id, eos_token_id: Ids that begin and end a text; None when the model has no such
+            token.
         special_tokens: Named special tokens (``bos_token`` ...) by name, as text; those of a GGUF
             file that fill in the middle (``fim_pre_token`` ...) need not be special.
         chat_template: None when the model has none.
         vocab_size: All ids are below it; the model's own vocabulary may be larger.
-        special_texts: How the special tokens are spelled.
-        keeps_text: What messages and tools spell is text, never a special token.
-        folder: Where a process reads it again for a text of great length; None where none may.
+        special_texts: The spellings of the special tokens.
+        keeps_text: Whether all that messages and tools spell is text, never a special token.
+        folder: Folder from which a process reads the tokenizer again for a very long text; None
+            where no process may.
         is_quick: Whether all patterns are known to take time in proportion to a text.
     """
 
@@ -81,7 +83,7 @@ class Tokenizer:
 
         Raises:
             RequestError: ``text`` has lone surrogates, so it is no text, or the tokenizer gives up.
-            CapacityError: It is long, and there is no process for it.
+            CapacityError: The text is long, and no process is free for it.
         """
         if self.folder is not None and len(text) >= PROCESS_CHARACTERS:
             return tokenizer_process.encode(self.folder, [text], add_special_tokens)
@@ -111,7 +113,7 @@ class Tokenizer:
             if the tokenizer tells texts apart by types.
 
         Raises:
-            RequestError: As of :meth:`encode`.
+            RequestError: The same as in :meth:`encode`.
         """
         with _text_errors(first + second):
             # A batch, as of one text.
@@ -123,8 +125,8 @@ class Tokenizer:
         """Return the token ids of a text that is cut; what is spelled across a cut is text.
 
         Args:
-            parts: At least one.
-            add_special_tokens: As of :meth:`encode`.
+            parts: Parts of the text, at least one.
+            add_special_tokens: The same as in :meth:`encode`.
 
         Raises:
             RequestError: See :meth:`encode`.
@@ -142,11 +144,11 @@ class Tokenizer:
         return ids
 
     def encode_beginning(self, text: str, num_tokens: int) -> list[int]:
-        """Return the token ids of a text, of which the end is left out where there are too many.
+        """Return the token ids of a text, without its end where there are too many.
 
         Args:
-            text: Read as far as that takes.
-            num_tokens: Most of them, with the model's own around the text.
+            text: The text, which is read as far as needed.
+            num_tokens: Number of token ids, at most, with the model's own around the text.
 
         Raises:
             RequestError: See :meth:`encode`.
@@ -194,7 +196,7 @@ class Tokenizer:
         """Return the token ids of a text, or of each of several texts, as ``input_ids``.
 
         Raises:
-            RequestError: As of :meth:`encode`.
+            RequestError: The same as in :meth:`encode`.
         """
         if isinstance(text, list):
             return BatchEncoding(input_ids=[self.encode(one, add_special_tokens) for one in text])
@@ -214,10 +216,10 @@ class Tokenizer:
             conversation: Messages in OpenAI's form.
             tokenize: Return token ids.
             add_generation_prompt: End with the header of an assistant's message.
-            **options: As of :meth:`render_chat`.
+            **options: The same as in :meth:`render_chat`.
 
         Raises:
-            RequestError: As of :meth:`render_chat`.
+            RequestError: The same as in :meth:`render_chat`.
         """
         parts = self.render_chat(
             conversation, add_generation_prompt=add_generation_prompt, **options
@@ -244,8 +246,8 @@ class Tokenizer:
         """Return the prompt for a conversation, for :meth:`encode_parts`.
 
         Args:
-            messages: In OpenAI's form.
-            **options: Of :meth:`ChatTemplate.render_parts`.
+            messages: Messages in OpenAI's form.
+            **options: The options of :meth:`ChatTemplate.render_parts`.
 
         Raises:
             RequestError: The model has no template, or it refuses the conversation.
@@ -327,13 +329,14 @@ def load_tokenizer(
     """Read a model's tokenizer: ``tokenizer.json``, else ``tokenizer.model``, or a GGUF file's.
 
     Args:
-        folder: In the layout of the Hugging Face hub; or a GGUF file.
+        folder: A folder in the layout of the Hugging Face hub, or a GGUF file.
         chat_template: Jinja file used instead of the model's own template.
         preset_template: Jinja source used so where there is no such file.
-        within_limits: This process has limits; another one asks for no such process.
+        within_limits: Whether this process runs under limits; if so, the tokenizer starts no
+            process for long texts.
 
     Raises:
-        ModelLoadError: There is none, or a file cannot be read.
+        ModelLoadError: The model has no tokenizer, or a file cannot be read.
     """
     folder = source = Path(folder)
     try:

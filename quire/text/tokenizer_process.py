@@ -47,11 +47,11 @@ def kill_running() -> None:
 
 
 def try_out(folder: Path) -> None:
-    """Return when a tokenizer's files can be used within limits, or cannot be used at all.
+    """Check that a tokenizer's files can be used within limits, or cannot be used at all.
 
     Raises:
-        OverLimits: They take too much.
-        CapacityError: There is no process to try them.
+        OverLimits: The files take too much.
+        CapacityError: No process is free to try the files.
     """
     with suppress(RequestError, _Unreadable):  # so it will be here
         _ask(folder, [PROBE], False, LOAD_SECONDS)
@@ -63,8 +63,8 @@ def encode(folder: Path, parts: Sequence[str], add_special_tokens: bool) -> list
     The process takes the memory with it that a long text needs, and none of this one's time.
 
     Raises:
-        RequestError: The text takes too much, or is none.
-        CapacityError: There is no process to tokenize it.
+        RequestError: The text takes too much, or is not valid text.
+        CapacityError: No process is free to tokenize the text.
     """
     try:
         found = _ask(folder, parts, add_special_tokens, LOAD_SECONDS + TEXT_SECONDS)

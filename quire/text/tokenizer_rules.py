@@ -1,4 +1,4 @@
-"""What the rules of a ``tokenizer.json`` may make of a text; they are read before they are used."""
+"""Check of the rules of a ``tokenizer.json``: how long they make a text, before they are used."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ def charsmap_growth(charsmap: bytes) -> float:
 
 
 def check_growth(growth: float) -> None:
-    """Return when normalizers may make a text that many times as long.
+    """Check that normalizers may make a text ``growth`` times as long.
 
     Raises:
-        ValueError: They may not.
+        ValueError: The growth is above :data:`MAX_GROWTH`.
     """
     if growth > MAX_GROWTH:
         raise ValueError(
@@ -55,7 +55,7 @@ def check_rules(data: bytes) -> bool:
         data: The file.
 
     Raises:
-        ValueError: It is no such file, or a text may become too long.
+        ValueError: The file is not a ``tokenizer.json``, or a text may become too long.
     """
     try:
         rules = msgspec.json.decode(data, type=_Rules)

@@ -42,7 +42,7 @@ def tokenize_in_sandbox(connection: socket.socket) -> None:
 
 
 def _start_threads() -> None:
-    """Have the library start its threads before memory is limited: their stacks count."""
+    """Start the library's threads before memory is limited: their stacks count."""
     Backend(WordLevel({"a": 0}, "a")).encode_batch_fast(["a"])
 
 

@@ -30,14 +30,14 @@ _PYTHON = {"boolean": '("True" | "False")', "null": '"None"'}
 
 
 class Arguments(Protocol):
-    """How a format writes arguments."""
+    """A format's way to write arguments."""
 
     def rules(self, rule: str, schema: dict[str, Any]) -> list[str]:
         """Return the rules of ``rule``, which is all arguments of a call.
 
         Args:
-            rule: Its name; the names of further rules begin with it.
-            schema: Of the arguments, an object's, checked by ``quire.text.json_schema``.
+            rule: The rule's name; the names of further rules begin with it.
+            schema: The schema of the arguments, an object's, checked by ``quire.text.json_schema``.
         """
         ...
 
@@ -63,10 +63,10 @@ class TaggedArguments:
     """Each argument between tags, texts without quotes.
 
     Attributes:
-        tokenizer: Of the model.
-        keys: What stands before and after an argument's name.
-        end: What follows its value.
-        separator: What follows that.
+        tokenizer: The model's tokenizer.
+        keys: Texts before and after an argument's name.
+        end: Text after an argument's value.
+        separator: Text after ``end``, between two arguments.
         any_key: Regular expression of a name that no schema tells.
     """
 

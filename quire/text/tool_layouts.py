@@ -1,4 +1,4 @@
-"""What surrounds calls in each format, as Lark; how arguments look, another file says."""
+"""Texts around calls in each format, as Lark; how arguments look is in another file."""
 
 from __future__ import annotations
 
@@ -28,14 +28,15 @@ class Layout:
     """A format as Lark.
 
     Attributes:
-        head: Returns what stands between a call's mark and its arguments, given a name.
-        tail: What follows the arguments, inside the marks.
+        head: A function that returns the text between a call's mark and its arguments, given a
+            name.
+        tail: Text after the arguments, inside the marks.
         call: One call, with its own marks, around the rule ``function``.
-        separator: Between two calls.
-        calls: Puts the common marks around calls.
+        separator: Text between two calls.
+        calls: A function that puts the common marks around calls.
         free, free_once: ``start`` and other rules of text with calls in it, or with one at its end.
-        arguments: How arguments are written.
-        rules: That ``call`` and ``calls`` need.
+        arguments: The format's way to write arguments.
+        rules: Further rules that ``call`` and ``calls`` need.
     """
 
     head: Callable[[str], str]

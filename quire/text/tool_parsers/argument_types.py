@@ -23,8 +23,8 @@ def property_types(schema: Mapping[str, Any], name: str) -> frozenset[str]:
     """Return the JSON types that a function's parameter may have; empty when any will do.
 
     Args:
-        schema: Of the function's parameters, an object's; anything a client sent.
-        name: The parameter's.
+        schema: The schema of the function's parameters, an object's; anything a client sent.
+        name: The parameter's name.
     """
     properties = schema.get("properties")
     inner = properties.get(name) if isinstance(properties, dict) else None
@@ -67,8 +67,8 @@ def argument_json(text: str, types: frozenset[str]) -> str:
     Python writes it; it is text where that is allowed or nothing else fits.
 
     Args:
-        text: As the model wrote it.
-        types: Of :func:`property_types`.
+        text: The argument as the model wrote it.
+        types: The result of :func:`property_types`.
     """
     bare = text.strip()
     if types == {"string"}:

@@ -22,15 +22,15 @@ class CallReader:
 
     Args:
         index: The call's place among the answer's calls.
-        needs_arguments: Without arguments it is no call, but JSON of another kind.
-        is_inner: The object is the ``function`` of another one.
+        needs_arguments: Whether an object without arguments is not a call, but other JSON.
+        is_inner: Whether the object is the ``function`` of another one.
 
     Attributes:
         raw: All characters taken, while nothing was given away.
         given: The call was given away, so it can no longer be content.
-        complete: Its arguments were given away to their end.
-        done: The object is closed.
-        error: Why it cannot go on; empty while it can.
+        complete: Whether the call's arguments were given away to their end.
+        done: Whether the object is closed.
+        error: The reason why the reader cannot continue; empty while it can.
     """
 
     def __init__(self, index: int, needs_arguments: bool = False, is_inner: bool = False) -> None:

@@ -1,4 +1,4 @@
-"""What every tool-call parser is: text in pieces to content and calls; it knows no format."""
+"""The interface of tool-call parsers: text in pieces to content and calls, of no one format."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Protocol
 
 @dataclass(slots=True)
 class CallDelta:
-    """What is new in one call.
+    """New text of one call.
 
     Attributes:
         index: The call's place among the answer's calls.
@@ -23,7 +23,7 @@ class CallDelta:
 
 @dataclass(slots=True)
 class Parsed:
-    """What a piece of text turned out to be.
+    """The content and calls that a piece of text turned out to hold.
 
     Attributes:
         content: Text for the reader.
@@ -34,7 +34,7 @@ class Parsed:
     calls: list[CallDelta] = field(default_factory=list)
 
     def join(self, more: Parsed) -> None:
-        """Add what came next."""
+        """Add the result of the next piece."""
         self.content += more.content
         self.calls += more.calls
 

@@ -25,15 +25,15 @@ class StateParser:
     follows a call; see :class:`quire.text.tool_parsers.interface.ToolParser`.
 
     Args:
-        schemas: Of the functions that may be called; some formats write text that only they tell
+        schemas: Schemas of the functions that may be called; in some formats only they tell text
             from numbers.
 
     Attributes:
         state: Name of the method that reads next.
         buffer: Text not yet understood.
         pending: Text before the call under way, which is content if it turns out to be none.
-        reader: Of the call under way, where it is one object.
-        scanner: Of arguments that stand alone.
+        reader: The reader of the call under way, where the call is one object.
+        scanner: The scanner of arguments that stand alone.
         num_calls: Calls given away.
         awaited: End marks of the last call that did not follow it; they are not shown later.
     """

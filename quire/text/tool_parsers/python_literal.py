@@ -29,7 +29,7 @@ class LiteralScanner:
     """Finds the comma or bracket that ends a value, character by character.
 
     Attributes:
-        error: What is wrong; empty while nothing is.
+        error: A description of the error; empty without one.
     """
 
     def __init__(self) -> None:
@@ -69,7 +69,7 @@ def read_literal(text: str) -> Any:
     The names that JSON has for the constants are taken, too.
 
     Raises:
-        ValueError: It is another expression, or none.
+        ValueError: The text is another expression, or none.
     """
     reader = _Reader(text)
     value = reader.value(0)
