@@ -44,7 +44,7 @@ class AnthropicTool(msgspec.Struct, kw_only=True):
         """Return the tool in our form; ``where`` is its path.
 
         Raises:
-            RequestError: It is one that only Anthropic runs or knows.
+            RequestError: The tool is one that only Anthropic runs or knows.
         """
         if self.type not in (None, "custom"):
             rule = "must be custom or absent: this server runs no tools and knows none of its own"
@@ -101,7 +101,7 @@ class ContextManagement(msgspec.Struct, kw_only=True):
 
 
 class AnthropicPrompt(StreamableBody, kw_only=True):
-    """What is to be counted, or answered.
+    """A prompt that is to be counted, or answered.
 
     ``cache_control`` and ``inference_geo`` change nothing: prefixes are always shared, here.
     """
@@ -132,7 +132,7 @@ class AnthropicPrompt(StreamableBody, kw_only=True):
 
     @property
     def effort(self) -> Effort | None:
-        """How much work an answer is worth."""
+        """The effort that an answer is worth."""
         return None if self.output_config is None else self.output_config.effort
 
     @property
@@ -144,7 +144,7 @@ class AnthropicPrompt(StreamableBody, kw_only=True):
 
     @property
     def num_blocks(self) -> int:
-        """How many texts and other blocks the turns hold."""
+        """The number of texts and other blocks in the turns."""
         return sum(
             1 + (0 if isinstance(turn.content, str) else len(turn.content))
             for turn in self.messages
@@ -225,7 +225,7 @@ class AnthropicRequest(AnthropicPrompt, kw_only=True):
 
 
 class OutputTokensDetails(msgspec.Struct):
-    """Of the output."""
+    """Counts of the output's tokens by kind."""
 
     thinking_tokens: int
 

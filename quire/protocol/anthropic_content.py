@@ -34,7 +34,7 @@ class TextBlock(_Block, tag="text"):
 
 
 class ImageBlock(_Block, tag="image"):
-    """For models that read pictures; in base64, or with a URL."""
+    """A picture, in base64 or with a URL, for models that read pictures."""
 
     source: dict[str, Any]
 
@@ -58,7 +58,7 @@ class SearchResultBlock(_Block, tag="search_result"):
 
 
 class ThinkingBlock(_Block, tag="thinking"):
-    """What the model thought; nothing here is signed, so any signature is right."""
+    """The model's thoughts; nothing here is signed, so any signature is right."""
 
     thinking: str
     signature: str | None = None
@@ -80,7 +80,7 @@ class ToolUseBlock(_Block, tag="tool_use"):
 
 
 class ToolResultBlock(_Block, tag="tool_result"):
-    """What a call gave; the text itself says whether it is an error."""
+    """The result of a call; the text itself says whether it is an error."""
 
     tool_use_id: str
     content: str | list[dict[str, Any]] | None = None
@@ -94,7 +94,7 @@ class SystemBlock(_Block, tag="mid_conv_system"):
 
 
 class ServerToolBlock(_Block, tag=False):
-    """What a tool that only another server runs left in an answer; not shown to the model."""
+    """The trace of another server's tool in an answer; not shown to the model."""
 
     id: Any = None
     name: Any = None
@@ -226,10 +226,10 @@ def to_messages(
 
 
 def _is_prefill(messages: list[Message], turns: list[Turn]) -> bool:
-    """Say whether a last message of the assistant has text to go on with; drop it if it is empty.
+    """Say whether an assistant's last message has text to continue; drop it if it is empty.
 
     Raises:
-        RequestError: It cannot be gone on with.
+        RequestError: The message cannot be continued.
     """
     last, where = messages[-1], f"messages[{len(turns) - 1}].content"
     if last.tool_calls:

@@ -1,7 +1,7 @@
-"""How many values a field of a request may hold, told from its bytes before any is decoded.
+"""Limits on the values in a request's field, checked on its bytes before any is decoded.
 
 A body of 24 MB can hold eight million empty lists. Each is an object to create, check and render,
-which holds up everybody for half a minute; no prompt needs them.
+which holds up all requests for half a minute; no prompt needs them.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def check_field(name: str, raw: msgspec.Raw) -> None:
     """Refuse a field that costs too much to decode.
 
     Raises:
-        RequestError: It has too many bytes, objects, lists or items.
+        RequestError: The field has too many bytes, objects, lists or items.
     """
     limit = LARGE_LIMIT if name in LARGE_FIELDS else SETTING_LIMIT
     limit = PROMPT_LIMIT if name in PROMPT_FIELDS else limit

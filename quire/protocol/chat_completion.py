@@ -25,7 +25,7 @@ _THOUGHTS = ("thinking", "reasoning")
 
 
 class TextPart(msgspec.Struct, kw_only=True):
-    """What a part of a message's content may hold; the chat template says what it must."""
+    """Fields that a part of a message's content may hold; the template decides which it needs."""
 
     type: Any = None
     text: Any = None
@@ -66,7 +66,7 @@ class Message(msgspec.Struct, kw_only=True):
         """Return the message as chat templates expect it; ``developer`` becomes ``system``.
 
         Raises:
-            RequestError: It holds something that is not served; ``param`` gives the path.
+            RequestError: The message holds something that is not served; ``param`` gives the path.
         """
         where = f"messages[{position}]"
         if self.role == "function" or self.function_call:

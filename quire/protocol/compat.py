@@ -1,4 +1,4 @@
-"""What the requests of other servers' APIs have in common: they become one of our own."""
+"""Conversion of other servers' requests into our own, as far as their APIs share it."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ class CommonSettings(msgspec.Struct, kw_only=True):
 
 
 def shared_fields(values: msgspec.Struct, names: Mapping[str, str]) -> dict[str, Any]:
-    """Return the fields of ``values`` that were given, under the names that ours have.
+    """Return the fields of ``values`` that were given, under our names.
 
     Args:
-        values: What was sent.
+        values: The request as it was sent.
         names: Our names by theirs.
     """
     given = {ours: getattr(values, theirs) for theirs, ours in names.items()}

@@ -38,7 +38,7 @@ MAX_EXACT = 2.0**53
 
 
 class _FieldName(str):
-    """Has msgspec call a hook for each field before it goes on to the next."""
+    """A key type for which msgspec calls a hook at each field, before it decodes the next."""
 
 
 class _TooManyFields(Exception):
@@ -46,10 +46,10 @@ class _TooManyFields(Exception):
 
 
 def decode_json(data: bytes) -> dict[str, msgspec.Raw]:
-    """Tell the fields of a JSON object apart, whose values are not decoded yet.
+    """Split a JSON object into its fields, whose values are not decoded yet.
 
     Raises:
-        RequestError: Not UTF-8, not JSON, not an object, too many fields.
+        RequestError: The data is not UTF-8, not JSON or not an object, or has too many fields.
     """
     num_fields = itertools.count(1)
 
@@ -164,12 +164,12 @@ def _errors_named(
 
 @dataclass(frozen=True, slots=True)
 class _KnownFields:
-    """What is known of the fields of one kind of request.
+    """The known fields of one kind of request.
 
     Attributes:
-        names: Those whose values are looked at.
-        supported: Names that are used.
-        refused: Those that are not, with their neutral values.
+        names: Names of the fields whose values are looked at.
+        supported: Names of the fields that are used.
+        refused: Names of the fields that are refused, with their neutral values.
         structs: Fields that hold a struct, the kinds it may be of, and its refused fields.
     """
 

@@ -8,7 +8,7 @@ import msgspec
 
 
 class ErrorDetail(msgspec.Struct, kw_only=True):
-    """What went wrong; ``param`` is the offending field, ``code`` the HTTP status."""
+    """A description of the error; ``param`` is the offending field, ``code`` the HTTP status."""
 
     message: str
     type: str
@@ -36,7 +36,7 @@ class FlatErrorBody(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 
 class AnthropicErrorDetail(msgspec.Struct, omit_defaults=True):
-    """What went wrong; ``details`` tell the client what it may do instead."""
+    """A description of the error; ``details`` tell the client what it may do instead."""
 
     type: str
     message: str

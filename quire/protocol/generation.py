@@ -1,4 +1,4 @@
-"""What chat and text completion requests have in common, as sent; not how it is computed."""
+"""Fields that chat and text completion requests share, as sent; not how they are computed."""
 
 from __future__ import annotations
 
@@ -137,13 +137,13 @@ class GenerationRequest(StructuredRequest, kw_only=True):
     ) -> SamplingParams:
         """Join the request with the model's own defaults; what the request sets wins.
 
-        The engine is to yield deltas: what an answer costs per step does not grow with its length.
+        The engine is to yield deltas, so that a step's cost does not grow with the answer.
 
         Args:
             defaults: ``EngineClient.default_sampling_params``.
             max_tokens: Output limit in tokens, None up to the context length.
             logprobs: Alternatives per output token, None for no log-probabilities.
-            **settings: What the server decides; it wins over what the request sets.
+            **settings: Settings that the server decides; they win over what the request sets.
 
         Raises:
             InvalidSamplingParamsError: A value is out of range; ``param`` names the field.
@@ -164,10 +164,10 @@ class GenerationRequest(StructuredRequest, kw_only=True):
         return SamplingParams(**(keywords | settings))
 
     def beam_search(self, params: SamplingParams) -> BeamSearchParams:
-        """Return how beams are searched, as many as ``n``, for a request with ``use_beam_search``.
+        """Return the settings of a search with ``n`` beams, for a request with ``use_beam_search``.
 
         Args:
-            params: Of :meth:`sampling_params`, ``max_tokens`` known.
+            params: The result of :meth:`sampling_params`, ``max_tokens`` known.
 
         Raises:
             RequestError: The request is for something that a beam search cannot do.
@@ -189,12 +189,12 @@ class PromptTokensDetails(msgspec.Struct):
 
 
 class CompletionTokensDetails(msgspec.Struct):
-    """What completion tokens were.
+    """Counts of the completion tokens by kind.
 
     Attributes:
-        reasoning_tokens: Up to the end of the reasoning.
-        accepted_prediction_tokens, rejected_prediction_tokens: Proposed ahead of the model, by
-            whether they held; of requests with ``return_token_origins``.
+        reasoning_tokens: Tokens up to the end of the reasoning.
+        accepted_prediction_tokens, rejected_prediction_tokens: Tokens proposed ahead of the model,
+            by whether they held; only for requests with ``return_token_origins``.
     """
 
     reasoning_tokens: int

@@ -1,4 +1,4 @@
-"""What the routes have in common whose conversations are of another shape than chats."""
+"""Functions of the routes whose conversations have another shape than chats."""
 
 from __future__ import annotations
 

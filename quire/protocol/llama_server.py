@@ -166,7 +166,7 @@ class LlamaRequest(CompatRequest, kw_only=True):
         """Return the completion request that has the same text.
 
         Args:
-            encode: Returns the tokens of a text.
+            encode: A function that returns the tokens of a text.
 
         Raises:
             RequestError: A combination that no single field shows.
@@ -251,7 +251,7 @@ class LlamaProbability(msgspec.Struct, kw_only=True):
 
 
 class LlamaTimings(msgspec.Struct, kw_only=True):
-    """How long prompt and output took; rates are in tokens a second."""
+    """Times of prompt and output; rates are in tokens a second."""
 
     cache_n: int
     prompt_n: int

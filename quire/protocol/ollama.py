@@ -49,14 +49,14 @@ _DURATION = re.compile(rf"([-+]?)(0|(?:{_PART})+)", re.ASCII)
 
 
 def read_keep_alive(value: float | str | None) -> float | None:
-    """Return how many seconds a model is to stay after a request, :data:`math.inf` for ever.
+    """Return the seconds that a model is to stay after a request, :data:`math.inf` for ever.
 
     Args:
         value: Seconds, or a duration as Go writes it (``5m``, ``1h30m``); negative means for ever.
             None says nothing, and None is returned.
 
     Raises:
-        RequestError: It is neither.
+        RequestError: The value is neither seconds nor a duration.
     """
     if value is None or isinstance(value, float | int):
         seconds = value
@@ -140,12 +140,12 @@ class OllamaRequest(CompatRequest, kw_only=True):
 
     @property
     def num_messages(self) -> int:
-        """How many messages and pictures it holds."""
+        """The number of messages and pictures in the request."""
         return 1
 
     @property
     def text_after(self) -> str:
-        """What is to follow the answer; empty where there is nothing."""
+        """The text that is to follow the answer; empty without one."""
         return ""
 
     def chat(
@@ -182,12 +182,12 @@ class OllamaGenerateRequest(OllamaRequest, kw_only=True):
 
     @property
     def num_messages(self) -> int:
-        """As :attr:`OllamaRequest.num_messages`."""
+        """See :attr:`OllamaRequest.num_messages`."""
         return 1 + len(self.images or ())
 
     @property
     def text_after(self) -> str:
-        """As :meth:`OllamaRequest.text_after`."""
+        """See :meth:`OllamaRequest.text_after`."""
         return self.suffix or ""
 
     @property
@@ -266,7 +266,7 @@ class OllamaChatRequest(OllamaRequest, kw_only=True):
 
     @property
     def num_messages(self) -> int:
-        """As :attr:`OllamaRequest.num_messages`."""
+        """See :attr:`OllamaRequest.num_messages`."""
         return sum(1 + len(message.images or ()) for message in self.messages)
 
     @property
@@ -368,7 +368,7 @@ class _OpenCalls:
 
 
 class OllamaAnswerMessage(msgspec.Struct, kw_only=True):
-    """What the model says in a chat."""
+    """The model's answer in a chat."""
 
     role: str
     content: str

@@ -21,10 +21,10 @@ class StoreRequest(RequestBody, kw_only=True):
 
     @property
     def meant(self) -> str:
-        """The name.
+        """The model's name.
 
         Raises:
-            RequestError: There is none.
+            RequestError: The body names no model.
         """
         if not (self.model or self.name):
             raise RequestError("model is required", "model")

@@ -16,10 +16,10 @@ def read_prompts(value: PromptField, field: str) -> list[str | list[int]]:
 
     Args:
         value: A text, a list of texts, a list of token ids or a list of such lists.
-        field: Its name, for errors.
+        field: The field's name, for errors.
 
     Raises:
-        RequestError: None at all, too many, or a list of mixed kinds.
+        RequestError: The value holds no prompt, too many, or a list of mixed kinds.
     """
     if isinstance(value, str):
         return [value]

@@ -1,4 +1,4 @@
-"""What the bodies of all requests to the engine have in common; not what they ask for."""
+"""Fields that the bodies of all requests to the engine share; not what they ask for."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which fields of a generation request are honoured, refused or harmless; not their types.
+"""Lists of a generation request's fields: honoured, refused or harmless; not their types.
 
 Tier 1, supported: the fields of the request structs. Tier 2, refused: known elsewhere and able to
 change the output, so anything but a neutral value is a 400 that names the field. Harmless: known,

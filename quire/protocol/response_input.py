@@ -34,10 +34,10 @@ class ResponseInput:
 
     Args:
         takes_pictures: Whether the model reads pictures.
-        kept: Finds items that are named by their ids.
+        kept: Stored items, which are found by their ids.
 
     Attributes:
-        messages: What the items became.
+        messages: Messages that the items became.
         left_out: Paths of items and parts that the model is not shown.
     """
 

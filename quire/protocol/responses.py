@@ -39,7 +39,7 @@ class ResponseTool(msgspec.Struct, kw_only=True):
         """Return the function in our form; ``where`` is its path.
 
         Raises:
-            RequestError: It has no name that a function may have.
+            RequestError: The function's name is not one that a function may have.
         """
         try:
             name = msgspec.convert(self.name, Name)
@@ -70,7 +70,7 @@ class NamedFunctionTool(msgspec.Struct, kw_only=True, omit_defaults=True):
         """Return the choice in our form.
 
         Raises:
-            RequestError: It lacks a field of its type.
+            RequestError: The choice lacks a field of its type.
         """
         if self.type == "allowed_tools":
             if self.mode is None or self.tools is None:
@@ -158,7 +158,7 @@ class ResponsesRequest(GenerationRequest, kw_only=True):
 
     @property
     def effort(self) -> ReasoningEffort | None:
-        """How much to think before the answer; None leaves it to the model."""
+        """The effort of thinking before the answer; None leaves it to the model."""
         return None if self.reasoning is None else self.reasoning.effort
 
     @property

@@ -89,8 +89,8 @@ class RerankRequest(PairsRequest, kw_only=True):
 
     Attributes:
         documents: Texts, or objects with ``text``.
-        top_n: How many are returned; 0 or null: all.
-        return_documents: Whether their texts are returned.
+        top_n: Number of documents that are returned; 0 or null: all.
+        return_documents: Whether the documents' texts are returned.
     """
 
     query: str

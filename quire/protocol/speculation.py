@@ -13,13 +13,13 @@ NumTokens = Annotated[int, msgspec.Meta(ge=0, le=MAX_TOKENS)]
 
 
 class SpeculativeOptions(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """What a request asks of the server's methods; None: as the server is set.
+    """A request's choices among the server's methods; None: the server's setting.
 
     Attributes:
-        method: One that the server has.
+        method: A method that the server has.
         num_speculative_tokens: Most tokens proposed in a round; 0: none.
         tokens: The same, in short.
-        acceptance: When a proposal holds.
+        acceptance: The rule by which a proposal holds.
     """
 
     method: MethodName | None = None

@@ -70,11 +70,11 @@ def tgi_constraint(
 
     Args:
         kind: ``regex``, or one of ``json``, ``json_object`` and ``json_schema``.
-        value: Of the grammar.
-        field: Where it stands, for errors.
+        value: The grammar's value.
+        field: The field that it stands in, for errors.
 
     Raises:
-        RequestError: It is not what the kind says.
+        RequestError: The value is not of the kind.
     """
     if kind == "regex":
         if isinstance(value, str):

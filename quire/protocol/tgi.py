@@ -25,7 +25,7 @@ _DRAWING = ("temperature", "top_k", "top_p")
 
 
 class TgiGrammar(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """What the text must look like."""
+    """A grammar that the text must follow."""
 
     type: Literal["json", "json_object", "json_schema", "regex"]
     value: str | dict[str, Any]
@@ -109,7 +109,7 @@ class TgiToken(msgspec.Struct):
 
 
 class TgiDetails(msgspec.Struct, kw_only=True):
-    """How a text came about; ``tokens`` and ``prefill`` are not streamed."""
+    """Details of a generation; ``tokens`` and ``prefill`` are not streamed."""
 
     finish_reason: str
     generated_tokens: int

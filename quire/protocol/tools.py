@@ -142,7 +142,7 @@ class ToolRequest(GenerationRequest, kw_only=True):
 
     @property
     def choice(self) -> ToolChoice:
-        """What may be called: by default nothing without tools, and what the model likes with.
+        """The calls that are allowed: by default none without tools, and with them any or none.
 
         An object is a function that must be called.
         """

@@ -135,7 +135,7 @@ class TritonRequest(CompatRequest, kw_only=True):
 
     @property
     def asks_to_stream(self) -> bool | None:
-        """What the body says of it; None when it says nothing."""
+        """Whether the body asks for a stream; None when it does not say."""
         return self.given().stream
 
     def completion_request(self) -> CompletionRequest:

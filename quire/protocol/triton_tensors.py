@@ -65,7 +65,7 @@ class InputTensor(msgspec.Struct, kw_only=True):
         """Return the elements in order.
 
         Raises:
-            RequestError: There are not as many as the shape says, or more than a tensor may have.
+            RequestError: The number of elements is not the shape's, or more than a tensor may have.
         """
         if len(self.shape) > MAX_DIMENSIONS:
             rule = f"must have at most {MAX_DIMENSIONS} dimensions"
@@ -175,7 +175,7 @@ def _flat(data: Any, where: str) -> list[Any]:
     """Return what lists in lists hold, in order, at a cost that no nesting multiplies.
 
     Raises:
-        RequestError: They have more elements, or are deeper in one another, than a tensor may be.
+        RequestError: The lists have more elements, or are nested deeper, than a tensor may be.
     """
     values: list[Any] = [data]
     for _ in range(MAX_DIMENSIONS + 1):
