@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """How a type stores a row: in blocks of the same number of elements and bytes.
+    """A type's layout of a row: blocks of the same number of elements and bytes.
 
     Attributes:
-        name: As llama.cpp spells it.
+        name: Name of the type as llama.cpp spells it.
         code: The number in the file.
         block_size: Elements of a block; a row is a whole number of them.
         block_bytes: Bytes of a block.

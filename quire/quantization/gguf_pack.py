@@ -17,7 +17,7 @@ def pack(name: str, groups: Groups) -> np.ndarray:
 
     Args:
         name: One of :data:`PACKABLE`.
-        groups: As :func:`quire.quantization.gguf_types.unpack` returns them.
+        groups: Groups as :func:`quire.quantization.gguf_types.unpack` returns them.
 
     Returns:
         (B, bytes of a block) uint8.

@@ -1,4 +1,4 @@
-"""What the bits of GGUF's types mean: unpacked to integers and scales, and made from floats.
+"""The bits of GGUF's types: unpacked to integers and scales, and made from floats.
 
 Every quantized type is ``value = scale * code + offset``, scales and offsets shared by a group.
 Kernels pack blocks themselves and are tested against :func:`unpack_rows` and :func:`dequantize`.
@@ -89,7 +89,7 @@ def unpack_rows(name: str, tensor_name: str, rows: np.ndarray) -> QuantizedTenso
 
     Args:
         name: One of :data:`QUANTIZED`.
-        tensor_name: For messages.
+        tensor_name: The matrix's name, for messages.
         rows: (N, bytes of a row) uint8.
     """
     if name in VECTOR_FORMS:

@@ -10,7 +10,7 @@ import numpy as np
 
 @dataclass(frozen=True, slots=True)
 class VectorChoice:
-    """What blocks are packed from; B blocks, G groups of a block, 256 inputs.
+    """The codes and scales of blocks to pack; B blocks, G groups of a block, 256 inputs.
 
     Attributes:
         indices: (B, vectors of a block) integers, into the table.

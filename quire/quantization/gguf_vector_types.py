@@ -1,4 +1,4 @@
-"""What the bits of GGUF's types of vector codes mean: IQ1, IQ2 and IQ3.
+"""The bits of GGUF's types of vector codes: IQ1, IQ2 and IQ3.
 
 Blocks of 256 columns: numbers of a table of vectors, signs, a scale of a few bits for each group,
 and a float16 for all. Kernels pack blocks themselves and are tested against this module.
@@ -90,7 +90,7 @@ def unpack_vector_rows(name: str, tensor_name: str, rows: np.ndarray) -> Quantiz
 
     Args:
         name: One of :data:`VECTOR_FORMS`.
-        tensor_name: For messages.
+        tensor_name: The matrix's name, for messages.
         rows: (N, bytes of a row) uint8.
     """
     codes = VECTOR_CODES[name]

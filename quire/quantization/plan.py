@@ -1,4 +1,4 @@
-"""Which matrices of a model are quantized at load, and how; and what stays as it is."""
+"""The plan of quantization at load: matrices that are quantized, and those that stay floats."""
 
 from __future__ import annotations
 
@@ -23,17 +23,18 @@ SMALL_MODEL = 250_000_000
 
 @dataclass(frozen=True, slots=True)
 class QuantizationPlan:
-    """What ``--quantization`` and ``--activations`` ask for.
+    """The plan that ``--quantization`` and ``--activations`` ask for.
 
     Attributes:
-        layers: For the linears of the layers; None keeps the checkpoint's weights.
-        tables: For embedding and output head; None keeps the checkpoint's weights.
-        exact_activations: Multiply quantized weights with float32 activations.
+        layers: Scheme of the layers' linears; None keeps the checkpoint's weights.
+        tables: Scheme of embedding and output head; None keeps the checkpoint's weights.
+        exact_activations: Whether to multiply quantized weights with float32 activations.
         overrides: Patterns of modules' names with their own scheme, or None to keep the weights;
             the first that fits counts.
-        own_activations: Round activations in the engine's groups, whatever a checkpoint says.
-        fine_activations: Round them to 16 bits, not 8, where no checkpoint says how: because the
-            settings say so, or because the model is small.
+        own_activations: Whether to round activations in the engine's groups, whatever a checkpoint
+            says.
+        fine_activations: Whether to round activations to 16 bits, not 8, where no checkpoint says
+            how: because the settings say so, or because the model is small.
     """
 
     layers: Scheme | None = None
@@ -77,7 +78,7 @@ class QuantizationPlan:
 
     @property
     def held(self) -> str:
-        """What decides how weights are held."""
+        """A text of all settings that decide how weights are held."""
         inputs = f"{self.own_activations} {self.fine_activations}"
         return f"{self.layers} {self.tables} {self.overrides} {inputs}"
 
@@ -86,7 +87,7 @@ def refuse_quantized(name: str, form: QuantizedForm, scheme: Scheme | None) -> N
     """Refuse to round a matrix that is quantized.
 
     Raises:
-        ConfigError: There is a scheme for it.
+        ConfigError: The matrix has a scheme.
     """
     if scheme is not None:
         raise ConfigError(

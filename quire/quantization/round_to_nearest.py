@@ -53,12 +53,12 @@ LOWEST_HALF_SCALE = 2.0**-16
 
 @dataclass(frozen=True, slots=True)
 class Scheme:
-    """How a matrix is rounded.
+    """The rule by which a matrix is rounded.
 
     Attributes:
         bits: 2, 3, 4, 5, 6 or 8.
         group_size: Columns that share a scale; 0 for whole rows.
-        symmetric: Without offsets.
+        symmetric: Whether codes have no offsets.
         code_book: (16,) float32 for 4 bits, in ascending order, largest magnitude 1; or None.
     """
 
@@ -92,8 +92,8 @@ def create_scheme(name: str, group_size: int | None = None) -> Scheme:
     """Return the scheme of ``int8``, ``int6`` ... ``int2`` or ``nf4``.
 
     Args:
-        name: As on the command line.
-        group_size: None for the default: 32, and 64 for NF4.
+        name: Name of the scheme as on the command line.
+        group_size: Columns that share a scale; None for the default: 32, and 64 for NF4.
     """
     if name == "nf4":
         return Scheme(4, 64 if group_size is None else group_size, code_book=NF4)

@@ -36,7 +36,7 @@ class AWQFormat:
 
     Attributes:
         group_size: Inputs that share a scale; below 1 for all.
-        symmetric: Without zeros, as far as the configuration says.
+        symmetric: Whether matrices have no zeros, as far as the configuration says.
     """
 
     group_size: int

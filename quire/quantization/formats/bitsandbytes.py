@@ -40,13 +40,13 @@ PART = np.float32(1 / 127)
 
 @dataclass(frozen=True, slots=True)
 class _State:
-    """What the JSON of a matrix says.
+    """The JSON of a matrix, as it is stored.
 
     Attributes:
         shape: (N, K).
         block: Weights that share a scale.
-        nested_block: Scales that share one, 0 where they are numbers of their own.
-        nested_offset: Added to them.
+        nested_block: Scales that share a scale, 0 where they are numbers of their own.
+        nested_offset: Offset that is added to the scales.
     """
 
     shape: tuple[int, int]
@@ -160,7 +160,7 @@ def store_four_bits(
     """Return the parts of a matrix of codes of 4 bits.
 
     Args:
-        matrix: As :meth:`BitsAndBytesFormat.unpack` returns it.
+        matrix: A matrix as :meth:`BitsAndBytesFormat.unpack` returns it.
         block: Weights that share a scale.
         kind: One of :data:`KINDS`.
     """

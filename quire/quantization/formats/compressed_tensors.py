@@ -52,7 +52,7 @@ class PackedIntegers:
     Attributes:
         bits: 2, 3, 4 or 8.
         group_size: Inputs that share a scale; below 1 for all.
-        symmetric: Without zero points, as far as the configuration says.
+        symmetric: Whether matrices have no zero points, as far as the configuration says.
     """
 
     bits: int
@@ -136,7 +136,7 @@ class WholeBytes:
     """``int-quantized`` and ``float-quantized``: a byte for each weight.
 
     Attributes:
-        dtype: Of the weights, ``I8`` or ``F8_E4M3``.
+        dtype: Element type of the weights, ``I8`` or ``F8_E4M3``.
         group_size: Inputs that share a scale; below 1 for all.
         block: (outputs, inputs) that share a scale, or None.
         scale_type: ``e8m0``, or empty for floats.
@@ -225,8 +225,8 @@ def store_bytes(
     """Return the parts of a matrix of 8 bits; :class:`WholeBytes` reads its values back.
 
     Args:
-        matrix: Its codes are floats, or integers whose zero is 128.
-        scales: Which weights share one: ``channel``, ``tensor`` or ``block``.
+        matrix: A matrix whose codes are floats, or integers whose zero is 128.
+        scales: Weights that share a scale: ``channel``, ``tensor`` or ``block``.
         block: Rows of a block.
         scale: The part with the scales.
     """
@@ -246,8 +246,8 @@ class FourBitFloats:
     Attributes:
         group_size: :data:`NV_GROUP` or :data:`MX_GROUP`.
         packed: The part with the codes.
-        factor: The part that scales of :data:`NV_GROUP` are over, or times.
-        over: Which of both.
+        factor: The part that scales of :data:`NV_GROUP` are divided or multiplied by.
+        over: Whether scales are divided by ``factor``; else they are multiplied.
     """
 
     group_size: int

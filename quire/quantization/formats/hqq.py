@@ -42,7 +42,8 @@ class HQQFormat:
     """See :class:`~quire.quantization.formats.stored_matrix.WeightFormat`.
 
     Attributes:
-        bits: Of all matrices, as far as the configuration says; None where each says its own.
+        bits: Bits of all matrices' codes, as far as the configuration says; None where each matrix
+            says its own.
     """
 
     bits: int | None = None

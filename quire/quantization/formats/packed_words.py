@@ -14,7 +14,7 @@ def unpack_words(words: np.ndarray, bits: int, count: int) -> np.ndarray:
 
     Args:
         words: (R, W) int32 or uint32.
-        bits: Of a code, 2, 3, 4 or 8; codes of 3 bits cross the borders of words.
+        bits: Bits of a code, 2, 3, 4 or 8; codes of 3 bits cross the borders of words.
         count: Codes of a row; what is left of its last word is padding.
 
     Returns:
@@ -40,7 +40,7 @@ def pack_words(codes: np.ndarray, bits: int) -> np.ndarray:
 
     Args:
         codes: (R, C) uint8, below ``2 ** bits``.
-        bits: Of a code, 2, 3, 4 or 8.
+        bits: Bits of a code, 2, 3, 4 or 8.
 
     Returns:
         (R, words_of(C, bits)) int32, padded with 0.

@@ -40,8 +40,8 @@ class QuipFormat:
     """See :class:`~quire.quantization.formats.stored_matrix.WeightFormat`.
 
     Attributes:
-        bits: Of a weight, 2 or 4.
-        residual_scale: What the second stage of 4 bits is times.
+        bits: Bits of a weight, 2 or 4.
+        residual_scale: Factor of the second stage of 4 bits.
         has_factors: Whether all matrices have SU and SV: not where others took them over.
     """
 

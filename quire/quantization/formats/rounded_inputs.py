@@ -27,12 +27,12 @@ class RoundedInputs:
     """See :class:`~quire.quantization.formats.stored_matrix.WeightFormat`.
 
     Attributes:
-        weights: How the matrix itself is stored.
+        weights: The format of the matrix itself.
         scheme: The rule, without what is stored with each matrix.
         stored: The part with each matrix's own scale, with zeros next to ``input_zero_point``;
             empty where there is none.
-        inverted: What is stored is 1 over the rule's scale.
-        optional: Inputs of a matrix without that part are not rounded.
+        inverted: Whether 1 over the rule's scale is stored.
+        optional: Whether inputs of a matrix without that part are left as they are.
     """
 
     weights: WeightFormat

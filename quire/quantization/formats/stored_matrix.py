@@ -26,9 +26,10 @@ class StoredPart:
     """One tensor, not read yet.
 
     Attributes:
-        dtype: As safetensors names it.
-        shape: Row-major.
-        read: Returns the elements: floats as float16 or float32, floats of 8 bits as uint8.
+        dtype: Element type as safetensors names it.
+        shape: Shape, row-major.
+        read: A function that returns the elements: floats as float16 or float32, floats of 8 bits
+            as uint8.
     """
 
     dtype: str
@@ -41,8 +42,8 @@ class StoredMatrix:
     """Parts by name, such as ``qweight`` and ``scales``.
 
     Attributes:
-        name: The module's, for messages.
-        parts: Without the module's name.
+        name: The module's name, for messages.
+        parts: Parts by name, without the module's name.
     """
 
     name: str
@@ -52,7 +53,7 @@ class StoredMatrix:
         """Return a part.
 
         Raises:
-            WeightMismatchError: It is missing, or of none of ``dtypes``.
+            WeightMismatchError: The part is missing, or its type is none of ``dtypes``.
         """
         part = self.parts.get(name)
         if part is None:
@@ -62,10 +63,10 @@ class StoredMatrix:
         return part
 
     def array(self, name: str, shape: tuple[int, ...], *dtypes: str) -> np.ndarray:
-        """Read a part that must have a shape and one of some types.
+        """Read a part that must have the given shape and one of the given types.
 
         Raises:
-            WeightMismatchError: It is missing or another.
+            WeightMismatchError: The part is missing, or has another shape or type.
         """
         part = self.part(name, *dtypes)
         if part.shape != shape:
@@ -76,7 +77,7 @@ class StoredMatrix:
         """Read floats: as float16 where that loses nothing, else as float32.
 
         Raises:
-            WeightMismatchError: As of :meth:`array`; or one is infinite or NaN.
+            WeightMismatchError: The same as in :meth:`array`; or a number is infinite or NaN.
         """
         numbers = self.array(name, shape, *FLOATS)
         if not np.isfinite(numbers).all():
@@ -96,7 +97,7 @@ class StoredMatrix:
 
 
 class WeightFormat(Protocol):
-    """How a checkpoint stores a quantized matrix."""
+    """The way in which a checkpoint stores a quantized matrix."""
 
     @property
     def marker(self) -> str:
@@ -130,10 +131,10 @@ class WeightFormat(Protocol):
 
 
 def whole_shape(matrix: StoredMatrix, dtype: str, part: str = "weight") -> tuple[int, int]:
-    """Return (N, K) of a matrix of which a part has an element for each of its own.
+    """Return (N, K) of a matrix that has a part with one element for each weight.
 
     Raises:
-        WeightMismatchError: It has not.
+        WeightMismatchError: The part is missing, empty or not of two dimensions.
     """
     shape = matrix.part(part, dtype).shape
     if len(shape) != 2 or 0 in shape:
@@ -169,7 +170,7 @@ def input_order(matrix: StoredMatrix, part: str, columns: int, size: int) -> np.
     """Return the inputs group by group (K,) int32; None where groups are runs of inputs.
 
     Args:
-        matrix: Has the group of each input as a part, or not.
+        matrix: A matrix that may have the group of each input as a part.
         part: The part's name.
         columns: K.
         size: Inputs of a group.

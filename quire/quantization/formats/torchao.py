@@ -35,7 +35,7 @@ class TorchaoFormat:
     """See :class:`~quire.quantization.formats.stored_matrix.WeightFormat`.
 
     Attributes:
-        bits: Of a code, one of :data:`BITS`; they are held in that many, not in a byte.
+        bits: Bits of a code, one of :data:`BITS`; codes are held in that many bits, not in a byte.
     """
 
     bits: int

@@ -33,7 +33,7 @@ class ScaledMatrix:
 
     Attributes:
         weight: (N, K) float32.
-        grid: What it will be rounded to.
+        grid: The codes that the matrix will be rounded to.
     """
 
     weight: np.ndarray
@@ -51,11 +51,11 @@ def search_scales(
     """Return the scales of columns, (K,) float32.
 
     Args:
-        matrices: All that have these inputs.
+        matrices: All matrices that have these inputs.
         magnitudes: (K,) mean absolute values of the inputs.
         inputs: (R, K) float32, some of them.
-        threads: To share rows out among.
-        duo: Look at the sizes of weights, too.
+        threads: Number of threads that share the rows.
+        duo: Whether to look at the sizes of weights, too.
     """
     shares = _weight_shares(matrices) if duo else None
     alphas = [number / NUM_ALPHAS for number in range(NUM_ALPHAS)]

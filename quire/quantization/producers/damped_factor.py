@@ -23,10 +23,10 @@ def damped_factor(sums: np.ndarray, damping: float) -> np.ndarray:
 
     Args:
         sums: (K, K), symmetric.
-        damping: Added to their diagonal, as a share of its mean.
+        damping: Share of the diagonal's mean that is added to the diagonal.
 
     Raises:
-        ModelLoadError: They are not positive definite, with 1000 times the damping neither.
+        ModelLoadError: The sums are not positive definite, not even with 1000 times the damping.
     """
     mean = max(np.diagonal(sums).mean(), 1e-30)
     diagonal = np.arange(len(sums))

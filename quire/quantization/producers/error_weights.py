@@ -1,4 +1,4 @@
-"""How much the error of each weight counts when blocks of GGUF's types are searched."""
+"""Weights of each weight's error in the search for blocks of GGUF's types."""
 
 from __future__ import annotations
 

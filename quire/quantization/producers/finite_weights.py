@@ -1,4 +1,4 @@
-"""What all producers ask of weights."""
+"""The check that all producers make of weights."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from quire.core.errors import ModelLoadError
 
 
 def check_finite(name: str, weight: np.ndarray) -> None:
-    """Refuse a matrix with a weight that is none.
+    """Refuse a matrix with a weight that is not finite.
 
     Args:
-        name: For the message.
-        weight: Of any shape.
+        name: The matrix's name, for the message.
+        weight: Weights, of any shape.
 
     Raises:
         ModelLoadError: A weight is infinite or NaN.

@@ -49,9 +49,9 @@ def quantize_nvfp4(name: str, weight: np.ndarray, factor: np.float32) -> Quantiz
     """Round a matrix to NVFP4.
 
     Args:
-        name: For messages.
+        name: The matrix's name, for messages.
         weight: (N, K) float32, K a multiple of 16.
-        factor: Scales are over it, as of :func:`global_factor`.
+        factor: Factor that scales are divided by, the result of :func:`global_factor`.
 
     Raises:
         ModelLoadError: A weight is infinite or NaN.
@@ -78,7 +78,7 @@ def quantize_mxfp4(name: str, weight: np.ndarray) -> QuantizedTensor:
     """Round a matrix to MXFP4.
 
     Args:
-        name: For messages.
+        name: The matrix's name, for messages.
         weight: (N, K) float32, K a multiple of 32.
 
     Raises:

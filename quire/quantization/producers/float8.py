@@ -36,10 +36,10 @@ def quantize_float8(name: str, weight: np.ndarray, scales: str) -> QuantizedTens
     """Round a matrix.
 
     Args:
-        name: For messages.
+        name: The matrix's name, for messages.
         weight: (N, K) float32.
-        scales: ``channel`` for one of each row, ``tensor`` for one of all, ``block`` for one of
-            each :data:`BLOCK` rows and columns.
+        scales: ``channel`` for a scale of each row, ``tensor`` for one scale, ``block`` for a scale
+            of each :data:`BLOCK` rows and columns.
 
     Raises:
         ModelLoadError: A weight is infinite or NaN.

@@ -29,11 +29,11 @@ HALF_MAX = np.float32(65504)
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """How a type's values are made.
+    """A type's grid, groups and scales.
 
     Attributes:
         group_size: S.
-        grid: Of the codes; from 0 where there are offsets.
+        grid: Grid of the codes; from 0 where there are offsets.
         scales: Least and largest integer of a group's scale; None where scales are float16.
         has_offsets: Whether there are offsets; under two levels they are at most 0.
     """
@@ -69,10 +69,10 @@ def search(name: str, blocks: np.ndarray, importance: np.ndarray | None = None) 
     Args:
         name: One of :data:`KINDS`.
         blocks: (B, E) float32, finite.
-        importance: (B, E) float32 >= 0, how much the errors of inputs count, or None.
+        importance: (B, E) float32 >= 0, weights of the inputs' errors, or None.
 
     Returns:
-        What :func:`quire.quantization.gguf_pack.pack` takes.
+        The codes and scales that :func:`quire.quantization.gguf_pack.pack` takes.
     """
     kind = KINDS[name]
     columns = _columns(blocks, kind.group_size)
@@ -123,7 +123,7 @@ class _Scales:
     """Integers for scales of groups, without offsets.
 
     Args:
-        kind: Of the type.
+        kind: The type's grid, groups and scales.
         groups: (S, N) of all blocks.
         num_blocks: B.
     """

@@ -33,7 +33,7 @@ def quantize_rows(
         name: One of :data:`PRODUCED`.
         rows: (N, K) float32, finite; K a whole number of blocks.
         importance: (K,) float32 >= 0: mean squares of the inputs, or None.
-        threads: How many search.
+        threads: Number of threads that search.
 
     Returns:
         (N, bytes of a row) uint8.

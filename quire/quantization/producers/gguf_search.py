@@ -29,7 +29,7 @@ class Grid(Protocol):
 
     Attributes:
         low, high: The least and the largest, ``low <= 0 < high``.
-        step: Between the values at the ends.
+        step: Distance between the values at the ends.
     """
 
     @property

@@ -73,10 +73,10 @@ def _table(name: str, shift: int) -> VectorTable:
 
 
 class _Groups:
-    """Weights of groups, and looking them up.
+    """Weights of groups, and their lookup.
 
     Args:
-        name: Of the type.
+        name: Name of the type.
         x, weights: (N, S) float32; S inputs of a group.
     """
 
@@ -212,8 +212,8 @@ class _Blocks:
     """Integers and float16 numbers of blocks.
 
     Args:
-        name: Of the type.
-        groups: Of all blocks.
+        name: Name of the type.
+        groups: Groups of all blocks.
         count: B.
     """
 

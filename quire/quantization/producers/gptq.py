@@ -25,13 +25,14 @@ ROWS = 1024
 
 @dataclass(frozen=True, slots=True)
 class GPTQSettings:
-    """How columns are taken.
+    """The order of columns, and the damping.
 
     Attributes:
-        act_order: By the size of their inputs, the largest first.
-        damping: Added to the diagonal of H, as a share of its mean.
-        group_aware: By the size of their inputs within each group, and groups by their largest; no
-            column leaves its group, so that what is stored has no order. Not with ``act_order``.
+        act_order: Whether columns are taken by the size of their inputs, the largest first.
+        damping: Share of the mean of H's diagonal that is added to the diagonal.
+        group_aware: Whether columns are taken by the size of their inputs within each group, and
+            groups by their largest input. No column leaves its group, so that no order is stored.
+            Not with ``act_order``.
     """
 
     act_order: bool = False
@@ -50,12 +51,12 @@ def quantize_gptq(
     """Round a matrix.
 
     Args:
-        name: For messages.
+        name: The matrix's name, for messages.
         weight: (N, K) float32.
         hessian: (K, K) float32 or float64, sums of products of inputs; any positive factor.
         grid: The codes.
         settings: None for the defaults.
-        threads: Rows are shared out among.
+        threads: Number of threads that share the rows.
 
     Raises:
         ModelLoadError: A weight or a sum is infinite or NaN.

@@ -27,7 +27,7 @@ def quantize_hqq(name: str, weight: np.ndarray, bits: int, group_size: int) -> Q
     """Round a matrix.
 
     Args:
-        name: For messages.
+        name: The matrix's name, for messages.
         weight: (N, K) float32.
         bits: 2, 3, 4 or 8.
         group_size: Columns that share a scale, a divisor of K; 0 for all of a row.

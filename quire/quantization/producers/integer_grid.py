@@ -19,13 +19,13 @@ SMALLEST_SCALE = np.float32(2.0**-14)
 
 @dataclass(frozen=True, slots=True)
 class IntegerGrid:
-    """Which codes there are.
+    """The codes that a matrix is rounded to, and their groups.
 
     Attributes:
         bits: 2, 3, 4 or 8.
         group_size: Columns that share a scale; 0 for all of a row.
-        symmetric: Zero is the middle code; else each group has its own.
-        search: Cut off large weights where the group's error gets smaller by it.
+        symmetric: Whether zero is the middle code; else each group has its own zero.
+        search: Whether to cut off large weights where the group's error gets smaller by it.
     """
 
     bits: int

@@ -59,9 +59,9 @@ def quantize_nf4(name: str, weight: np.ndarray, double: bool) -> QuantizedTensor
     """Round a matrix to NF4.
 
     Args:
-        name: For messages.
+        name: The matrix's name, for messages.
         weight: (N, K) float32, K a multiple of 16.
-        double: Scales are bytes themselves.
+        double: Whether scales are rounded to bytes, too.
 
     Raises:
         ModelLoadError: A weight is infinite or NaN.

@@ -34,13 +34,13 @@ ROWS = 512
 
 @dataclass(frozen=True, slots=True)
 class RotatedInputs:
-    """What matrices that share their inputs have in common.
+    """The rotation of inputs that several matrices share.
 
     Attributes:
         factors: (K,) float32, signs.
-        matrix: Of the rotation.
-        reach: (K, K) float32, block lower triangular: how errors of columns after a vector's reach
-            it; None where no inputs were seen.
+        matrix: The rotation's matrix.
+        reach: (K, K) float32, block lower triangular: factors by which errors of the columns after
+            a vector change it; None where no inputs were seen.
     """
 
     factors: np.ndarray
@@ -54,10 +54,10 @@ def rotate_inputs(
     """Choose the rotation of inputs, and factor the sums of their products.
 
     Args:
-        name: Decides the signs; for messages.
+        name: The name that decides the signs; also for messages.
         columns: K.
         products: (K, K), sums of products of inputs; None where none were seen.
-        damping: Added to the diagonal of the sums, as a share of its mean.
+        damping: Share of the mean of the sums' diagonal that is added to the diagonal.
 
     Raises:
         ModelLoadError: A sum is infinite or NaN.
@@ -82,11 +82,11 @@ def quantize_quip(
     """Round a matrix.
 
     Args:
-        name: Decides the signs of outputs; for messages.
+        name: The matrix's name, which decides the signs of outputs; also for messages.
         weight: (N, K) float32; K is a multiple of 8.
-        inputs: What it shares with others.
-        bits: Of a weight, one of :data:`STAGE_SCALES`.
-        threads: Rows are shared out among.
+        inputs: The rotation of inputs that the matrix shares with others.
+        bits: Bits of a weight, one of :data:`STAGE_SCALES`.
+        threads: Number of threads that share the rows.
 
     Raises:
         ModelLoadError: A weight is infinite or NaN.

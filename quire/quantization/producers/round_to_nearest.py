@@ -13,7 +13,7 @@ def quantize_rtn(name: str, weight: np.ndarray, grid: IntegerGrid) -> QuantizedT
     """Round a matrix.
 
     Args:
-        name: For messages.
+        name: The matrix's name, for messages.
         weight: (N, K) float32.
         grid: The codes.
 

@@ -34,12 +34,12 @@ HIGHEST = 65504.0
 
 @dataclass(frozen=True, slots=True)
 class Clustering:
-    """What is known of a matrix besides its weights.
+    """The settings of a matrix's clusters, besides its weights.
 
     Attributes:
-        bits: Of a code, 3 or 4.
+        bits: Bits of a code, 3 or 4.
         importance: (K,) float64, positive.
-        threshold: What a weight's score is over where it stays what it is; None for no such.
+        threshold: Score above which a weight stays a float; None where no weight does.
     """
 
     bits: int
@@ -71,12 +71,12 @@ def outlier_threshold(weight: np.ndarray, importance: np.ndarray, share: float) 
 
 
 def quantize_tables(name: str, weight: np.ndarray, clustering: Clustering) -> QuantizedTensor:
-    """Cluster the rows of a matrix; rows have nothing to do with each other.
+    """Cluster the rows of a matrix, each on its own.
 
     Args:
-        name: For messages.
+        name: The matrix's name, for messages.
         weight: (N, K) float32, K a multiple of 32.
-        clustering: Of the whole matrix.
+        clustering: Settings of the whole matrix.
 
     Raises:
         ModelLoadError: A weight is infinite or NaN.
@@ -115,8 +115,8 @@ def _tables(weight: np.ndarray, clustering: Clustering, kept: np.ndarray | None)
 
     Args:
         weight: (N, K).
-        clustering: How they are clustered.
-        kept: (N, K), which weights do not count.
+        clustering: Settings of the clusters.
+        kept: (N, K), whether a weight does not count.
     """
     count = 1 << clustering.bits
     order = np.argsort(weight, axis=1, kind="stable")

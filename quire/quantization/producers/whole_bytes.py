@@ -20,7 +20,7 @@ def quantize_bytes(name: str, weight: np.ndarray) -> QuantizedTensor:
     """Round a matrix to bytes, half to even.
 
     Args:
-        name: For messages.
+        name: The matrix's name, for messages.
         weight: (N, K) float32.
 
     Raises:
