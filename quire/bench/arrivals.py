@@ -1,4 +1,4 @@
-"""When requests start: open-loop arrival times; not how many may be in flight."""
+"""Open-loop arrival times of requests; not how many may be in flight."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ def arrival_times(count: int, rate: float, burstiness: float, random: random.Ran
     ``(count - 1) / rate``: the offered rate is the one asked for, however few the requests.
 
     Args:
-        count: At least 1.
+        count: Number of requests, at least 1.
         rate: Requests per second; infinite: all start at 0.
-        burstiness: Above 0.
+        burstiness: Shape of the gaps' distribution, above 0.
 
     Returns:
         Seconds from the start of the run, ascending, the first one 0.

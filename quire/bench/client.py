@@ -67,7 +67,7 @@ class _Usage(msgspec.Struct):
 
 
 class Event(msgspec.Struct):
-    """What an event carries: of chat completions, completions, or an error."""
+    """The data of an event: of chat completions, completions, or an error."""
 
     choices: list[_Choice] = []
     usage: _Usage | None = None
@@ -84,16 +84,16 @@ class _Models(msgspec.Struct):
 
 @dataclass(slots=True)
 class Record:
-    """What the client saw of one request; times are seconds of ``time.perf_counter``.
+    """The client's record of one request; times are seconds of ``time.perf_counter``.
 
     Attributes:
-        due: When it should have been sent.
-        sent: When it was: after the wait for a place under ``--max-concurrency``.
+        due: Time at which the request should have been sent.
+        sent: Time at which it was sent, after the wait for a place under ``--max-concurrency``.
         times: Arrival of each chunk with output.
-        text: Of the answer.
-        num_prompt_tokens, num_output_tokens: By the server's usage; without one the length that was
-            asked for, and the number of chunks.
-        error: Why it failed, else None.
+        text: Text of the answer.
+        num_prompt_tokens, num_output_tokens: Tokens by the server's usage; without a usage, the
+            length that was asked for, and the number of chunks.
+        error: The reason why the request failed, else None.
     """
 
     job: Job
@@ -232,7 +232,7 @@ def parse_fields(flag: str, text: str | None) -> dict[str, Any]:
     """Return the request fields that a flag's value has; none without a value.
 
     Raises:
-        ConfigError: It is no JSON object.
+        ConfigError: The value is not a JSON object.
     """
     try:
         fields = msgspec.json.decode(text or "{}")
@@ -262,7 +262,7 @@ async def first_model(pool: Pool) -> str:
     """Return the first model that the server lists.
 
     Raises:
-        ConfigError: It lists none.
+        ConfigError: The server lists no model.
     """
     status, body = await get(pool, "/v1/models")
     try:
@@ -277,7 +277,7 @@ async def wait_ready(pool: Pool, seconds: float) -> None:
     """Wait until the server answers ``/health`` or ``/v1/models`` with 200.
 
     Raises:
-        ConfigError: It did not within ``seconds``; at 0 it is asked once.
+        ConfigError: The server did not answer so within ``seconds``; at 0 it is asked once.
     """
     deadline = time.perf_counter() + seconds
     while True:

@@ -25,7 +25,7 @@ IDLE_LIMIT = 1024
 
 @dataclass(slots=True)
 class Reply:
-    """What came back: ``status`` is 0 until the head was read."""
+    """The answer to a request: ``status`` is 0 until the head was read."""
 
     status: int = 0
     done: bool = False
@@ -36,8 +36,8 @@ class Connection(asyncio.Protocol):
     """A connection that carries one request at a time.
 
     Attributes:
-        keep_alive: It may carry another one.
-        answered: Bytes came since the last request was sent.
+        keep_alive: Whether the connection may carry another request.
+        answered: Whether bytes have arrived since the last request was sent.
     """
 
     def __init__(self) -> None:
@@ -128,11 +128,11 @@ class Pool:
 
     Args:
         url: ``http(s)://host[:port][/prefix]``.
-        headers: Sent with every request.
-        verify: Check the TLS certificate.
+        headers: Headers of every request.
+        verify: Whether to check the TLS certificate.
 
     Raises:
-        ConfigError: ``url`` is not that.
+        ConfigError: ``url`` is not of that form.
     """
 
     def __init__(self, url: str, headers: dict[str, str], verify: bool = True) -> None:
@@ -160,10 +160,10 @@ class Pool:
         """Send a request and return the status when the answer is whole.
 
         Args:
-            on_body: Called with each piece of the body and its ``time.perf_counter()``.
+            on_body: A function called with each piece of the body and its ``time.perf_counter()``.
 
         Raises:
-            OSError: No connection, or it broke.
+            OSError: The connection failed or broke.
         """
         head = f"{method} {self.prefix}{path} HTTP/1.1\r\n{self._head}"
         if body:

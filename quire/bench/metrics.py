@@ -15,8 +15,8 @@ def percentile(values: Sequence[float], percent: float) -> float:
     """Return the value that ``percent`` of ``values`` do not exceed, by linear interpolation.
 
     Args:
-        values: In any order, at least one.
-        percent: In (0, 100].
+        values: Values in any order, at least one.
+        percent: Percentage in (0, 100].
     """
     ordered = sorted(values)
     place = (len(ordered) - 1) * percent / 100
@@ -55,9 +55,9 @@ class Latencies:
     """One request's times, in seconds.
 
     Attributes:
-        ttft: From the request sent to the first chunk with output.
+        ttft: Time from the request sent to the first chunk with output.
         itls: Gaps between chunks with output.
-        e2el: From the request sent to the last such chunk: ``ttft + sum(itls)``.
+        e2el: Time from the request sent to the last such chunk: ``ttft + sum(itls)``.
         tpot: ``(e2el - ttft) / (output tokens - 1)``; None for a single token. It differs from the
             mean gap where a chunk carries several tokens.
     """

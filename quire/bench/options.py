@@ -18,11 +18,11 @@ SLO_METRICS = {"ttft": "ttft", "tpot": "tpot", "e2el": "e2el", "e2e": "e2el"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BenchOptions(ServerOptions):
-    """What is sent, where, when, and what is reported."""
+    """The load of a run, its server, and the figures that are reported."""
 
     tokenizer: str | None = option(None, "folder, GGUF file or hub id: send texts of exact lengths")
     dataset_name: Literal["random", "lognormal", "trace", "timed_trace"] = option(
-        "random", "how lengths are drawn"
+        "random", "distribution of lengths"
     )
     dataset_path: str | None = option(None, "CSV of a trace: time, prompt tokens, output tokens")
     num_prompts: int = option(1000, "requests to send")
@@ -45,11 +45,11 @@ class BenchOptions(ServerOptions):
     request_rate: float = option(math.inf, "requests per second, open loop; inf: all at once")
     burstiness: float = option(1.0, "arrivals: 1 Poisson, less is burstier, more is steadier")
     max_concurrency: int | None = option(None, "most requests in flight, closed loop")
-    num_warmups: int = option(0, "requests sent before, not counted")
-    percentile_metrics: str = option("ttft,tpot,itl", "sections to print (also e2el)")
-    metric_percentiles: str = option("99", "percentiles of each, by commas")
+    num_warmups: int = option(0, "requests sent before the run, not counted")
+    percentile_metrics: str = option("ttft,tpot,itl", "metrics to print (also e2el)")
+    metric_percentiles: str = option("99", "percentiles of each metric, by commas")
     goodput: tuple[str, ...] = option((), "bound ttft:MS, tpot:MS or e2el:MS for goodput")
-    save_detailed: bool = option(False, "with a list per request in it")
+    save_detailed: bool = option(False, "add lists with a value per request to the file")
 
     def __post_init__(self) -> None:
         # Without arguments super() would look for the class as it was before it had slots.

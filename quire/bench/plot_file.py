@@ -32,10 +32,10 @@ def check_plot(path: Path) -> None:
 
 
 def save(figure: Figure, path: Path) -> None:
-    """Write a figure and forget it.
+    """Write a figure to a file and close it.
 
     Raises:
-        ConfigError: It cannot be written.
+        ConfigError: The file cannot be written.
     """
     from matplotlib import pyplot
 

@@ -53,7 +53,7 @@ PROSE = (
     "Describe what a town looks like from a tower at noon.",
     "Tell me about a baker who could not sleep.",
     "Write a story about a clock that went backwards.",
-    "Describe a garden in which nobody has worked for years.",
+    "Describe a garden in which no one has worked for years.",
 )
 PASSAGES = (
     "The harbour of Ostmouth was closed on Tuesday. A storm had broken the northern wall, and two "
@@ -67,7 +67,7 @@ PASSAGES = (
     "def average(values):\n    total = 0\n    for value in values:\n        total += value\n"
     "    return total / len(values)",
     "The meeting begins at nine in the blue room. Paul brings the plans, Nina brings the figures, "
-    "and Tom writes down what is decided. Nobody has to bring coffee.",
+    "and Tom writes down what is decided. No one has to bring coffee.",
     "First take off the lid. Then lift the filter and rinse it with cold water. Let it dry for an "
     "hour. Then put the filter back and close the lid until it clicks.",
     "In spring the river is wide and brown. In summer children walk through it. In autumn leaves "
@@ -134,7 +134,7 @@ def only_text(conversation: list[Message]) -> str:
     """Return the one text that was asked, for APIs without messages.
 
     Raises:
-        ConfigError: There are several messages.
+        ConfigError: The conversation has several messages.
     """
     match conversation:
         case [{"role": "user", "content": str(text)}]:

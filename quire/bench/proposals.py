@@ -1,4 +1,4 @@
-"""What a server counts of proposed tokens, read from its metrics; not what it sent."""
+"""A server's counts of proposed tokens, read from its metrics; not what it sent."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ class Proposals:
     Attributes:
         num_drafts: Rounds of a sequence in which tokens were proposed.
         num_draft_tokens: Tokens proposed.
-        num_accepted: Of these, tokens that held.
-        accepted_at: Of these, by position in their round.
+        num_accepted: Proposed tokens that held.
+        accepted_at: Proposed tokens that held, by position in their round.
     """
 
     num_drafts: int = 0
@@ -79,17 +79,17 @@ class Proposals:
         stop string or ``max_tokens`` make it a little too high.
 
         Args:
-            num_tokens: That were generated meanwhile.
+            num_tokens: Tokens that were generated meanwhile.
         """
         forwards = num_tokens - self.num_accepted
         return num_tokens / forwards if forwards > 0 else math.nan
 
 
 async def read_proposals(pool: Pool) -> Proposals | None:
-    """Return what a server has counted so far; None: it counts no proposals.
+    """Return a server's counts so far; None where it counts no proposals.
 
     Raises:
-        ConfigError: It shows no metrics.
+        ConfigError: The server shows no metrics.
     """
     try:
         status, body = await get(pool, "/metrics")
@@ -101,10 +101,10 @@ async def read_proposals(pool: Pool) -> Proposals | None:
 
 
 def parse_proposals(text: str) -> Proposals | None:
-    """Return the counts of a Prometheus exposition, of Quire or vLLM; None: it has none.
+    """Return the counts of a Prometheus exposition, of Quire or vLLM; None where it has none.
 
     Raises:
-        ConfigError: It is no exposition.
+        ConfigError: The text is not a Prometheus exposition.
     """
     counts: dict[str, int] = {}
     positions: dict[int, int] = {}

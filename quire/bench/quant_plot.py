@@ -24,7 +24,7 @@ def draw(document: dict[str, Any], path: Path) -> None:
     """Write the picture of a result: two panels, or one where quality was not measured.
 
     Raises:
-        ConfigError: It cannot be written.
+        ConfigError: The picture cannot be written.
     """
     from matplotlib import pyplot
 

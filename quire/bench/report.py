@@ -179,11 +179,11 @@ def save(result: dict[str, Any], options: ServerOptions, load: str) -> Path:
     """Write the result file and return its path.
 
     Args:
-        result: With ``model_id`` and ``date``.
+        result: The result's entries, ``model_id`` and ``date`` among them.
         load: First part of the file's name where the options give none.
 
     Raises:
-        ConfigError: It cannot be written.
+        ConfigError: The file cannot be written.
     """
     name = options.result_filename
     if name is None:

@@ -29,7 +29,7 @@ OnDone = Callable[[Record], None]
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """What came of a run."""
+    """The records and figures of a run."""
 
     model: str
     records: list[Record]
@@ -41,7 +41,7 @@ async def connected(options: ServerOptions) -> AsyncIterator[Client]:
     """Yield a client of the server, which is ready.
 
     Raises:
-        ConfigError: The options cannot be, or no server is there.
+        ConfigError: The options contradict one another, or no server answers.
     """
     pool = Pool(options.url(), options.headers(), verify=not options.insecure)
     try:
@@ -55,10 +55,10 @@ async def run_benchmark(options: BenchOptions, on_done: OnDone = lambda record: 
     """Send the load that ``options`` describe.
 
     Args:
-        on_done: Called with each record as its request ends.
+        on_done: A function called with each record as its request ends.
 
     Raises:
-        ConfigError: The options cannot be, or no server is there.
+        ConfigError: The options contradict one another, or no server answers.
     """
     jobs = make_jobs(options, _tokenizer(options))
     async with connected(options) as client:

@@ -1,4 +1,4 @@
-"""Settings of every command that loads a server: which one, how it is asked, where results go."""
+"""Settings of all commands that put load on a server: its address, its requests, the results."""
 
 from __future__ import annotations
 
@@ -29,16 +29,18 @@ class ServerOptions:
     header: tuple[str, ...] = option((), "extra header K=V")
     api_key: str | None = option(None, "sent as a bearer token; or set QUIRE_API_KEY")
     insecure: bool = option(False, "do not check the TLS certificate")
-    ready_check_timeout_sec: float = option(0.0, "wait so long for the server to answer")
+    ready_check_timeout_sec: float = option(0.0, "seconds to wait for the server to answer")
     request_timeout: float = option(3600.0, "seconds after which a request has failed")
-    seed: int = option(0, "of lengths, prompts and arrivals")
+    seed: int = option(0, "seed of lengths, prompts and arrivals")
     ignore_eos: bool = option(True, "ask for exactly the output length")
-    temperature: float = option(0.0, "of sampling")
+    temperature: float = option(0.0, "temperature of sampling")
     extra_body: str | None = option(None, "JSON object of more request fields")
     save_result: bool = option(False, "write a JSON file")
     append_result: bool = option(False, "add a line to the file instead of replacing it")
     result_dir: str | None = option(None, "folder of the file")
-    result_filename: str | None = option(None, "its name; default: from the load, model and time")
+    result_filename: str | None = option(
+        None, "name of the file; default: from the load, model and time"
+    )
     metadata: tuple[str, ...] = option((), "K=V to keep in the file")
     label: str | None = option(None, "name of the run in the file")
     disable_tqdm: bool = option(False, "show no progress")
@@ -86,10 +88,10 @@ class ServerOptions:
 
 
 def check(checks: Iterable[Check]) -> None:
-    """Refuse the first value that cannot be.
+    """Refuse the first value that breaks its rule.
 
     Raises:
-        ConfigError: Naming its flag.
+        ConfigError: A value breaks its rule; its flag is named.
     """
     for flag, holds, rule, value in checks:
         if not holds:

@@ -39,7 +39,7 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What was measured with one number of clients; a round has a part in both lists.
+    """The measurements with one number of clients; a round has a part in both lists.
 
     Attributes:
         without, with_speculation: Parts in the order of rounds.
@@ -85,7 +85,7 @@ def metrics_of(parts: Sequence[Part]) -> Metrics:
 
 @dataclass(frozen=True, slots=True)
 class SpecRun:
-    """What came of a run."""
+    """The measurements of a run, by number of clients."""
 
     model: str
     loads: list[Load]
@@ -100,12 +100,12 @@ async def run_spec(options: SpecOptions, on_part: OnPart, on_done: OnDone) -> Sp
     """Send the load that ``options`` describe.
 
     Args:
-        on_part: Called with the name of each part as it begins.
-        on_done: Called with each record that is measured as its request ends.
+        on_part: A function called with the name of each part as it begins.
+        on_done: A function called with each record that is measured, as its request ends.
 
     Raises:
-        ConfigError: The options cannot be, no server is there, or it has no speculation, or none
-            that can be switched off.
+        ConfigError: The options contradict one another, no server answers, or the server has no
+            speculation, or none that can be switched off.
     """
     given = options.prompts
     conversations = built_in(options.dataset) if given is None else read_prompts(Path(given))

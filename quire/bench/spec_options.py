@@ -13,13 +13,13 @@ from quire.bench.server_options import ServerOptions, check
 from quire.core.config import option
 from quire.core.errors import ConfigError
 
-#: What the percentile reported is, and how many samples it needs at least.
+#: The percentile that is reported, and the number of samples that it needs at least.
 PERCENT, NEEDED_SAMPLES = 99.0, 100
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpecOptions(ServerOptions):
-    """What is sent with speculation and without, and how often."""
+    """Settings of the load that is sent with speculation and without."""
 
     backend: Literal["openai", "openai-chat", "vllm"] = option(
         "openai-chat", "API: chat completions, or text completions (openai, vllm)"
@@ -30,13 +30,17 @@ class SpecOptions(ServerOptions):
         None, "requests of a part; default: enough for P99 over all rounds"
     )
     output_len: int = option(128, "most tokens of an answer")
-    dataset: Literal["mixed", "chat", "copy", "prose"] = option("mixed", "prompts that come along")
-    prompts: str | None = option(None, "JSONL file with prompt or messages a line, instead")
-    speculative: str | None = option(
-        None, "JSON for the request field speculative, with speculation; default: not sent"
+    dataset: Literal["mixed", "chat", "copy", "prose"] = option("mixed", "built-in prompts to send")
+    prompts: str | None = option(
+        None, "JSONL file with prompt or messages a line, in place of --dataset"
     )
-    without: str = option('{"speculative": false}', "JSON object: fields of requests without it")
-    seed: int = option(0, "of the first request; each has one of its own")
+    speculative: str | None = option(
+        None, "JSON of the field speculative in requests with speculation; default: not sent"
+    )
+    without: str = option(
+        '{"speculative": false}', "JSON object: fields of requests without speculation"
+    )
+    seed: int = option(0, "seed of the first request; each request has its own")
     ignore_eos: bool = option(False, "ask for exactly the output length")
     plot: str | None = option(None, "write a picture (.png, .svg, .pdf); needs matplotlib")
 

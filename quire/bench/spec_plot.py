@@ -14,7 +14,7 @@ def draw(document: dict[str, Any], path: Path) -> None:
     """Write the picture of a result.
 
     Raises:
-        ConfigError: It cannot be written.
+        ConfigError: The picture cannot be written.
     """
     from matplotlib import pyplot
 

@@ -1,4 +1,4 @@
-"""What is asked: prompts and output lengths, drawn or read from a trace; not when."""
+"""Prompts and output lengths of requests, drawn or read from a trace; not their times."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Job:
 
     Attributes:
         prompt: Text, or token ids.
-        num_prompt_tokens: What the prompt was made for; the server's count is the one reported.
+        num_prompt_tokens: Length that the prompt was made for; the server's count is reported.
         max_tokens: Output tokens asked for.
         start: Seconds from the start of the run where the trace says so, else None.
         fields: Further fields of the request, or others than it would have.
@@ -55,8 +55,8 @@ def make_jobs(options: BenchOptions, tokenizer: Tokenizer | None) -> list[Job]:
     """Make the requests of a run; the same options give the same requests.
 
     Args:
-        tokenizer: Given: prompts are texts with exactly that many tokens. None: token ids for the
-            completions API, texts of about that many words for the chat API.
+        tokenizer: The tokenizer by which prompts are texts of exact lengths. None: prompts are
+            token ids for the completions API, texts of about as many words for the chat API.
 
     Raises:
         ConfigError: The trace cannot be read.
