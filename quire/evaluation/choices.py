@@ -20,7 +20,7 @@ class Scored:
     """A question with the log-probabilities of its choices.
 
     Attributes:
-        line: Of the file.
+        line: Line of the file.
         answer: Index of the right choice, or None.
         logprobs: Sum over each choice's tokens, nats.
         normalized: The same per byte of the choice's text.

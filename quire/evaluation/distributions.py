@@ -1,4 +1,4 @@
-"""What rows of logits say of the tokens that follow: losses, divergence, agreement.
+"""Figures of logits' rows and the tokens that follow: losses, divergence, agreement.
 
 L rows, V vocabulary. Exponentials are float32 of logits less their row's largest, sums float64.
 """

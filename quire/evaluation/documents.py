@@ -22,9 +22,9 @@ class Document:
     """A text, or a conversation.
 
     Attributes:
-        line: Of the file, from 1.
+        line: Line of the file, from 1.
         text: None for a conversation.
-        messages: In OpenAI's form; None for a text.
+        messages: Messages in OpenAI's form; None for a text.
     """
 
     line: int
@@ -34,13 +34,13 @@ class Document:
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """A question and what may be answered.
+    """A question and its choices.
 
     Attributes:
-        line: Of the file, from 1.
-        question: What comes before each choice.
-        choices: At least two.
-        answer: Index of the right one, None where it is not known.
+        line: Line of the file, from 1.
+        question: Text before each choice.
+        choices: Choices, at least two.
+        answer: Index of the right choice, None where it is not known.
     """
 
     line: int
@@ -56,7 +56,7 @@ def read_documents(path: Path, flag: str = "[eval] --perplexity") -> list[Docume
 
     Args:
         path: The file.
-        flag: Which command's flag names it, for messages.
+        flag: The command and flag that name the file, for messages.
 
     Raises:
         ConfigError: The file cannot be read or is empty, or a line is no such object.

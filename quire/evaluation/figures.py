@@ -1,4 +1,4 @@
-"""From the losses of windows to the figures of a report, each with its interval."""
+"""The figures of a report, each with its interval, from the losses of windows."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ class Comparison:
     """A model next to its reference, on the same tokens.
 
     Attributes:
-        perplexity, reference_perplexity: Of each.
-        ratio: Of the perplexities, paired: the interval is that of the windows' differences.
+        perplexity, reference_perplexity: Perplexities of the model and of its reference.
+        ratio: Ratio of the perplexities, paired: the interval is that of the windows' differences.
         divergence: Kullback-Leibler of the model from its reference, nats a token.
-        divergence_p99: Of the tokens, 1 in 100 has more.
+        divergence_p99: Divergence that 1 token in 100 exceeds.
         agreement: Share of tokens for which both find the same one the most likely.
     """
 
@@ -42,10 +42,10 @@ class Bucket:
     """Tokens by how many are before them in their window.
 
     Attributes:
-        begin, end: Of these numbers.
-        num_tokens: Counted.
+        begin, end: Numbers of tokens before; ``end`` is not in the bucket.
+        num_tokens: Tokens counted.
         loss: Nats a token.
-        perplexity: Its exponential.
+        perplexity: Exponential of the loss.
     """
 
     begin: int

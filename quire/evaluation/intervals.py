@@ -52,11 +52,11 @@ def mean_interval(sums: Sequence[float], counts: Sequence[int]) -> Estimate:
     ``se^2 = W / (W - 1) * sum_i (sums_i - mean * counts_i)^2 / sum(counts)^2`` of W windows.
 
     Args:
-        sums: Of each window's tokens.
+        sums: Sum over each window's tokens.
         counts: Tokens of each window, at least 1.
 
     Returns:
-        An interval only of two windows or more.
+        The mean, with an interval where there are two windows or more.
     """
     totals, sizes = np.asarray(sums, np.float64), np.asarray(counts, np.float64)
     assert len(totals) == len(sizes) > 0, (len(totals), len(sizes))
@@ -74,7 +74,7 @@ def share_interval(hits: Sequence[float], counts: Sequence[int]) -> Estimate:
     as many as there are; where every token is a hit, or none, that many. The quantile is Student's.
 
     Args:
-        hits: Of each window.
+        hits: Hits of each window.
         counts: Tokens of each window, at least 1.
     """
     totals, sizes = np.asarray(hits, np.float64), np.asarray(counts, np.float64)

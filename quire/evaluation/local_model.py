@@ -40,22 +40,24 @@ class LocalModel:
 
     Args:
         folder: A folder or a GGUF file.
-        config: How it is held and computed; requests' settings have no meaning here.
+        config: Settings by which the model is held and computed; requests' settings have no meaning
+            here.
         longest: Tokens of the longest window that it will be asked to score.
-        on_progress: Called while weights load, with bytes done and bytes in all.
-        num_sequences: Sequences of ``longest`` tokens that steps of one's own keep KV of.
+        on_progress: A function called while weights load, with bytes done and bytes in all.
+        num_sequences: Number of sequences of ``longest`` tokens for which there is KV, where the
+            caller makes steps of its own.
 
     Attributes:
         vocab_size: V.
-        dtype, kv_cache_dtype: As they were chosen.
-        quantization: What its weights were rounded to, or None.
+        dtype, kv_cache_dtype: Element types as they were chosen.
+        quantization: Format that the model's weights were rounded to, or None.
         weight_bytes: Memory of the weights.
         step_tokens: Most tokens of a step.
         block_size: Tokens of a block of KV.
         max_model_len: Tokens of the longest sequence that it can compute.
 
     Raises:
-        ConfigError: It does not fit this machine, or the settings not the model.
+        ConfigError: The model does not fit this machine, or the settings do not fit the model.
         ModelLoadError: The checkpoint cannot be used.
     """
 
@@ -116,7 +118,7 @@ class LocalModel:
 
     @property
     def kernel_names(self) -> dict[str, str]:
-        """As of :class:`~quire.kernels.backend.Backend`."""
+        """See :class:`~quire.kernels.backend.Backend`."""
         return self._backend.kernel_names()
 
     def forward(self, batch: ForwardBatch) -> HiddenStates:

@@ -1,4 +1,4 @@
-"""From a task's windows to a report: plain data, ready for JSON."""
+"""A report from a task's windows: plain data, ready for JSON."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ Bar = Callable[[str, float], AbstractContextManager[Callable[[float, str], None]
 def judge(
     task: Task, work: Work, model: Scorer, reference: LocalModel | None, bar: Bar
 ) -> dict[str, Any]:
-    """Score what there is to score.
+    """Score the model on the task's windows.
 
     Args:
-        task, work: What is asked, in the model's tokens.
-        model: What is judged; in this process where there is a reference.
-        reference: What it is compared with, or None.
-        bar: Shows progress.
+        task, work: The task, and the task in the model's tokens.
+        model: The model that is judged; in this process where there is a reference.
+        reference: The model that it is compared with, or None.
+        bar: The progress bar.
 
     Returns:
         Sections of a report by name: ``text``, ``comparison``, ``positions``, ``choices``. Figures

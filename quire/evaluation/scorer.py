@@ -1,4 +1,4 @@
-"""What can be judged: something that makes tokens of texts and gives each token a loss."""
+"""The interfaces of models that can be judged: tokens of texts, and a loss for each token."""
 
 from __future__ import annotations
 
@@ -46,8 +46,8 @@ class LocalEncoder:
     """A tokenizer in this process.
 
     Args:
-        tokenizer: Of the model.
-        max_tokens: As of the protocol.
+        tokenizer: The model's tokenizer.
+        max_tokens: The same as in the protocol.
     """
 
     def __init__(self, tokenizer: Tokenizer, max_tokens: int | None) -> None:

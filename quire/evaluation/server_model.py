@@ -25,7 +25,7 @@ class ServerEncoder:
     """The server's own tokenizer, at ``/tokenize`` in vLLM's shape.
 
     Args:
-        post: Sends requests.
+        post: A function that sends a request.
         model: The name that is asked for.
     """
 
@@ -71,7 +71,7 @@ class ServerModel:
     """Scores windows by a server.
 
     Args:
-        post: Sends requests.
+        post: A function that sends a request.
         model: The name that is asked for.
     """
 

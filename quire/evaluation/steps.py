@@ -20,9 +20,9 @@ class Piece:
     """Tokens of a window that a step computes.
 
     Attributes:
-        index: Of the window.
-        window: It.
-        begin, end: Which of its tokens.
+        index: Index of the window.
+        window: The window.
+        begin, end: Range of the window's tokens.
     """
 
     index: int
@@ -64,7 +64,7 @@ def most_blocks(longest: int, step_tokens: int, block_size: int) -> int:
 
     Args:
         longest: Tokens of the longest window.
-        step_tokens, block_size: As of :func:`plan_steps`.
+        step_tokens, block_size: The same as in :func:`plan_steps`.
     """
     return 1 + max(-(-longest // block_size), step_tokens // block_size)
 

@@ -1,4 +1,4 @@
-"""What is asked of a judge, and the windows that it comes to for one model's tokens."""
+"""A judge's task, and its windows for one model's tokens."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ WINDOW = 512
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Task:
-    """What is asked.
+    """A task as it was asked for.
 
     Attributes:
         text: File of texts, or None.
         choices: File of questions, or None.
         window: Most tokens that the model sees together; None for :data:`WINDOW`, or for all that
             it can where positions are compared.
-        stride: As of :class:`~quire.evaluation.windows.Cut`.
+        stride: The same as in :class:`~quire.evaluation.windows.Cut`.
         max_tokens: Most tokens of the text, and of all questions with their choices; None for all.
-        long_context: Whether losses are told by position, too.
+        long_context: Whether losses are reported by position, too.
         chat: Whether questions are asked in the chat template.
     """
 
@@ -40,10 +40,10 @@ class Task:
     chat: bool = False
 
     def __post_init__(self) -> None:
-        """Refuse flags that would mean nothing.
+        """Refuse flags that would have no effect.
 
         Raises:
-            ConfigError: Naming the flag.
+            ConfigError: Such a flag is given; it is named.
         """
         if self.text is None and self.choices is None:
             raise ConfigError(
@@ -73,12 +73,12 @@ class Work:
     """A task in one model's tokens.
 
     Attributes:
-        cut: How the text was cut, None without one.
-        windows: Of the text.
-        num_text_tokens: Of the whole text, before ``max_tokens``.
-        questions: Those that are asked.
-        num_questions: In the file.
-        choice_windows: Of each question's choices, one after another.
+        cut: The cut of the text into windows; None without a text.
+        windows: Windows of the text.
+        num_text_tokens: Tokens of the whole text, before ``max_tokens``.
+        questions: Questions that are asked.
+        num_questions: Number of questions in the file.
+        choice_windows: Windows of each question's choices, one after another.
     """
 
     cut: Cut | None

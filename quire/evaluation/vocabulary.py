@@ -12,12 +12,12 @@ def check_same_vocabulary(
     """Refuse a reference with other tokens.
 
     Args:
-        reference: Its name, for the error.
-        sizes: Of the model's output and the reference's.
-        tokenizers: Of both.
+        reference: The reference's name, for the error.
+        sizes: Sizes of the model's output and the reference's.
+        tokenizers: Tokenizers of both.
 
     Raises:
-        ConfigError: An id means another token, or one has more of them.
+        ConfigError: An id means another token, or one vocabulary is larger.
     """
     own, other = tokenizers
     got = ""

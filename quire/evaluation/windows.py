@@ -30,10 +30,10 @@ class Window:
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """How texts become windows.
+    """The rule by which texts are cut into windows.
 
     Attributes:
-        window: Most tokens of one.
+        window: Most tokens of a window.
         stride: New tokens of each further window of a text; None for all that fit: windows that do
             not overlap.
         start: Tokens that every window begins with, such as the model's start of a text.
@@ -47,7 +47,7 @@ class Cut:
         """Refuse windows that hold no text, and strides that leave tokens out.
 
         Raises:
-            ConfigError: Naming the flag.
+            ConfigError: A window or stride is of that kind; its flag is named.
         """
         if self.window < 2 or self.room < 1:
             raise ConfigError(

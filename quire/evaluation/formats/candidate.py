@@ -20,9 +20,9 @@ class Candidate:
     """One of the models.
 
     Attributes:
-        label: What it is called in tables; each one's own.
+        label: Name in tables, different for each candidate.
         folder: A folder or a GGUF file.
-        config: How it is held and computed.
+        config: Settings by which the model is held and computed.
     """
 
     label: str

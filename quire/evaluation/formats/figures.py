@@ -13,7 +13,7 @@ def rate_figures(rates: Sequence[float], reference: Sequence[float]) -> dict[str
     Ratios are those of each round's two rates, so that a busy moment of the machine hits both.
 
     Args:
-        rates, reference: Of the rounds in their order, tokens a second; at least one.
+        rates, reference: Tokens a second of the rounds in their order, at least one.
     """
     ratios = [own / other for own, other in zip(rates, reference, strict=True)]
     return {**_spread(rates), "ratio": _spread(ratios)}

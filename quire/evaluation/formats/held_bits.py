@@ -28,7 +28,7 @@ ZERO_BITS = {"uint8": 8, "float16": 16}
 
 @dataclass(frozen=True, slots=True)
 class HeldBits:
-    """What some matrices take.
+    """The memory of some matrices.
 
     Attributes:
         num_weights: Elements, without padding.

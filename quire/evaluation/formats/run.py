@@ -28,17 +28,17 @@ PROMPT = "prompt"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FormatsTask:
-    """What is measured.
+    """The figures to measure.
 
     Attributes:
         batches: Sequences of the steps that decode.
         prompt_len: Tokens of the prompt.
         output_len: Steps that decode, after a prompt in each sequence.
-        rounds: Of all models in turn.
-        seconds: Of each figure in each round, at least.
-        text: What quality is judged by; None for speed alone.
-        window: Of the text, as of :class:`~quire.evaluation.task.Task`.
-        max_tokens: Of the text; None for all.
+        rounds: Rounds over all models in turn.
+        seconds: Seconds of each figure in each round, at least.
+        text: Text that quality is judged by; None for speed alone.
+        window: Window of the text; the same as in :class:`~quire.evaluation.task.Task`.
+        max_tokens: Most tokens of the text; None for all.
     """
 
     batches: tuple[int, ...] = (1, 8, 32)
@@ -54,7 +54,7 @@ class FormatsTask:
         """Refuse what cannot be measured.
 
         Raises:
-            ConfigError: Naming the flag.
+            ConfigError: A value is out of range; its flag is named.
         """
         for flag, value, least in (
             ("--prompt-len", self.prompt_len, 1),
@@ -82,8 +82,8 @@ def compare_formats(
     """Load the models, time them in turn and judge them.
 
     Args:
-        candidates: At least one; the first is what the others are compared with.
-        task: What is measured.
+        candidates: Models, at least one; the others are compared with the first.
+        task: The figures to measure.
         bar, loading_bar: Show progress.
 
     Returns:

@@ -30,9 +30,9 @@ def create_step(
 
     Args:
         token_ids: (B, length) int32. Each sequence has blocks of its own for all of its length.
-        begin, end: Which of its tokens; those before are in the KV cache.
+        begin, end: Range of each sequence's tokens; the tokens before it are in the KV cache.
         block_size: Tokens of a block.
-        first: Sequences whose blocks lie before those of these.
+        first: Number of sequences whose blocks lie before the blocks of these.
 
     Returns:
         A step whose logits are those of each sequence's last token.
@@ -60,7 +60,7 @@ class TimedSteps:
     """The steps of one model.
 
     Args:
-        model: With KV for the largest batch.
+        model: A model with KV for the largest batch.
         batches: Sequences of the steps that decode.
         prompt_len: Tokens of a prompt, which every sequence begins with.
         output_len: Steps that decode before they begin anew.
@@ -92,7 +92,7 @@ class TimedSteps:
         Args:
             name: ``prompt``, or the number of sequences.
             seconds: Whole rounds of steps are computed until that much time has passed.
-            clock: Tells the time in seconds.
+            clock: A function that returns the time in seconds.
         """
         steps = self._prompt if name == "prompt" else self._decoding[int(name)]
         passes, start = 0, clock()
