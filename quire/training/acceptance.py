@@ -1,4 +1,4 @@
-"""How many drafted tokens a target keeps: greedy drafts against its greedy answers.
+"""The drafted tokens that a target keeps: greedy drafts against its greedy answers.
 
 B sequences, R starts, J tokens of a draft.
 """
@@ -19,7 +19,7 @@ from quire.training.recurrent_head import RecurrentHead
 
 @dataclass(frozen=True, slots=True)
 class Acceptance:
-    """What became of drafts of J tokens.
+    """The acceptance of drafts of J tokens.
 
     Attributes:
         equal: Per place in the draft, the share of tokens equal to the target's at that position.
@@ -56,8 +56,8 @@ def measure_acceptance(draft: Callable[[Batch], Tensor], batches: Iterable[Batch
     """Draft from every token of greedy answers and compare.
 
     Args:
-        draft: Returns (B, R, J) tokens, as :func:`draft_all`.
-        batches: At least one.
+        draft: A function that returns (B, R, J) tokens, as :func:`draft_all`.
+        batches: Batches of answers, at least one.
     """
     right: list[Tensor] = []
     known: list[Tensor] = []

@@ -42,11 +42,11 @@ class Eagle3Head(RecurrentHead):
     """See the module.
 
     Args:
-        shape: Of the layer.
+        shape: Shape of the layer.
         vocabulary: The target's.
         captured_layers: Three of the target's.
         draft_ids: (W,) int64 ascending ids of the target that can be drafted; None for all.
-        own_head: Whether it has an output head of its own, begun as the target's.
+        own_head: Whether the head has an output head of its own, begun as the target's.
     """
 
     method = "eagle3"

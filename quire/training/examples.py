@@ -53,7 +53,7 @@ class Examples:
     """Roll-outs and their states.
 
     Args:
-        rollouts: At least one with two tokens of answer.
+        rollouts: Roll-outs, at least one of them with two tokens of answer.
         path: The states' file, bfloat16 rows one roll-out after the other.
         width: S.
 

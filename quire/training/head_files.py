@@ -31,10 +31,10 @@ def save_head(head: Head, folder: Path, base_model: str, max_position_embeddings
     """Write a head, its matrices as bfloat16.
 
     Args:
-        head: Of any kind.
-        folder: Made if it is not there.
+        head: A head of any kind.
+        folder: The folder, which is made if it is not there.
         base_model: The target's name, for people.
-        max_position_embeddings: Of the target.
+        max_position_embeddings: The target's longest context.
     """
     config = head.settings() | {
         "base_model_name_or_path": base_model,

@@ -30,9 +30,10 @@ class MTPHead(RecurrentHead):
     """See the module.
 
     Args:
-        shape: Of the layer.
+        shape: Shape of the layer.
         vocabulary: The target's.
-        num_target_layers: The module is stored as the layer after those.
+        num_target_layers: Number of the target's layers; the module is stored as the layer after
+            them.
     """
 
     method = "mtp"

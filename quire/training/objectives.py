@@ -1,4 +1,4 @@
-"""What a head is trained to: the target's distribution at the positions it drafts for.
+"""The objective of a head: the target's distribution at the positions it drafts for.
 
 B sequences, R starts, D model dim, V vocabulary.
 """
@@ -19,7 +19,7 @@ from quire.training.recurrent_head import RecurrentHead
 
 @dataclass(frozen=True, slots=True)
 class Objective:
-    """How losses are added up.
+    """The weights by which losses are added up.
 
     Attributes:
         depths: Tokens that are drafted in training, each from the head's own last output (the

@@ -20,8 +20,8 @@ def draft_logits(
     """Return the logits (num_tokens, V) of a greedy draft that follows ``token_ids``.
 
     Args:
-        head: Of any kind.
-        token_ids: (T,) int64, all that is known; the last one was drawn from the last state.
+        head: A head of any kind.
+        token_ids: (T,) int64, all known tokens; the last one was drawn from the last state.
         states: (T - 1, S) float32, the target's states of all but the last, T at least 2.
         num_tokens: Length of the draft; Medusa drafts at most one for each head.
     """

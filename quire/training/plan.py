@@ -1,4 +1,4 @@
-"""What to train: the kind of head, its size, its objective."""
+"""The plan of a training: the kind of head, its size, its objective."""
 
 from __future__ import annotations
 
@@ -28,15 +28,16 @@ class TrainingPlan:
 
     Attributes:
         method: One of :data:`METHODS`.
-        budget: Of the training itself.
-        depth: Tokens drafted in training, and Medusa's number of heads; None for those of the kind.
-        layers: Captured layers; empty for those of the kind.
-        intermediate_size, num_attention_heads, num_key_value_heads: Of the layer; None for the
-            target's.
+        budget: Budget of the training itself.
+        depth: Tokens drafted in training, and Medusa's number of heads; None for the method's
+            default.
+        layers: Captured layers; empty for the method's default.
+        intermediate_size, num_attention_heads, num_key_value_heads: Sizes of the layer; None for
+            the target's.
         num_blocks: Residual blocks of each Medusa head.
         own_head: Whether Medusa heads and EAGLE-3 have an output matrix of their own.
         rate: Factor of the learning rates.
-        seed: Of the first weights.
+        seed: Seed of the first weights.
     """
 
     method: str

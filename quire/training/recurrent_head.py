@@ -26,12 +26,12 @@ class RecurrentHead(nn.Module, ABC):
     """A head with one decoder layer.
 
     Args:
-        shape: Of the layer.
+        shape: Shape of the layer.
         vocabulary: The target's, which is not trained.
 
     Attributes:
-        method: Its name in ``--speculative-config``.
-        captured_layers: Layers of the target whose entering residual stream it reads.
+        method: The head's name in ``--speculative-config``.
+        captured_layers: Layers of the target whose entering residual stream the head reads.
     """
 
     method: str

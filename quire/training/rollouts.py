@@ -1,4 +1,4 @@
-"""What heads are trained on: the target's own answers to prompts, kept in a file."""
+"""Roll-outs that heads are trained on: the target's own answers to prompts, kept in a file."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class RollOut:
 
     Attributes:
         token_ids: (T,) int32, both.
-        num_prompt_tokens: How many of them are the prompt's, at least 1.
+        num_prompt_tokens: Number of the prompt's tokens among them, at least 1.
     """
 
     token_ids: np.ndarray
@@ -37,14 +37,14 @@ def roll_out(
     temperatures: Sequence[float] = (0.0, TEMPERATURE),
     on_tokens: Callable[[int], None] = lambda count: None,
 ) -> list[RollOut]:
-    """Let the target answer; the same prompts give the same answers.
+    """Return the target's answers to prompts; the same prompts give the same answers.
 
     Args:
         llm: The target.
         prompts: Token ids; those that leave no room for an answer are left out.
         max_tokens: Most tokens of an answer.
-        temperatures: Taken in turn.
-        on_tokens: Called with the tokens of answers as they are done.
+        temperatures: Temperatures, which prompts take in turn.
+        on_tokens: A function called with the number of tokens of answers as they are done.
     """
     limit = llm.engine.max_model_len
     fitting = [list(prompt) for prompt in prompts if 0 < len(prompt) < limit]

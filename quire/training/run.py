@@ -1,4 +1,4 @@
-"""From roll-outs to a trained head in a folder; a stopped run goes on from its work folder."""
+"""Training of a head from roll-outs; a stopped run resumes from its work folder."""
 
 from __future__ import annotations
 
@@ -40,14 +40,15 @@ def train_head(
 
     Args:
         target: A folder or a GGUF file.
-        data: Of that target.
-        plan: What to train.
-        work: Keeps states and checkpoints; a run with the same plan goes on from them.
-        out: Gets ``config.json``, safetensors and ``acceptance.json``.
-        bar: Shows progress.
+        data: Roll-outs of that target.
+        plan: The plan of the training.
+        work: Folder of states and checkpoints; a run with the same plan resumes from them.
+        out: The folder that ``config.json``, safetensors and ``acceptance.json`` are written to.
+        bar: The progress bar.
 
     Returns:
-        Of the written head on ``data.held_out``, drafts of ``plan.depth`` tokens or at least four.
+        Acceptance of the written head on ``data.held_out``, with drafts of ``plan.depth`` tokens or
+        at least four.
 
     Raises:
         ConfigError: The plan does not fit the target, or ``work`` holds a training of another plan.

@@ -44,7 +44,7 @@ def default_layers(num_layers: int) -> tuple[int, int, int]:
 
 
 class Vocabulary:
-    """What heads share with their target.
+    """The matrices that heads share with their target.
 
     Attributes:
         embedding: (V, D) float32.
@@ -75,12 +75,12 @@ class Target:
 
     Args:
         path: A folder or a GGUF file.
-        layers: Whose entering residual stream is wanted too, ascending; none for none.
+        layers: Layers whose entering residual stream is wanted too, ascending; may be empty.
         max_model_len: Longest sequence.
-        threads: Of the engine.
+        threads: Compute threads.
 
     Attributes:
-        config: What the model looks like.
+        config: The model's architecture.
     """
 
     def __init__(self, path: Path, layers: Sequence[int], max_model_len: int, threads: int) -> None:

@@ -24,12 +24,12 @@ MUON_RATE, ADAM_RATE = 0.02, 2e-3
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """When a training ends, and with it what its learning rate follows.
+    """The length of a training, which its learning rate follows, too.
 
     Attributes:
-        amount: Seconds, over all runs together, or steps: with those, and one thread, the same
+        amount: Seconds, over all runs together, or steps: with steps, and one thread, the same
             machine makes the same weights again.
-        in_steps: Which of the two.
+        in_steps: Whether ``amount`` is in steps; else in seconds.
     """
 
     amount: float
@@ -46,11 +46,11 @@ class Budget:
 
 @dataclass(slots=True)
 class Progress:
-    """How far a training is.
+    """The progress of a training.
 
     Attributes:
-        seconds: Spent.
-        steps: Done.
+        seconds: Seconds spent.
+        steps: Steps done.
         starts: Drafts trained on.
         loss: Mean of the last steps.
     """
@@ -65,11 +65,11 @@ class Trainer:
     """Trains one head; the checkpoint is one file, replaced whole.
 
     Args:
-        head: Trained in place.
-        examples: Of the training part.
-        objective: Of its kind.
-        checkpoint: Where to go on from, if it is there.
-        budget: Ends it.
+        head: The head, which is trained in place.
+        examples: Examples of the training part.
+        objective: The objective of the head's kind.
+        checkpoint: The file to resume from, if it is there.
+        budget: The length of the training.
         rate: Factor of the learning rates.
     """
 

@@ -17,7 +17,7 @@ def load_causal_model(folder: Path, device: str = "cpu") -> torch.nn.Module:
     Code that a checkpoint brings is not run, and nothing is fetched.
 
     Raises:
-        ConfigError: There is no such device.
+        ConfigError: The device does not exist.
         ModelLoadError: transformers does not load it.
     """
     transformers.utils.logging.set_verbosity_error()  # type: ignore[no-untyped-call]

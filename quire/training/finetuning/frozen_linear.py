@@ -28,8 +28,8 @@ class FrozenLinear(torch.nn.Linear):
     """A linear in place of one of floats; its ``weight`` is made anew whenever it is asked for.
 
     Args:
-        name: Of the module, for messages.
-        linear: Taken over: its matrix rounded, its bias as it is.
+        name: The module's name, for messages.
+        linear: The linear to replace: its matrix is rounded, its bias stays.
     """
 
     codes: torch.Tensor

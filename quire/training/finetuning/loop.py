@@ -26,13 +26,13 @@ MAX_NORM = 1.0
 
 @dataclass(slots=True)
 class Progress:
-    """How far a training is.
+    """The progress of a training.
 
     Attributes:
-        steps: Done.
-        seconds: Spent in steps.
+        steps: Steps done.
+        seconds: Seconds spent in steps.
         loss: Mean of the last steps, nats.
-        loss_before: Of the held-out windows, nats; None where there are none.
+        loss_before: Loss of the held-out windows, nats; None where there are none.
         loss_after: The same after the last step.
     """
 
@@ -44,13 +44,13 @@ class Progress:
 
 
 class Loop:
-    """Trains what of a model asks for gradients.
+    """Trains the parameters of a model that require gradients.
 
     Args:
         model: transformers' model, or peft's around it; trained in place.
-        windows: To train on, and to judge by.
+        windows: Windows to train on, and to judge by.
         plan: Steps, batches, rate and seed.
-        checkpoint: A file to go on from, if it is there; replaced whole.
+        checkpoint: A file to resume from, if it is there; replaced whole.
     """
 
     def __init__(
@@ -90,7 +90,7 @@ class Loop:
         """Train to the last step; what stops it leaves a checkpoint at most 30 s old.
 
         Args:
-            on_step: Called after each step.
+            on_step: A function called after each step.
 
         Raises:
             ConfigError: The loss is not a number any more.

@@ -29,7 +29,7 @@ class Adapter:
     """An adapter of a folder in peft's layout, as :mod:`.adapters` writes it.
 
     Args:
-        folder: Holds ``adapter_config.json`` and ``adapter_model.safetensors``.
+        folder: A folder with ``adapter_config.json`` and ``adapter_model.safetensors``.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -52,8 +52,8 @@ def merged_tensors(
 
     Args:
         stored: The source.
-        modules: Those that have an adapter.
-        adapter: Trained for them.
+        modules: Modules that have an adapter.
+        adapter: The adapter that was trained for them.
         base: One of :data:`BASES`.
     """
     tensors = {}

@@ -1,4 +1,4 @@
-"""What a fine-tuning does, and how long; not what it reads or writes."""
+"""The plan of a fine-tuning: method, steps and sizes; not what it reads or writes."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ class FinetuningPlan:
 
     Attributes:
         method: ``qat`` or ``qlora``.
-        steps: Of the optimizer.
-        learning_rate: The highest; it rises over the first steps and falls to 0.
+        steps: Steps of the optimizer.
+        learning_rate: The highest rate; it rises over the first steps and falls to 0.
         batch_size: Windows of a step.
         sequence_length: Tokens of a window.
-        seed: Of the order of windows, of dropout, and of adapters' first weights.
-        rank: Of adapters; 0 where there are none.
-        alpha: Adapters are scaled by ``alpha / rank``.
+        seed: Seed of the order of windows, of dropout, and of adapters' first weights.
+        rank: Rank of adapters; 0 where there are none.
+        alpha: Numerator of ``alpha / rank``, by which adapters are scaled.
 
     Raises:
-        ConfigError: A number cannot be.
+        ConfigError: A number is out of range.
     """
 
     method: str

@@ -19,8 +19,8 @@ class RoundedModel:
     Everything else is computed as it is and not trained, so that it is the source's.
 
     Args:
-        model: Changed in place.
-        grids: Of each matrix that is trained, by the checkpoint's name of its module.
+        model: The model, which is changed in place.
+        grids: Grid of each matrix that is trained, by the checkpoint's name of its module.
 
     Raises:
         UnsupportedArchitectureError: A matrix is not a linear of its own.

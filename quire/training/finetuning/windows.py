@@ -28,7 +28,7 @@ class Windows:
         held_out: The same, for the report; none where there are fewer than ``HELD_OUT_EVERY``.
 
     Raises:
-        ConfigError: There are not enough tokens for one window.
+        ConfigError: The texts have too few tokens for one window.
     """
 
     def __init__(self, texts: Sequence[Sequence[int]], length: int) -> None:
@@ -50,9 +50,9 @@ class Windows:
         Every window is taken once before any is taken again; the order is another each time.
 
         Args:
-            step: From 0.
+            step: Index of the step, from 0.
             size: Windows of a step; some of them are the same where there are fewer.
-            seed: Of the order.
+            seed: Seed of the order.
         """
         count = len(self.training)
         places = np.arange(step * size, (step + 1) * size)
