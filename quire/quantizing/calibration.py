@@ -21,15 +21,15 @@ SAMPLES, SAMPLE_LENGTH = 128, 512
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Calibration:
-    """Which text, and how much of it.
+    """The text to calibrate on, and how much of it.
 
     Attributes:
         text: A file of text or ``.jsonl``; texts; None for what lies with the model, else the
             package's own.
         count: Most samples, None for :data:`SAMPLES`.
         length: Tokens of a sample, None for :data:`SAMPLE_LENGTH`.
-        where: What a message begins with.
-        encode: Makes tokens of texts, where it is not the model's own tokenizer.
+        where: Beginning of messages.
+        encode: A function that makes tokens of texts; None for the model's own tokenizer.
     """
 
     text: Path | Sequence[str] | None = None
@@ -45,9 +45,9 @@ def calibration_samples(
     """Return samples of a text, and where they are from.
 
     Args:
-        folder: Of the model.
-        asked: Which text.
-        tell: Takes what differs from what was asked for.
+        folder: The model's folder.
+        asked: The text that was asked for.
+        tell: A function called with each notice on what differs from the request.
 
     Raises:
         ConfigError: The text cannot be read, or cannot be tokenized.

@@ -15,14 +15,14 @@ from quire.quantizing.scheme import Scheme
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CardFacts:
-    """What only the caller knows.
+    """Facts for a model card that only the caller knows.
 
     Attributes:
-        source: As it was named.
-        command: The whole of it.
-        language: Of the command.
-        version: Of Quire.
-        calibration: Where text was from, and how much; empty without.
+        source: The source as it was named.
+        command: The whole command.
+        language: Language of the command.
+        version: Quire's version.
+        calibration: Origin and amount of the calibration text; empty without one.
         measured: Lines of figures that were measured; empty where nothing was.
     """
 

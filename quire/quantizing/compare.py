@@ -1,4 +1,4 @@
-"""What a quantized checkpoint is worth next to its source, as lines of a model card."""
+"""Quality of a quantized checkpoint next to its source, as lines of a model card."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from quire.text.tokenizer import load_tokenizer
 
 
 def compare_with_source(source: Path, out: Path, text: Path, bar: Bar) -> list[str]:
-    """Judge a checkpoint and its source on a text, and return what a card says of it.
+    """Judge a checkpoint and its source on a text, and return the lines of a card.
 
     Args:
         source: Folder of floats.
-        out: Folder of what was made of it.
+        out: Folder of the quantized checkpoint.
         text: A file of text, or ``.jsonl``.
-        bar: Shows how far it is.
+        bar: The progress bar.
 
     Raises:
         ConfigError: The text cannot be read.

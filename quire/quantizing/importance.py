@@ -1,4 +1,4 @@
-"""How much errors of each input of a model's matrices count: mean squares over some text.
+"""Importance of each input of a model's matrices: its mean square over some text.
 
 T tokens of all samples, D model dim.
 """
@@ -55,17 +55,17 @@ def collect_importance(
     Args:
         folder: A checkpoint of floats.
         samples: Token ids, (length,) int32 each.
-        backend: Computes.
-        bar: Shows how far it is.
-        statistics: A folder of sums, as of :class:`~quire.quantizing.statistics.Statistics`; None
+        backend: The backend that computes.
+        bar: The progress bar.
+        statistics: A folder of sums, as in :class:`~quire.quantizing.statistics.Statistics`; None
             to keep none.
 
     Returns:
-        By the names of tensors in a GGUF file; the head and the embedding have none.
+        Entries by the names of tensors in a GGUF file; the head and the embedding have none.
 
     Raises:
         ConfigError: The checkpoint is quantized already.
-        ModelLoadError: It cannot be read.
+        ModelLoadError: The checkpoint cannot be read.
     """
     opened = open_generating(folder, "float32", max(map(len, samples)))
     if not isinstance(opened.tensors, Checkpoint):

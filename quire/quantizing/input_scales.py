@@ -15,14 +15,14 @@ from quire.quantizing.scheme import Scheme
 def input_scales(
     linears: Sequence[LinearWeights], schemes: Mapping[str, Scheme], sums: InputSums
 ) -> tuple[dict[str, np.ndarray], list[str]]:
-    """Return ``input_scale`` (1,) float32 by name, and what is to be told.
+    """Return ``input_scale`` (1,) float32 by name, and notices for the user.
 
     The largest input seen becomes the largest of E4M3; a matrix that saw none has the scale 1.
 
     Args:
-        linears: Of a layer.
-        schemes: By module; those without :attr:`Scheme.static_inputs` have no such scale.
-        sums: Of their inputs.
+        linears: Linears of a layer.
+        schemes: Schemes by module; those without :attr:`Scheme.static_inputs` have no such scale.
+        sums: Sums of the linears' inputs.
     """
     scales: dict[str, np.ndarray] = {}
     notices = []

@@ -16,15 +16,15 @@ SAMPLE_ROWS = 512
 
 @dataclass(slots=True)
 class LinearSums:
-    """Of the inputs of one linear, before triangles are completed.
+    """Sums of one linear's inputs, before triangles are completed.
 
     Attributes:
         products: (K, K) float64, panels from the diagonal on.
         magnitudes: (K,) float64.
         squares: (K,) float64.
         largest: (K,) float32.
-        num_rows: How many were seen.
-        kept: (R, K) float32 each, some of them.
+        num_rows: Number of inputs that were seen.
+        kept: (R, K) float32 each, some of the inputs.
     """
 
     products: np.ndarray
@@ -42,11 +42,11 @@ class InputSums:
     lower one of it.
 
     Args:
-        num_tokens: Of all samples together, which is how many inputs most linears will have.
+        num_tokens: Tokens of all samples together, which is the number of inputs of most linears.
 
     Attributes:
         sums: (K, K) float64.
-        num_rows: How many inputs were seen.
+        num_rows: Number of inputs that were seen.
         magnitudes: (K,) float64, sums of the inputs' absolute values.
         squares: (K,) float64, sums of their squares.
         largest: (K,) float32, the largest of them.

@@ -1,4 +1,4 @@
-"""Where the sums of a layer's inputs come from: what the layers before it make of the text.
+"""Sources of the sums of a layer's inputs: what the layers before it make of the text.
 
 T tokens of all samples, D model dim.
 """
@@ -27,7 +27,7 @@ Bar = Callable[[str, float], AbstractContextManager[Callable[[float, str], None]
 
 
 class LayerInputs(Protocol):
-    """What layers are given, asked for in their order."""
+    """The sums of layers' inputs, asked for in the layers' order."""
 
     def sums(
         self,
@@ -39,34 +39,34 @@ class LayerInputs(Protocol):
         """Return the sums of linears' inputs, the caller's to change.
 
         Args:
-            layer: Which one.
-            linears: Of it.
+            layer: Index of the layer.
+            linears: The layer's linears.
             replaced: Float32 values of the layer's tensors that are quantized already.
-            on_share: Told how far it is.
+            on_share: A function called with the progress.
         """
         ...
 
     def advance(
         self, layer: int, values: Callable[[], Mapping[str, np.ndarray]], on_share: OnShare
     ) -> None:
-        """Go on to the next layer.
+        """Advance to the next layer.
 
         Args:
-            layer: That is done.
-            values: Returns the float32 values that it has now.
-            on_share: Told how far it is.
+            layer: Index of the layer that is done.
+            values: A function that returns the float32 values that the layer has now.
+            on_share: A function called with the progress.
         """
         ...
 
 
 class QuantizedPrefix:
-    """What the quantized layers before one make of the text; see :class:`LayerInputs`.
+    """Inputs that the quantized layers before a layer make of the text; see :class:`LayerInputs`.
 
     Args:
         opened: The checkpoint of floats.
-        backend: Computes.
+        backend: The backend that computes.
         samples: Token ids, (length,) int32 each.
-        folder: For a file of states, where they are large.
+        folder: A folder for a file of states, where they are large.
     """
 
     def __init__(

@@ -55,7 +55,7 @@ class ReplacedTensors:
 
     @property
     def is_arranged(self) -> bool:
-        """As the checkpoint is."""
+        """Whether the checkpoint is arranged."""
         return self.stored.is_arranged
 
     @property
@@ -89,8 +89,8 @@ class LayerRunner:
     """Computes layers of a checkpoint of floats, each sample by itself.
 
     Args:
-        opened: Held as float32, of at least the longest sample's context.
-        backend: Computes; activations are float32 numpy arrays.
+        opened: The checkpoint, held as float32, with at least the longest sample's context.
+        backend: The backend that computes; activations are float32 numpy arrays.
         samples: Token ids, (length,) int32 each.
     """
 
@@ -133,16 +133,16 @@ class LayerRunner:
         feeds: bool = True,
         on_tokens: Callable[[int], None] = lambda count: None,
     ) -> None:
-        """Compute a layer, or, after the last, what the output head is given.
+        """Compute a layer, or, after the last, the output head's inputs.
 
         Args:
-            layer: Which one; their number for the head, of which nothing is kept.
-            states: (T, D) float32, what it is given.
+            layer: Index of the layer; the number of layers for the head, of which nothing is kept.
+            states: (T, D) float32, the layer's inputs.
             replaced: Values that tensors of the layer have instead of the checkpoint's.
-            observer: Sees the inputs of all linears.
-            keep: Write what comes out to ``states``.
-            feeds: Go on after attention has mixed the rows.
-            on_tokens: Called with the tokens of each step.
+            observer: A function that sees the inputs of all linears.
+            keep: Whether to write the layer's outputs to ``states``.
+            feeds: Whether to continue after attention has mixed the rows.
+            on_tokens: A function called with the tokens of each step.
         """
         if layer == self._opened.config.num_layers:
             self._observe_head(states, observer, on_tokens)

@@ -1,4 +1,4 @@
-"""Which methods there are: the settings that each takes, and where its matrices can be stored.
+"""The methods of quantization: each one's settings, and the formats that can hold its matrices.
 
 What a method does is in :mod:`quire.quantizing.produce`; plain data here, so that a command line
 can name them without loading arrays.
@@ -16,19 +16,18 @@ BITS = (2, 3, 4, 8)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Method:
-    """What is known of a method before it runs.
+    """A method's settings and demands, known before it runs.
 
     Attributes:
         about: A few words for the command line.
         settings: Fields of :class:`~quire.quantizing.scheme.Scheme` that may be given, and their
             defaults.
         fixed: Fields that the method itself decides.
-        bits: Which it can have, where they are a setting.
         formats: Names of stored formats that can hold its matrices; the first is the default.
-        asks_inputs: It looks at calibration text, whatever its settings.
-        scales_columns: It scales a layer's matrices before they are rounded.
+        asks_inputs: Whether the method looks at calibration text, whatever its settings.
+        scales_columns: Whether the method scales a layer's matrices before they are rounded.
         without_inputs: The method of a matrix that saw too few inputs.
-        bits: Of a code, those that may be asked for.
+        bits: Bits of a code that may be asked for.
     """
 
     about: str

@@ -29,9 +29,9 @@ class ObservedBackend:
     """A backend for one layer at a time: its KV cache has one layer, and its inputs are seen.
 
     Args:
-        backend: Computes.
-        observer: Called with each linear's inputs before it multiplies them; None for nothing.
-        unread: Linears whose products nobody reads, so that observed ones need not multiply.
+        backend: The backend that computes.
+        observer: A function called with each linear's inputs before it multiplies them, or None.
+        unread: Linears whose products are not read, so that observed ones need not multiply.
     """
 
     def __init__(
@@ -98,7 +98,7 @@ class _ObservedLinear:
 
 
 class _ObservedMatrices:
-    """What it takes to compute the inputs of experts' second matrices."""
+    """The matrices that compute the inputs of experts' second matrices."""
 
     def __init__(
         self,

@@ -15,8 +15,8 @@ def one_writer(folder: Path, rule: str, named: Path) -> Iterator[None]:
     """Keep other processes out of ``folder``.
 
     Args:
-        folder: Gets a file ``lock``.
-        rule: Of the error: what must have one writer.
+        folder: The folder, in which a file ``lock`` is made.
+        rule: The error's rule: what must have one writer.
         named: The folder as the user knows it.
 
     Raises:

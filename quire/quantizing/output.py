@@ -31,8 +31,8 @@ def write_weights(
 
     Args:
         out: The folder.
-        tensors: By name.
-        on_bytes: Called with the bytes of each tensor.
+        tensors: Tensors by name.
+        on_bytes: A function called with the bytes of each tensor.
         shard_bytes: Most bytes of a file.
     """
     shards: list[dict[str, TensorData]] = [{}]

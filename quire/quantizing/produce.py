@@ -1,4 +1,4 @@
-"""What each method does with matrices: a function for each, which calls its producer.
+"""Functions that quantize matrices, one for each method, which call its producer.
 
 N rows (outputs), K columns (inputs) of a matrix.
 """
@@ -40,11 +40,11 @@ class LinkedMatrices:
     """Matrices that share their inputs and their scheme.
 
     Attributes:
-        scheme: How they are quantized.
-        modules: Their names.
+        scheme: The matrices' scheme.
+        modules: The matrices' names.
         weights: (N, K) float32 each.
         products: (K, K) float64, sums of products of the inputs; None where none were seen.
-        threads: To share rows out among.
+        threads: Number of threads that share the rows.
     """
 
     scheme: Scheme

@@ -18,15 +18,15 @@ from quire.quantizing.unfinished import Unfinished
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Order:
-    """What is asked, and what the card says of it.
+    """A job, and what the card says of it.
 
     Attributes:
-        job: What is quantized, and how.
-        source: As it was named.
-        command: What makes the same again.
-        language: Of the command.
-        calibration: Where text was from, and how much; empty without.
-        threads: None for all cores.
+        job: The matrices to quantize, and how.
+        source: The source as it was named.
+        command: The command that makes the same result again.
+        language: Language of the command.
+        calibration: Origin and amount of the calibration text; empty without one.
+        threads: Number of threads; None for all cores.
     """
 
     job: Job
@@ -45,18 +45,19 @@ def quantize_checkpoint(
     tell: Callable[[str], None],
     measure: Callable[[], list[str]] = list,
 ) -> Result:
-    """Quantize a checkpoint layer by layer; the same call goes on with one that was stopped.
+    """Quantize a checkpoint layer by layer; the same call resumes one that was stopped.
 
     Args:
         folder: Safetensors of floats.
         out: A new or an empty folder, or that of a call that was stopped.
-        order: What is asked.
-        bar: Shows how far it is.
-        tell: Takes what differs from what was asked for, as soon as it is known.
-        measure: Called when ``out`` can be loaded; returns what was measured, for the card.
+        order: The order to carry out.
+        bar: The progress bar.
+        tell: A function called with each notice on what differs from the request, at once.
+        measure: A function called when ``out`` can be loaded; returns lines of figures for the
+            card.
 
     Raises:
-        ConfigError: The source is quantized already, the order cannot be, or ``out`` holds
+        ConfigError: The source is quantized already, the order is impossible, or ``out`` holds
             something else.
         ModelLoadError: The source cannot be read, or a weight is infinite or NaN.
     """

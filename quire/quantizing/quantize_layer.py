@@ -25,12 +25,12 @@ ERROR_COLUMNS = 256
 
 @dataclass(slots=True)
 class LayerResult:
-    """What came out.
+    """The quantized matrices of a layer, and their errors.
 
     Attributes:
-        matrices: By module.
-        errors: Of the outputs of each over all calibration samples, squares relative to those of
-            the outputs themselves; of the weights where no inputs were seen.
+        matrices: Matrices by module.
+        errors: Errors by module: of the outputs over all calibration samples, squares relative to
+            those of the outputs themselves; of the weights where no inputs were seen.
         too_few: Modules whose method gave way to plain rounding, and the inputs they had.
     """
 
@@ -43,9 +43,9 @@ class LayerQuantizer:
     """Quantizes linears.
 
     Args:
-        schemes: By module; others stay floats.
-        threads: To share rows out among.
-        on_weights: Called with the weights of what is done.
+        schemes: Schemes by module; other modules stay floats.
+        threads: Number of threads that share the rows.
+        on_weights: A function called with the number of weights that are done.
     """
 
     def __init__(
@@ -62,9 +62,9 @@ class LayerQuantizer:
         """Quantize linears; matrices that share inputs are solved together.
 
         Args:
-            linears: Of a layer.
+            linears: Linears of a layer.
             weights: (N, K) float32 by module; each is asked for once.
-            sums: Of the inputs of linears that have a calibrated method.
+            sums: Sums of the inputs of linears that have a calibrated method.
 
         Raises:
             ModelLoadError: A weight or an input is infinite or NaN.
@@ -99,7 +99,7 @@ def relative_error(weight: np.ndarray, made: UnpackedMatrix, products: np.ndarra
 
     Args:
         weight: (N, K) float32.
-        made: What it became.
+        made: The matrix after quantization.
         products: (K, K) sums of products of inputs, for the error of outputs; None for weights'.
     """
     difference = weight - made.float32()

@@ -1,4 +1,4 @@
-"""From a checkpoint of floats to a quantized one, layer by layer; files are written elsewhere.
+"""Quantization of a checkpoint of floats, layer by layer; files are written elsewhere.
 
 T tokens of all calibration samples, D model dim.
 """
@@ -41,11 +41,11 @@ PASS, SOLVE = 0.3, 0.4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """What is asked.
+    """The matrices to quantize, and how.
 
     Attributes:
-        recipe: How matrices are quantized.
-        format: How they are stored.
+        recipe: The scheme of each matrix.
+        format: The format that matrices are stored in.
         samples: Token ids of each calibration sample, (length,) int32.
         statistics: A folder of sums of the unquantized model's inputs, computed where they are not
             there; None to calibrate each layer on what the quantized ones before it make.
@@ -61,15 +61,15 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What was made, before it is put together.
+    """The result of a run, before it is put together.
 
     Attributes:
-        tensors: Of the whole checkpoint, in order.
+        tensors: Tensors of the whole checkpoint, in order.
         config: ``quantization_config``.
         model_config: Fields of ``config.json`` that differ from the source's.
-        schemes: By module.
-        errors: By module, as of :class:`~quire.quantizing.quantize_layer.LayerResult`.
-        notices: What differs from what was asked for.
+        schemes: Schemes by module.
+        errors: Errors by module, as in :class:`~quire.quantizing.quantize_layer.LayerResult`.
+        notices: Lines on what differs from the request.
     """
 
     tensors: dict[str, TensorData]
@@ -85,16 +85,16 @@ class Run:
 
     Args:
         folder: The checkpoint.
-        job: What is asked.
+        job: The matrices to quantize, and how.
 
     Attributes:
-        schemes: By module.
-        notices: What differs from what was asked for.
+        schemes: Schemes by module.
+        notices: Lines on what differs from the request.
         config: ``quantization_config`` of the result.
 
     Raises:
         ConfigError: The checkpoint is quantized already, or cannot be stored so.
-        ModelLoadError: It cannot be read.
+        ModelLoadError: The checkpoint cannot be read.
     """
 
     def __init__(self, folder: Path, job: Job) -> None:
@@ -181,7 +181,7 @@ class Run:
 
     @property
     def identity(self) -> dict[str, Any]:
-        """What decides the bytes of the result."""
+        """The settings that decide the bytes of the result."""
         kept = self._job.statistics is not None
         return {
             "source": source_state(self._stored),
@@ -357,7 +357,7 @@ def check_head(format_name: str, weights: WeightMap) -> None:
     """Refuse to quantize an output head that could not be read or told from the embedding.
 
     Raises:
-        ConfigError: Naming the flag.
+        ConfigError: The head cannot be quantized so; the flag is named.
     """
     if format_name not in HEAD_FORMATS:
         raise ConfigError(
@@ -380,7 +380,7 @@ def linear_modules(folder: Path) -> list[str]:
     """Return the names of all matrices of a checkpoint's layers that can be quantized.
 
     Raises:
-        ModelLoadError: It cannot be read.
+        ModelLoadError: The checkpoint cannot be read.
     """
     opened = open_generating(folder, "float32", None)
     layers = range(opened.config.num_layers)

@@ -30,7 +30,7 @@ def choose_samples(
         Token ids, (length,) int32 each.
 
     Raises:
-        ConfigError: There is no text, or samples have no room for any.
+        ConfigError: The texts are empty, or samples have no room for text.
     """
     room = length - len(start)
     if room < 1:

@@ -43,10 +43,10 @@ class LayerScaler:
     """Scales layers of a checkpoint.
 
     Args:
-        weights: Which tensor is which.
-        stored: Of floats.
-        schemes: By module.
-        threads: To search with.
+        weights: The map of the checkpoint's tensors.
+        stored: The checkpoint of floats.
+        schemes: Schemes by module.
+        threads: Number of threads that search.
     """
 
     def __init__(
@@ -56,12 +56,12 @@ class LayerScaler:
         self._schemes, self._threads = schemes, threads
 
     def scale(self, layer: int, matrices: dict[str, np.ndarray], sums: InputSums) -> ScaledLayer:
-        """Scale what can be scaled of a layer whose methods ask for it.
+        """Scale the matrices of a layer whose methods ask for it, where that is possible.
 
         Args:
-            layer: Which one.
+            layer: Index of the layer.
             matrices: (N, K) float32 by module, of the layer.
-            sums: Of the linears' inputs; those that are scaled are so afterwards, too.
+            sums: Sums of the linears' inputs; they are scaled with the matrices.
         """
         weights, config = self._weights, self._weights.config
         made = ScaledLayer(matrices)
@@ -82,7 +82,7 @@ class LayerScaler:
     def _by_norm(
         self, made: ScaledLayer, linear: LinearWeights, norm: NormWeights | None, sums: InputSums
     ) -> None:
-        """Scale a linear's columns; its norm, if it is nobody else's, takes the inverse over."""
+        """Scale a linear's columns; a norm that no other linear uses takes the inverse over."""
         config = self._weights.config
         if norm is None or config.shared_norm or linear.modules not in sums.num_rows:
             return

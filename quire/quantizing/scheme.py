@@ -1,4 +1,4 @@
-"""How each matrix is quantized: the settings of a run, and a recipe's rules for some matrices."""
+"""Schemes of matrices: the settings of a run, and a recipe's rules for some matrices."""
 
 from __future__ import annotations
 
@@ -21,26 +21,28 @@ MOST_SPARSE = 0.05
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scheme:
-    """How a matrix is quantized; :func:`create_scheme` fills in what a method decides.
+    """A matrix's method and settings; :func:`create_scheme` fills in what a method decides.
 
     Attributes:
         method: One of :data:`~quire.quantizing.methods.METHODS`.
-        bits: Of a code, one of the method's.
+        bits: Bits of a code, one of the method's choices.
         group_size: Inputs that share a scale, 16 or a multiple of 32; -1 for all of a row.
-        symmetric: Without zeros of groups.
-        act_order: GPTQ takes inputs by their size.
-        group_aware: GPTQ takes groups by their largest input, and a group's inputs by their size.
-        true_sequential: GPTQ calibrates a matrix on what the quantized ones before it in its layer
-            make of the text.
-        duo_scaling: AWQ looks at the sizes of weights, too.
-        clip: AWQ looks for smaller ranges of groups than those of their largest weights.
-        damping: Of GPTQ and QuIP#, as a share of the mean square of the inputs.
-        scales: Of FP8: which weights share one, a row (``channel``), all (``tensor``) or a
+        symmetric: Whether groups have no zeros.
+        act_order: Whether GPTQ takes inputs by their size.
+        group_aware: Whether GPTQ takes groups by their largest input, and a group's inputs by their
+            size.
+        true_sequential: Whether GPTQ calibrates a matrix on what the quantized ones before it in
+            its layer make of the text.
+        duo_scaling: Whether AWQ looks at the sizes of weights, too.
+        clip: Whether AWQ looks for smaller ranges of groups than those of their largest weights.
+        damping: Damping of GPTQ and QuIP#, as a share of the mean square of the inputs.
+        scales: Weights that share a scale in FP8: a row (``channel``), all (``tensor``) or a
             ``block`` of 128 x 128.
-        static_inputs: Of FP8: one scale of all inputs of a matrix, seen in calibration text.
-        smoothing: Of SmoothQuant: the share of the range of inputs that weights take over.
-        double_quant: Of NF4 and FP4: scales are rounded to bytes.
-        sparse: Of tables of rows: the share of weights that stay what they are.
+        static_inputs: Whether FP8 has one scale for all inputs of a matrix, seen in calibration
+            text.
+        smoothing: Share of the range of inputs that weights take over in SmoothQuant.
+        double_quant: Whether scales of NF4 and FP4 are rounded to bytes.
+        sparse: Share of weights that tables of rows leave floats.
     """
 
     method: str = "gptq"
@@ -60,10 +62,10 @@ class Scheme:
     sparse: float = 0.0
 
     def __post_init__(self) -> None:
-        """Refuse what no matrix can have.
+        """Refuse settings that no matrix can have.
 
         Raises:
-            ConfigError: Naming the setting.
+            ConfigError: A setting is out of range; it is named.
         """
         method = _method(self.method)
         for name in SETTINGS:
@@ -111,7 +113,7 @@ class Scheme:
         """Return a scheme with other settings; another method keeps those that both take.
 
         Raises:
-            ConfigError: Naming the setting that is not taken or out of range.
+            ConfigError: A setting is not taken or out of range; it is named.
         """
         method = settings.get("method", self.method)
         both = set(METHODS[self.method].settings) & set(_method(method).settings)
@@ -155,7 +157,7 @@ def create_scheme(method: str, settings: Mapping[str, Any]) -> Scheme:
         settings: Fields that were given; the method has defaults for others that it takes.
 
     Raises:
-        ConfigError: Naming the setting that the method does not take, or that is out of range.
+        ConfigError: The method does not take a setting, or it is out of range; it is named.
     """
     known = _method(method)
     for name in settings:
@@ -166,7 +168,7 @@ def create_scheme(method: str, settings: Mapping[str, Any]) -> Scheme:
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """What a recipe says of some matrices.
+    """A rule of a recipe for some matrices.
 
     Attributes:
         match: A pattern of module names, as of a shell.
@@ -179,12 +181,13 @@ class Rule:
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """Which scheme each matrix of a model has.
+    """The schemes of a model's matrices.
 
     Attributes:
-        default: Of matrices that no rule fits.
-        rules: The first that fits a matrix counts.
-        takes_head: The output head is quantized, too; else where a rule names it and no other.
+        default: Scheme of matrices that no rule fits.
+        rules: Rules, of which the first that fits a matrix counts.
+        takes_head: Whether the output head is quantized, too; else it is where a rule names it and
+            no other matrix.
     """
 
     default: Scheme
@@ -215,7 +218,7 @@ class Recipe:
         """Refuse rules that fit nothing.
 
         Raises:
-            ConfigError: Naming the pattern.
+            ConfigError: A rule fits no matrix; its pattern is named.
         """
         for rule in self.rules:
             if not any(fnmatchcase(module, rule.match) for module in modules):

@@ -44,11 +44,11 @@ Linears = Sequence[Sequence[LinearWeights]]
 
 
 class Statistics:
-    """A folder of sums; a layer's inputs as of :class:`~quire.quantizing.layer_inputs.LayerInputs`.
+    """A folder of sums; see :class:`~quire.quantizing.layer_inputs.LayerInputs`.
 
     Args:
-        folder: Made where there is none.
-        source: Which checkpoint, as of :func:`source_state`.
+        folder: The folder, which is made if it is not there.
+        source: The checkpoint's identity, the result of :func:`source_state`.
         samples: Token ids, (length,) int32 each.
 
     Raises:
@@ -98,13 +98,13 @@ class Statistics:
     def collect(
         self, opened: OpenedCheckpoint, backend: Backend, linears: Linears, bar: Bar
     ) -> None:
-        """Compute the layers whose sums are not there; with all there, nothing.
+        """Compute the layers whose sums are not there; with all there, compute nothing.
 
         Args:
             opened: The checkpoint of floats.
-            backend: Computes.
-            linears: Of each layer.
-            bar: Shows how far it is.
+            backend: The backend that computes.
+            linears: Linears of each layer.
+            bar: The progress bar.
 
         Raises:
             ConfigError: Another process writes there.

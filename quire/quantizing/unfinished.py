@@ -1,4 +1,4 @@
-"""What a run has done so far, in its output folder: a killed run goes on after its last layer."""
+"""Finished layers of a run, in its output folder: a killed run resumes after the last one."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ class Unfinished:
 
     Args:
         out: The checkpoint's folder.
-        run: What decides the bytes of the result, plain data.
-        command: Whose folder it is, for messages.
+        run: Settings that decide the bytes of the result, plain data.
+        command: The command that the folder belongs to, for messages.
 
     Attributes:
-        folder: Where parts are, and whatever else goes away when the run ends.
+        folder: The folder of parts, and of all else that is removed when the run ends.
 
     Raises:
         ConfigError: The folder holds something else, or a run of other settings.
@@ -91,10 +91,10 @@ class Unfinished:
         """Write a layer; it is there when all of it is.
 
         Args:
-            layer: Which one.
-            tensors: What is not in the source as it is.
+            layer: Index of the layer.
+            tensors: Tensors that differ from the source's.
             config: ``quantization_config`` of the whole.
-            report: What is to be told of it.
+            report: Figures and notices of the layer, for the report.
         """
         part = self.folder / "part"
         shutil.rmtree(part, ignore_errors=True)

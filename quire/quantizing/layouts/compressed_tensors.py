@@ -35,12 +35,12 @@ class Kind:
     """One of the format's layouts.
 
     Attributes:
-        name: As ``format`` has it.
-        weights: Returns ``weights`` of a scheme.
-        store: Returns the parts of a matrix.
-        refusal: As of :meth:`Fitting.keep`.
-        group_size: As of :meth:`Fitting.group`.
-        inputs: Returns ``input_activations`` of a scheme.
+        name: Name of the layout in ``format``.
+        weights: A function that returns ``weights`` of a scheme.
+        store: A function that returns the parts of a matrix.
+        refusal: The same as in :meth:`Fitting.keep`.
+        group_size: The same as ``size_of`` in :meth:`Fitting.group`.
+        inputs: A function that returns ``input_activations`` of a scheme.
     """
 
     name: str

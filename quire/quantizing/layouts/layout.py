@@ -1,4 +1,4 @@
-"""What a stored format is, and what those of integers have in common."""
+"""The interface of stored formats, and the parts that formats of integers share."""
 
 from __future__ import annotations
 
@@ -24,18 +24,19 @@ class StoredFormat(Protocol):
 
     @property
     def name(self) -> str:
-        """As ``--format`` has it."""
+        """The format's name in ``--format``."""
         ...
 
     def fit(self, schemes: Schemes, shapes: Shapes) -> tuple[dict[str, Scheme], list[str]]:
         """Choose groups that divide rows where the format asks for it.
 
         Args:
-            schemes: By module; those that stay floats are not there.
+            schemes: Schemes by module, without those that stay floats.
             shapes: (N, K) by module.
 
         Returns:
-            Schemes of what will be quantized, and what differs from what was asked for.
+            Schemes of the matrices that will be quantized, and notices on what differs from the
+            request.
 
         Raises:
             ConfigError: The format cannot say the schemes.
@@ -46,8 +47,9 @@ class StoredFormat(Protocol):
         """Return the parts of a matrix by name.
 
         Args:
-            matrix: As its method made it: a QuantizedTensor, or of what else formats are made for.
-            scheme: What it was made by.
+            matrix: The matrix as its method made it: a QuantizedTensor, or another type that the
+                format is made for.
+            scheme: The scheme that it was made by.
         """
         ...
 
@@ -55,7 +57,7 @@ class StoredFormat(Protocol):
         """Return ``quantization_config``.
 
         Args:
-            schemes: By module.
+            schemes: Schemes by module.
             floats: Linears that stay floats.
         """
         ...
@@ -66,9 +68,9 @@ class Fitting:
     """Schemes that a format can hold, of those that were asked for.
 
     Attributes:
-        name: The format's.
-        fitted: By module.
-        notices: What differs.
+        name: The format's name.
+        fitted: Schemes by module.
+        notices: Lines on what differs from the request.
     """
 
     name: str
@@ -79,7 +81,8 @@ class Fitting:
         """Refuse methods whose matrices the format cannot hold.
 
         Raises:
-            ConfigError: Naming the method and the formats that can.
+            ConfigError: A method's matrices do not fit; it names the method and the formats that
+                can hold them.
         """
         for module, scheme in schemes.items():
             formats = METHODS[scheme.method].formats
@@ -98,9 +101,10 @@ class Fitting:
         """Take over all matrices but those that a rule refuses.
 
         Args:
-            schemes: By module.
+            schemes: Schemes by module.
             shapes: (N, K) by module.
-            refusal: Returns which rule a matrix breaks, empty where it breaks none.
+            refusal: A function that returns the rule that a matrix breaks, empty where it breaks
+                none.
         """
         reasons: dict[str, list[str]] = {}
         for module, scheme in schemes.items():
@@ -120,7 +124,7 @@ class Fitting:
 
         Args:
             shapes: (N, K) by module.
-            size_of: Takes a scheme and K.
+            size_of: A function that returns the group size for a scheme and K.
         """
         sizes: dict[tuple[int, int], int] = {}
         for module, scheme in self.fitted.items():
