@@ -70,7 +70,7 @@ CONFIG: dict[str, Option] = {
 
 
 class AWQModel(QuantizableModel):
-    """What :class:`AutoAWQForCausalLM` makes."""
+    """A model of :class:`AutoAWQForCausalLM`."""
 
     @property
     def is_quantized(self) -> bool:
@@ -83,10 +83,10 @@ class AWQModel(QuantizableModel):
         """Quantize the checkpoint, into a temporary folder that :meth:`close` removes.
 
         Args:
-            tokenizer: Makes tokens of ``calib_data``; None for the checkpoint's own.
-            quant_config: Of :data:`CONFIG`.
-            **options: Of :data:`QUANTIZE`. Without ``calib_data``, texts or a file of them, it is
-                what lies with the model, else the package's own text.
+            tokenizer: Tokenizer of ``calib_data``; None for the checkpoint's own.
+            quant_config: Options of :data:`CONFIG`.
+            **options: Options of :data:`QUANTIZE`. ``calib_data`` is texts or a file of them;
+                without it, the text is the model's own, else the package's.
 
         Raises:
             ConfigError: An option is unknown, or asks for what is not done.
@@ -118,7 +118,7 @@ class AWQModel(QuantizableModel):
 
         Args:
             save_dir: The folder.
-            **options: Of :data:`SAVE`.
+            **options: Options of :data:`SAVE`.
 
         Raises:
             ConfigError: The model is not quantized, or the folder holds something.
@@ -152,7 +152,8 @@ class AutoAWQForCausalLM:
 
         Args:
             model_path: Folder, hub id or ``quire-tiny``.
-            **options: Of :data:`LOAD_FLOATS`, and settings of an engine as of :class:`quire.LLM`.
+            **options: Options of :data:`LOAD_FLOATS`, and settings of an engine, as in
+                :class:`quire.LLM`.
 
         Raises:
             ConfigError: An option asks for what is not done, or the model is quantized.
@@ -168,7 +169,7 @@ class AutoAWQForCausalLM:
 
         Args:
             quant_path: Folder or hub id.
-            **options: Of :data:`LOAD_QUANTIZED`, and settings of an engine.
+            **options: Options of :data:`LOAD_QUANTIZED`, and settings of an engine.
 
         Raises:
             ConfigError: An option asks for what is not done, or the model is another.

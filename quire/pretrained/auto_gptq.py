@@ -67,13 +67,13 @@ class BaseQuantizeConfig:
         bits: 2, 3, 4 or 8.
         group_size: Inputs that share a scale; -1 for all of a row.
         damp_percent: Share of the inputs' mean square that is added.
-        desc_act: Inputs by their size, the largest first.
-        static_groups: Only False.
-        sym: Without zeros of groups.
-        true_sequential: A matrix is calibrated after those before it in its layer.
+        desc_act: Whether inputs are taken by their size, the largest first.
+        static_groups: False, the only value.
+        sym: Whether groups have no zeros.
+        true_sequential: Whether a matrix is calibrated after those before it in its layer.
         quant_method: ``gptq``.
         checkpoint_format: ``gptq``; for ``sym=False`` it must be ``gptq_v2``.
-        model_name_or_path, model_file_base_name: Change nothing.
+        model_name_or_path, model_file_base_name: Names that change nothing.
 
     Raises:
         ConfigError: An option asks for what is not done.
@@ -128,12 +128,12 @@ class BaseQuantizeConfig:
 
 
 class GPTQModel(QuantizableModel):
-    """What :class:`AutoGPTQForCausalLM` makes.
+    """A model of :class:`AutoGPTQForCausalLM`.
 
     Args:
         folder: The checkpoint.
-        keywords: Of the engine.
-        quantize_config: Settings of :meth:`quantize`; None where it is quantized.
+        keywords: Settings of the engine.
+        quantize_config: Settings of :meth:`quantize`; None where the model is quantized.
     """
 
     def __init__(
@@ -149,9 +149,9 @@ class GPTQModel(QuantizableModel):
         """Quantize the checkpoint, into a temporary folder that :meth:`close` removes.
 
         Args:
-            examples: Of calibration: token ids, or mappings with ``input_ids`` and
+            examples: Samples of calibration: token ids, or mappings with ``input_ids`` and
                 ``attention_mask``, as tokenizers return them.
-            **options: Of :data:`QUANTIZE`.
+            **options: Options of :data:`QUANTIZE`.
 
         Raises:
             ConfigError: An option is unknown, or there are no examples.
@@ -173,7 +173,7 @@ class GPTQModel(QuantizableModel):
 
         Args:
             save_dir: The folder.
-            **options: Of :data:`SAVE`.
+            **options: Options of :data:`SAVE`.
 
         Raises:
             ConfigError: The model is not quantized, or the folder holds something.
@@ -203,8 +203,9 @@ class AutoGPTQForCausalLM:
 
         Args:
             name: Folder, hub id or ``quire-tiny``.
-            quantize_config: How.
-            **options: Of :data:`LOAD_FLOATS`, and settings of an engine as of :class:`quire.LLM`.
+            quantize_config: Settings of :meth:`GPTQModel.quantize`.
+            **options: Options of :data:`LOAD_FLOATS`, and settings of an engine, as in
+                :class:`quire.LLM`.
 
         Raises:
             ConfigError: An option asks for what is not done, or the model is quantized.
@@ -220,7 +221,7 @@ class AutoGPTQForCausalLM:
 
         Args:
             name: Folder or hub id.
-            **options: Of :data:`LOAD_QUANTIZED`, and settings of an engine.
+            **options: Options of :data:`LOAD_QUANTIZED`, and settings of an engine.
 
         Raises:
             ConfigError: An option asks for what is not done, or the model is another.

@@ -71,9 +71,9 @@ class AutoModelForCausalLM:
 
         Args:
             name: Folder, GGUF file, hub id or ``quire-tiny``.
-            **options: Of :data:`OPTIONS`, and settings of an engine as of :class:`quire.LLM`. With
-                ``quantization_config`` a checkpoint of floats is quantized first, into a temporary
-                folder that :meth:`PretrainedModel.close` removes.
+            **options: Options of :data:`OPTIONS`, and settings of an engine, as in
+                :class:`quire.LLM`. With ``quantization_config`` a checkpoint of floats is quantized
+                first, into a temporary folder that :meth:`PretrainedModel.close` removes.
 
         Raises:
             ConfigError: An option is unknown, or asks for what is not done.
@@ -93,10 +93,10 @@ def engine_keywords(where: str, options: Mapping[str, Any]) -> dict[str, Any]:
 
     Args:
         where: The function, for messages.
-        options: Of :data:`OPTIONS` and :data:`ENGINE`.
+        options: Options of :data:`OPTIONS` and :data:`ENGINE`.
 
     Raises:
-        ConfigError: An element type or a place cannot be.
+        ConfigError: An element type or a device does not exist here.
     """
     keywords = {name: value for name, value in options.items() if name in ENGINE}
     for name in ("torch_dtype", "dtype"):

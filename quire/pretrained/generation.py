@@ -123,7 +123,7 @@ class GenerationConfig:
     """Settings of :meth:`PretrainedModel.generate`; each one is an attribute, None if not given.
 
     Args:
-        **options: Of :data:`OPTIONS`.
+        **options: Options of :data:`OPTIONS`.
 
     Raises:
         ConfigError: An option is unknown, or asks for what is not done.
@@ -161,11 +161,11 @@ class GenerationConfig:
 
 @dataclass(frozen=True, slots=True)
 class GenerationPlan:
-    """What settings come to.
+    """The plan of a generation, from its settings.
 
     Attributes:
         settings: All that are given.
-        ends: Ids that end a sequence instead of the model's own; None for those.
+        ends: Ids that end a sequence instead of the model's own; None for the model's.
     """
 
     settings: GenerationConfig

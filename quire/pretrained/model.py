@@ -43,13 +43,13 @@ class PretrainedModel:
 
     Args:
         folder: The checkpoint, or its GGUF file.
-        keywords: Of the engine.
-        made: The temporary folder that the checkpoint lies in; it goes away with this object.
+        keywords: Settings of the engine.
+        made: The temporary folder that the checkpoint lies in; it is removed with this object.
 
     Attributes:
         config: ``config.json``.
         generation_config: The checkpoint's own settings; may be replaced.
-        device: Where the model is.
+        device: The device that the model is on.
         llm: The engine.
     """
 
@@ -67,11 +67,11 @@ class PretrainedModel:
         """Return prompts and what follows them, a row for each sequence.
 
         Args:
-            inputs: Or ``input_ids``: (B, T) token ids, in lists, an array or a tensor; None for
-                ``bos_token_id`` alone.
+            inputs: (B, T) token ids, in lists, an array or a tensor; None for ``bos_token_id``
+                alone. The name ``input_ids`` is taken, too.
             generation_config: Settings that take the place of the model's.
-            **options: Of :data:`quire.pretrained.generation.OPTIONS`, which take the place of both,
-                and ``attention_mask`` (B, T).
+            **options: Options of :data:`quire.pretrained.generation.OPTIONS`, which take the place
+                of both, and ``attention_mask`` (B, T).
 
         Returns:
             (B * num_return_sequences, longest) of the kind that was given, filled up by the pad
@@ -133,7 +133,7 @@ class PretrainedModel:
         """Return this model.
 
         Raises:
-            ConfigError: It would have to move.
+            ConfigError: The model would have to move.
         """
         if str(device).split(":")[0] != self.device:
             raise ConfigError(f"[to] the model is on {self.device} and stays there; got {device}.")

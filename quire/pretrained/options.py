@@ -21,10 +21,11 @@ class Option:
     """One option of a function of another library.
 
     Attributes:
-        default: What it is where it is not given.
-        why: Why another value is refused, or changes nothing; empty for an option that is done.
+        default: Value of an option that is not given.
+        why: The reason why another value is refused, or changes nothing; empty for an option that
+            is served.
         neutral: Values that ask for nothing more; the default is one.
-        is_refused: Other values are an error.
+        is_refused: Whether other values are an error.
     """
 
     default: Any = None
@@ -37,11 +38,11 @@ class Option:
 
         Args:
             where: The function, for messages.
-            name: The option's.
-            value: As given.
+            name: The option's name.
+            value: The value as given.
 
         Raises:
-            ConfigError: It asks for what is not done.
+            ConfigError: The value asks for what is not done.
         """
         if not self.why or any(_same(value, known) for known in (self.default, *self.neutral)):
             return
@@ -72,8 +73,8 @@ def read_options(
 
     Args:
         where: The function, for messages.
-        known: All there are.
-        given: By the caller.
+        known: All options of the function.
+        given: Options that the caller gave.
 
     Raises:
         ConfigError: A name is unknown, or a value asks for what is not done.

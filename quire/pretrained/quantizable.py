@@ -20,7 +20,7 @@ class QuantizableModel:
     Args:
         where: The class that users see, for messages.
         folder: The checkpoint.
-        keywords: Of the engine.
+        keywords: Settings of the engine.
     """
 
     def __init__(self, where: str, folder: Path, keywords: dict[str, Any]) -> None:
@@ -84,7 +84,7 @@ def floats_folder(where: str, folder: Path) -> Path:
     """Return a folder whose checkpoint can be quantized.
 
     Raises:
-        ConfigError: It is a file, or quantized already.
+        ConfigError: The checkpoint is a file, or quantized already.
     """
     if folder.is_file() or "quantization_config" in read_json(folder / "config.json"):
         raise ConfigError(f"[{where}] the model must be a folder of floats; got {folder}.")
@@ -95,7 +95,7 @@ def quantized_source(where: str, folder: Path, method: str) -> Path:
     """Return a folder whose checkpoint is quantized by a method.
 
     Raises:
-        ConfigError: It is not.
+        ConfigError: The checkpoint is not quantized by the method.
     """
     stored = {} if folder.is_file() else read_json(folder / "config.json")
     found = (stored.get("quantization_config") or {}).get("quant_method")

@@ -32,15 +32,15 @@ STAGES = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asked:
-    """What settings come to.
+    """A quantization as settings ask for it.
 
     Attributes:
-        scheme: Of all matrices that are quantized.
+        scheme: Scheme of all matrices that are quantized.
         format: Name of the stored format.
         skipped: Parts of names of matrices that stay floats.
-        only: Ends of the names of those that are quantized; None for all.
+        only: Suffixes of the names of matrices that are quantized; None for all.
         stated: Entries of ``quantization_config`` that only other programs read.
-        calibration: Which text.
+        calibration: The text to calibrate on.
         examples: Token ids of samples, instead of text.
     """
 
@@ -62,10 +62,10 @@ class QuantizationConfig(Protocol):
         ...
 
     def asked(self) -> Asked:
-        """Return what the settings come to.
+        """Return the quantization that the settings ask for.
 
         Raises:
-            ConfigError: They cannot be.
+            ConfigError: The settings are out of range or contradict one another.
         """
         ...
 
@@ -75,11 +75,11 @@ class QuantizationConfig(Protocol):
 
 
 class _Settings:
-    """What the dataclasses of settings have in common.
+    """Base of the dataclasses of settings.
 
     Attributes:
-        quant_method: As ``config.json`` has it.
-        OPTIONS: Of the fields, those that are not done, or change nothing.
+        quant_method: Name of the method in ``config.json``.
+        OPTIONS: Fields that are not served, or change nothing.
     """
 
     quant_method: ClassVar[str] = ""
@@ -100,15 +100,16 @@ class BitsAndBytesConfig(_Settings):
     """NF4, FP4 or LLM.int8, stored as bitsandbytes stores them.
 
     Args:
-        load_in_8bit, load_in_4bit: Which of both; one of them must be.
-        llm_int8_threshold: Is stored: inputs from there on are multiplied in 16 bits by programs
-            that round inputs; here all are.
+        load_in_8bit, load_in_4bit: Bits of a weight; exactly one of the two must be true.
+        llm_int8_threshold: A number that is stored: inputs from there on are multiplied in 16 bits
+            by programs that round inputs; here all are.
         llm_int8_skip_modules: Parts of names of matrices that stay floats. The output head does.
-        llm_int8_enable_fp32_cpu_offload, llm_int8_has_fp16_weight: Only False.
-        bnb_4bit_compute_dtype: Is stored; None for float32. Here activations are no coarser.
+        llm_int8_enable_fp32_cpu_offload, llm_int8_has_fp16_weight: False, the only value.
+        bnb_4bit_compute_dtype: Element type that is stored; None for float32. Here activations are
+            no coarser.
         bnb_4bit_quant_type: ``fp4`` or ``nf4``.
-        bnb_4bit_use_double_quant: Scales are rounded to bytes.
-        bnb_4bit_quant_storage: Only bytes.
+        bnb_4bit_use_double_quant: Whether scales are rounded to bytes.
+        bnb_4bit_quant_storage: Bytes, the only value.
 
     Raises:
         ConfigError: An option asks for what is not done.
@@ -176,23 +177,24 @@ class GPTQConfig(_Settings):
 
     Args:
         bits: 2, 3, 4 or 8.
-        tokenizer: Makes tokens of ``dataset``: an object that is called with a text, or a folder;
+        tokenizer: Tokenizer of ``dataset``: an object that is called with a text, or a folder;
             None for the checkpoint's own.
-        dataset: Texts, or the path of a text or ``.jsonl``; None for what lies with the model, else
-            the package's own. Names of data sets (``c4``) are refused: nothing is fetched.
+        dataset: Texts, or the path of a text or ``.jsonl``; None for the model's own text, else
+            the package's. Names of data sets (``c4``) are refused: nothing is fetched.
         group_size: Inputs that share a scale; -1 for all of a row.
         damp_percent: Share of the inputs' mean square that is added.
-        desc_act: Inputs by their size; needs ``act_group_aware=False``.
-        act_group_aware: The same without breaking groups up. It is off where ``desc_act`` is on.
-        sym: Without zeros of groups.
-        true_sequential: A matrix is calibrated after those before it in its layer.
+        desc_act: Whether inputs are taken by their size; needs ``act_group_aware=False``.
+        act_group_aware: The same without breaking groups up; off where ``desc_act`` is on.
+        sym: Whether groups have no zeros.
+        true_sequential: Whether a matrix is calibrated after those before it in its layer.
         format: ``gptq``; for ``sym=False`` it must be ``gptq_v2``.
-        meta: Is stored.
+        meta: Facts that are stored.
         model_seqlen: Tokens of a sample.
-        modules_in_block_to_quantize: Ends of names, in the order of a layer; others stay floats.
-        batch_size, pad_token_id: Change nothing: samples are computed without padding.
+        modules_in_block_to_quantize: Suffixes of names, in the order of a layer; others stay
+            floats.
+        batch_size, pad_token_id: Numbers that change nothing: samples are computed without padding.
         backend, block_name_to_quantize, module_name_preceding_first_block, max_input_length,
-            cache_block_outputs: Only their defaults.
+            cache_block_outputs: Defaults, the only values.
 
     Raises:
         ConfigError: An option asks for what is not done.
@@ -274,8 +276,8 @@ class AwqConfig(_Settings):
     Args:
         bits: 4.
         group_size: Inputs that share a scale.
-        zero_point: With zeros of groups.
-        backend: Only ``auto``.
+        zero_point: Whether groups have zeros.
+        backend: ``auto``, the only value.
         modules_to_not_convert: Parts of names of matrices that stay floats.
 
     Raises:
@@ -319,7 +321,7 @@ def calibration_text(
     """Return texts, or the file that they are in.
 
     Raises:
-        ConfigError: There is no such file, or no text.
+        ConfigError: The file does not exist, or there is no text.
     """
     if given is None:
         return None

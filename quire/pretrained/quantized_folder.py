@@ -51,13 +51,13 @@ def quantized_folder(
     Args:
         where: The function, for messages.
         folder: Safetensors of floats.
-        asked: How.
-        command: What the card says that it was made by.
-        threads: None for all cores.
+        asked: The quantization to do.
+        command: The command that the card names.
+        threads: Number of threads; None for all cores.
 
     Raises:
         ConfigError: The settings do not fit the checkpoint.
-        ModelLoadError: It cannot be read.
+        ModelLoadError: The checkpoint cannot be read.
     """
     if folder.is_file():
         raise ConfigError(f"[{where}] only a folder of floats can be quantized; got file {folder}.")
@@ -136,7 +136,7 @@ def tokens_of(where: str, example: Any) -> list[int]:
     """Return the token ids of an example: ids, or a mapping with ``input_ids``; masked ones go.
 
     Raises:
-        ConfigError: It has none.
+        ConfigError: The example has no token ids.
     """
     ids, mask = example, None
     if hasattr(example, "keys"):

@@ -13,7 +13,7 @@ def dtype_name(where: str, name: str, value: Any) -> str:
     """Return one of :data:`DTYPES` for text (``"bfloat16"``) or ``torch.bfloat16``.
 
     Raises:
-        ConfigError: It is none of them.
+        ConfigError: The value is none of them.
     """
     found = str(value).removeprefix("torch.")
     if found not in DTYPES:
