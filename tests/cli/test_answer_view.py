@@ -20,7 +20,7 @@ from tests.commands import environment
 
 ANSWER = """# Fruit
 
-These are **fruits** that everybody knows and that are
+These are **fruits** that all children know and that are
 sold *everywhere* in the world.
 
 - apples
@@ -61,7 +61,7 @@ def test_markdown_is_drawn_and_words_wrap():
     lines = drawn(ANSWER, 40)
     assert [line.strip() for line in lines] == [
         "Fruit", "",
-        "These are fruits that everybody knows", "and that are",
+        "These are fruits that all children know", "and that are",
         "sold everywhere in the world.", "",
         "• apples", "• pears <b>", "",
         'print("x")', "",

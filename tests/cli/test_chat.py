@@ -91,7 +91,7 @@ def test_an_answer_that_was_cut_is_continued(quire, tmp_path):
     result = quire("chat", "quire-tiny", *args, stdin="\n".join(script) + "\n")
     assert '"max_tokens": 1024' in result.stderr
     assert "[chat] /continue needs an answer before it; got none." in result.stderr
-    assert ", cut at the token limit of 3; /continue goes on]" in result.stderr
+    assert ", cut at the token limit of 3; /continue resumes it]" in result.stderr
     messages = json.loads(saved.read_text())["messages"]
     assert messages[1:] == [{"role": "assistant", "content": "The capital of France is Paris."}]
 

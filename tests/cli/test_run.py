@@ -29,7 +29,7 @@ QUESTION = "What is the capital of France?"
 
 @pytest.fixture
 def url(tmp_path, monkeypatch):
-    """An address where nobody listens; what was started there is ended."""
+    """An address where no server listens; what was started there is ended."""
     monkeypatch.setenv("QUIRE_CACHE", str(tmp_path / "cache"))
     port = str(free_ports())
     yield f"http://127.0.0.1:{port}"

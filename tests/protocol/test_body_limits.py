@@ -56,7 +56,7 @@ def test_a_few_large_values_are_taken(name):
 
 @pytest.mark.parametrize("name", ["x%d", "x"])
 def test_too_many_fields(name):
-    """Each was created, looked up and named: 32 MB of them held up everybody for seconds."""
+    """Each was created, looked up and named: 32 MB of them held up all requests for seconds."""
 
     def decoded(number):
         names = (name % i if "%" in name else name for i in range(number))

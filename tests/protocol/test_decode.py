@@ -222,7 +222,7 @@ def test_reasoning_before_a_call_has_the_name_that_gpt_oss_reads():
     "rest", [b'"a":"\xff"', b'"a":' + b"1" * 5000, b'"a":' + b"[" * 5000, b'"a":"x']
 )
 def test_what_stands_next_to_a_number_out_of_range_is_no_crash(rest):
-    """Looking for the number's place once decoded the body again, whose errors nobody caught."""
+    """Looking for the number's place once decoded the body again, whose errors were not caught."""
     with pytest.raises(RequestError):
         decode_body(b'{"messages":[],"temperature":1e999,' + rest + b"}", ChatCompletionRequest)
 
@@ -235,7 +235,7 @@ def test_a_number_out_of_range_is_named_by_its_path():
 
 
 def test_unknown_fields_are_not_decoded(monkeypatch):
-    """Whatever they hold: millions of small objects held up everybody's streams for seconds."""
+    """Whatever they hold: millions of small objects held up all streams for seconds."""
     decoded = []
     decode = msgspec.json.decode
 

@@ -151,7 +151,7 @@ def test_ctrl_c_ends_with_a_line_that_tells_how_to_go_on(checkpoint, whole, tmp_
     assert process.returncode == 130, errors
     assert not output
     last = errors.splitlines()[-1]
-    assert last == "quire: interrupted; the same command goes on after the last layer"
+    assert last == "quire: interrupted; the same command resumes after the last layer"
     assert "Traceback" not in errors
     assert run(["quantize", str(checkpoint()), str(out), *OPTIONS]) == 0
     assert files_of(out) == whole

@@ -371,7 +371,7 @@ def test_bad_override_names_its_flag(model, content):
 
 
 def test_a_template_that_is_nested_too_deeply_harms_no_list_of_models():
-    """To ask whether it shows tools raised RecursionError, which nobody expects there."""
+    """To ask whether it shows tools raised RecursionError, which no caller expects there."""
     source = "{{ messages }}{{" + "(" * 3000 + "1" + ")" * 3000 + "}}"
     template = ChatTemplate({"default": source}, {})
     assert not template.shows_tools

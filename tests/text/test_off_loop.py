@@ -14,7 +14,7 @@ pytestmark = pytest.mark.asyncio
 
 @pytest.mark.parametrize("run", [run_by_size, run_template])
 async def test_long_texts_of_one_client_held_up_those_of_all(run) -> None:
-    """Six threads read the texts of everybody in the order in which they came."""
+    """Six threads read the texts of all clients in the order in which they arrived."""
     held = threading.Event()
     tasks = [asyncio.create_task(run(INLINE_CHARACTERS, "many", held.wait)) for _ in range(40)]
     for _ in range(3):

@@ -307,11 +307,11 @@ def test_a_server_that_loads_is_shown(device, model, quire):
 
 
 def test_no_server_and_no_quire_server_are_errors(server, quire):
-    nobody = quire("top", "--base-url", "http://127.0.0.1:9", "--once")
-    assert nobody.returncode == 1 and "No server is running at 127.0.0.1:9" in nobody.stderr
+    none = quire("top", "--base-url", "http://127.0.0.1:9", "--once")
+    assert none.returncode == 1 and "No server is running at 127.0.0.1:9" in none.stderr
     other = quire("top", "--base-url", f"{server.address}/playground", "--once")
     assert other.returncode == 1 and "refused: HTTP 404" in other.stderr
-    assert "Traceback" not in nobody.stderr + other.stderr
+    assert "Traceback" not in none.stderr + other.stderr
 
 
 def test_a_key_is_sent_and_its_lack_is_an_error(device, quire, monkeypatch):
