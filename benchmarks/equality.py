@@ -86,7 +86,7 @@ class Run:
 
 
 def all_conditions() -> list[Condition]:
-    """Return the whole lattice; a request alone has nobody to be preempted for.
+    """Return the whole lattice; a request alone is preempted for no other.
 
     Proposals are a chain (``speculative``) or a tree (``trees``).
     """
@@ -283,16 +283,16 @@ async def _together(
 ) -> list[RequestOutput]:
     """Read streams at once; the engine stands still until it has all requests.
 
-    Else the first ones are over before the last one comes where a machine stalls the event loop.
+    Else the first ones are over before the last one arrives where a machine stalls the event loop.
     """
-    everyone = threading.Event()
-    llm._send(everyone.wait)
+    all_arrived = threading.Event()
+    llm._send(all_arrived.wait)
     reading = asyncio.gather(*streams)
     try:
         while llm.progress().pending < len(streams) and not reading.done():
             await asyncio.sleep(0.001)
     finally:
-        everyone.set()
+        all_arrived.set()
     return await reading
 
 

@@ -139,11 +139,11 @@ def main(words: Sequence[str] | None = None) -> int:
             max_lora_rank=options.rank,
             **settings,
         )
-        nobody: Adapters = [None] * batch
+        no_adapters: Adapters = [None] * batch
         cases: dict[str, tuple[LLM, Adapters]] = {
-            "without adapters": (plain, nobody),
-            "enabled, none used": (adapted, nobody),
-            "one adapter in one row": (adapted, [loras[0], *nobody[1:]]),
+            "without adapters": (plain, no_adapters),
+            "enabled, none used": (adapted, no_adapters),
+            "one adapter in one row": (adapted, [loras[0], *no_adapters[1:]]),
             "one adapter in all rows": (adapted, [loras[0]] * batch),
             "an adapter for each row": (adapted, loras),
         }

@@ -76,7 +76,7 @@ class Copying:
         return self._answered(question) + ask_user(question)
 
     def another_hero(self, draw: random.Random) -> Chat:
-        """Ask for a story, and for one about somebody else."""
+        """Ask for a story, and for one about another hero."""
         first, other = (f"Tell me a story about {thing}." for thing in draw.sample(THINGS, 2))
         return self._answered(first) + ask_user(other)
 

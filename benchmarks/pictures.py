@@ -51,7 +51,7 @@ def random_pixels(edge: int) -> np.ndarray:
 
 
 def add_request(llm: LLM, name: str, *, has_picture: bool) -> None:
-    """Add a request whose picture nobody has seen, or one of as many tokens of text."""
+    """Add a request whose picture no earlier request had, or one of as many tokens of text."""
     vision = llm.engine.model_config.vision
     assert vision is not None, "a model of text"
     edge = vision.image_size

@@ -3,7 +3,7 @@
     scripts/bench prefix_caching [MODEL.gguf]
 
 Blocks whose content can still be found are given out again last, so until every block was used
-once each prompt writes memory that nobody touched yet: the operating system clears it then, and a
+once each prompt writes memory that was never touched: the operating system clears it then, and a
 virtual machine's host may have to hand it out first. ``fresh`` is that state and ``full`` the one
 after it, of equal engines; ``reset`` forgets its prefix cache before each prompt; ``off`` has none
 and writes the same blocks every time.

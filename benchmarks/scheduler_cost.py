@@ -3,7 +3,7 @@
     scripts/bench scheduler_cost
 
 The engine's own scheduler and block manager, with an executor that draws a token for each sequence
-at once. ``decoding``: all requests run and nobody waits. ``queue``: 64 run, as many as may, and the
+at once. ``decoding``: all requests run, none waits. ``queue``: 64 run, as many as may, and the
 others wait; ``clients``: each of those is another client's. ``burst``: all come at once and
 are served to their ends. Stated is CPU time of the engine's thread, per step and per token; the
 executor's is not counted.
@@ -85,7 +85,7 @@ class DrawingExecutor:
         return frozenset()
 
     def wait_until_ready(self, seconds: float) -> None:
-        raise AssertionError("nobody is unready")
+        raise AssertionError("no request is unready")
 
     def stats(self) -> Samples:
         return {}
@@ -113,7 +113,7 @@ class Load:
         self.engine = Engine(self.executor, config, MODEL)
 
     def add(self, number: int, num_output_tokens: int, client: Client | None = None) -> None:
-        """Queue a request whose prompt nobody else has."""
+        """Queue a request whose prompt no other request has."""
         prompt = [(7 * i + number) % 1000 for i in range(NUM_PROMPT_TOKENS - 2)]
         params = SamplingParams(temperature=0, max_tokens=num_output_tokens, ignore_eos=True)
         prompt = [number % 1000, number // 1000, *prompt]
@@ -130,7 +130,7 @@ class Load:
 
 
 def decoding(number: int, steps: int) -> list[float]:
-    """Return the seconds of steps in which ``number`` requests decode and nobody waits."""
+    """Return the seconds of steps in which ``number`` requests decode and none waits."""
     load = Load(number, number, 0)
     for i in range(number):
         load.add(i, steps + 4)

@@ -73,7 +73,7 @@ def end_server(port: int) -> None:
 
 
 def free_port() -> int:
-    """Return a port that nobody listens on."""
+    """Return a port that no process listens on."""
     with socket.socket() as one:
         one.bind(("127.0.0.1", 0))
         port: int = one.getsockname()[1]

@@ -95,7 +95,7 @@ def _direction(rule: dict[str, Any]) -> str:
     """Return ``at_least`` or ``at_most``, whichever a rule has.
 
     Raises:
-        ValueError: It has none or both, or another field that nobody reads.
+        ValueError: The rule has none or both, or another field, which is not read.
     """
     directions = [key for key in ("at_least", "at_most") if key in rule]
     if len(directions) != 1 or set(rule) - {*directions, "times", "missed"}:

@@ -64,7 +64,7 @@ LINES = {
 
 
 def free_port() -> int:
-    """Return a TCP port that nobody listens on."""
+    """Return a TCP port that no process listens on."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port: int = listener.getsockname()[1]
         return port

@@ -212,7 +212,7 @@ class Bench:
             return self.ask_peer(port, num_clients)
 
     def _send(self, port: int, num_clients: int, own: dict[str, Any]) -> Part:
-        # What warms up is from the end of the list: asked by nobody later.
+        # Warm-up prompts are from the end of the list, which no later request takes.
         last = len(self.conversations) - 1
         send(port, lambda i: {**self.prompt(last - i), **own}, num_clients, min(num_clients, 4))
         count = num_clients * max(1, round(self.work.requests / num_clients**0.5))

@@ -17,7 +17,7 @@ import psutil
 
 from benchmarks.robustness import alerts, server_state
 
-#: Nobody waits longer: whoever does counts as hung.
+#: A request that waits longer counts as hung.
 HANG_SECONDS = 300.0
 POLL_SECONDS = 0.05
 PATH = "/v1/completions"
@@ -143,7 +143,7 @@ async def _send(
             endings = await asyncio.wait_for(asked, HANG_SECONDS)
             seen.wrong += [repr(ending) for ending in endings if ending is not None]
         except TimeoutError:
-            seen.wrong.append(f"somebody hangs after {HANG_SECONDS:g} s")
+            seen.wrong.append(f"a request hangs after {HANG_SECONDS:g} s")
         finally:
             over.set()
             await watching

@@ -110,7 +110,7 @@ def _all_served(seen: Outcomes) -> bool:
     return all(set(outcome["statuses"]) == {"200"} for outcome in seen.values())
 
 
-_SERVED: Rule = ("everybody is served", _all_served)
+_SERVED: Rule = ("every request is served", _all_served)
 
 
 def even(number: int, num_blocks: int = NUM_BLOCKS) -> Shape:
@@ -150,7 +150,7 @@ def exhaustion(number: int, most_waiting: int = 24) -> Scenario:
                 lambda seen: "QuireCacheFull" in seen[bounded]["alerts"],
             ),
             ("others wait", lambda seen: seen[bounded]["peak_waiting"] > 0),
-            ("everybody gets an answer or 429 with Retry-After", answered),
+            ("every request gets an answer or 429 with Retry-After", answered),
             ("QuireRefuses is true", lambda seen: "QuireRefuses" in seen[bounded]["alerts"]),
         ],
     )

@@ -1,7 +1,7 @@
 """``scripts/hostile_pictures``: pictures and URLs that must be refused, sent to a real server.
 
 A tiny LLaVA is served with hosts and a folder allowed. Each case must get a 400 with its reason (a
-file with flipped bits may still be a picture), no connection may reach the listeners that nobody
+file with flipped bits may still be a picture), no connection may reach listeners that are not
 allowed, memory must not grow, and an honest picture gets the same answer afterwards.
 """
 

@@ -51,9 +51,9 @@ class Places:
     """Where a server under test may read, and where not.
 
     Attributes:
-        folder: Whose files it may read.
-        trap_port: Nobody may connect to.
-        most_pictures: Of a prompt.
+        folder: Folder whose files the server may read.
+        trap_port: Port that the server may not connect to.
+        most_pictures: Most pictures of a prompt.
     """
 
     folder: Path

@@ -64,7 +64,7 @@ class Listener:
 
 
 class Trap(Listener):
-    """Gives a picture to whoever comes, so that a wrong connection would look like a success."""
+    """Gives a picture to every client, so that a wrong connection would look like a success."""
 
     @classmethod
     def open_all(cls) -> list[Trap]:

@@ -1,8 +1,8 @@
 """Clients of every temper against one server: some stay, some leave, some set deadlines.
 
-Each request is one of a few bodies whose answer was taken before, alone; whoever stays to the end
-must get exactly that answer, whoever else came and went. Owns the load and the client's view of it;
-what the server holds afterwards is :mod:`benchmarks.robustness.server_state`.
+Each request is one of a few bodies whose answer was taken before, alone; a client that stays to the
+end must get exactly that answer, whatever other clients do. Owns the load and the client's view of
+it; what the server holds afterwards is :mod:`benchmarks.robustness.server_state`.
 """
 
 from __future__ import annotations

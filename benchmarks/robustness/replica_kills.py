@@ -216,7 +216,7 @@ class Clients:
     """Ask until they are told to end.
 
     Args:
-        server: Whom.
+        server: The server that is asked.
         texts: The answer to each request.
     """
 

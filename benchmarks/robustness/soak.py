@@ -2,7 +2,7 @@
 
 Clients ask for chats, completions and structured output, streamed and whole; some leave in the
 midst. Others are hostile: malformed requests, halves of requests, texts far too long, grammars that
-nobody asked for before. Memory is the resident set of both processes; its slope is a least-squares
+no client sent before. Memory is the resident set of both processes; its slope is a least-squares
 line after the warm-up, ten minutes in which caches fill and the C library's heap takes its shape.
 Its bound is an hour's: memory goes up and down by a megabyte or two, with the grammars that are
 kept, which a quarter of an hour cannot tell from growth. Latency is the gap between two tokens as

@@ -42,7 +42,7 @@ def test_rules_that_do_not_hold_are_named(monkeypatch):
         "4 sequences: 429 without Retry-After",
         "8 sequences: fewer run than may, for want of blocks",
         "4 sequences: as many run as may, nothing computed twice, no alert",
-        "everybody is served",
+        "every request is served",
     ]
 
 
