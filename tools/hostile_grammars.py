@@ -1,4 +1,4 @@
-"""Random constraints that are meant to hurt whoever compiles or follows them, by number."""
+"""Random constraints that are meant to hurt their compiler or matcher, by number."""
 
 from __future__ import annotations
 
