@@ -298,7 +298,7 @@ def test_settings_of_autoawq_in_a_file_of_their_own(tmp_path: Path) -> None:
     np.testing.assert_array_equal(got.float32(), want.T)
 
 
-# By numpy: torch fills with threads of its own, which are not to be there before workers are forked.
+# By numpy: torch fills by threads of its own, which must not begin before workers are forked.
 NAN8, MINUS_NAN8, ZERO8 = (
     torch.from_numpy(np.full((64, 96), code, np.uint8)).view(torch.float8_e4m3fn)
     for code in (0x7F, 0xFF, 0)

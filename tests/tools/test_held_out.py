@@ -18,7 +18,7 @@ pytest.importorskip("transformers")
 pytest.importorskip("tokenizers")
 pytest.importorskip("PIL")
 
-from quire.models.hub import ASSETS
+from quire.models.embedded import ASSETS
 from quire.text.tokenizer import load_tokenizer
 from tools.quire_tiny import arithmetic, corpus, heldout, plain_text, tool_use
 from tools.quire_tiny.facts import all_facts
