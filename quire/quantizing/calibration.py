@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from quire.core.errors import ConfigError, RequestError
+from quire.core.plurals import counted
 from quire.evaluation.documents import Document, read_documents
 from quire.evaluation.scorer import LocalEncoder, start_tokens
 from quire.models.config_reader import read_model_config
@@ -59,12 +60,10 @@ def calibration_samples(
     limit = read_model_config(folder).max_position_embeddings
     wanted = asked.count or SAMPLES, asked.length or SAMPLE_LENGTH
     samples = choose_samples(texts, wanted[0], min(wanted[1], limit), start)
+    amount = f"{counted(len(samples), 'sample')} of {counted(len(samples[0]), 'token')}"
     if len(samples) < wanted[0] or limit < wanted[1]:
-        tell(
-            f"calibrated on {len(samples)} samples of {len(samples[0])} tokens, which is "
-            "all that the text and the model's context give"
-        )
-    return samples, f"{len(samples)} samples of {len(samples[0])} tokens of {name}"
+        tell(f"calibrated on {amount}, which is all that the text and the model's context give")
+    return samples, f"{amount} of {name}"
 
 
 def _documents(

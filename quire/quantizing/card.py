@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
+from quire.core.plurals import counted
 from quire.quantizing.run import Result
 from quire.quantizing.scheme import Scheme
 
@@ -79,7 +80,9 @@ def _counted(schemes: Mapping[str, Scheme]) -> str:
     counts: dict[str, int] = {}
     for scheme in schemes.values():
         counts[str(scheme)] = counts.get(str(scheme), 0) + 1
-    return "; ".join(f"{count} matrices by {name}" for name, count in counts.items())
+    return "; ".join(
+        f"{counted(count, 'matrix', 'matrices')} by {name}" for name, count in counts.items()
+    )
 
 
 def _table(errors: Mapping[str, float]) -> str:

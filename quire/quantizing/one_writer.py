@@ -20,7 +20,7 @@ def one_writer(folder: Path, rule: str, named: Path) -> Iterator[None]:
         named: The folder as the user knows it.
 
     Raises:
-        ConfigError: Another process writes there.
+        ConfigError: Another process writes to the folder.
     """
     with (folder / "lock").open("wb") as file:
         try:

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from quire.core.errors import ConfigError, UnsupportedArchitectureError
+from quire.core.plurals import counted
 from quire.kernels.backend import Backend
 from quire.kernels.host_tensor import HostTensor
 from quire.models.arranged_tensors import row_orders
@@ -410,7 +411,7 @@ def in_file_order(tensors: Mapping[str, TensorData]) -> dict[str, TensorData]:
 
 def _notices(result: LayerResult) -> list[str]:
     return [
-        f"{module} saw {seen} inputs and is rounded to nearest"
+        f"{module} saw {counted(seen, 'input')} and is rounded to nearest"
         for module, seen in result.too_few.items()
     ]
 

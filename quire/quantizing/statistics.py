@@ -107,7 +107,7 @@ class Statistics:
             bar: The progress bar.
 
         Raises:
-            ConfigError: Another process writes there.
+            ConfigError: Another process writes to the folder.
             OSError: The disk is full.
         """
         missing = {n for n in range(len(linears)) if not self._path(n).is_file()}
@@ -157,7 +157,7 @@ class Statistics:
     def advance(
         self, layer: int, values: Callable[[], Mapping[str, np.ndarray]], on_share: OnShare
     ) -> None:
-        """Do nothing: what layers are given does not depend on what those before became."""
+        """Do nothing: inputs of layers do not depend on how layers before them were quantized."""
 
     def _read(self, file: SafetensorsFile, linear: LinearWeights) -> LinearSums:
         name, width = linear.modules[0], linear.columns

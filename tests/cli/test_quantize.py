@@ -210,7 +210,7 @@ def test_fewer_samples_than_asked_for_are_told(checkpoint, tmp_path, capsys):
     text.write_text("so it goes " * 100)
     options = (*GPTQ, "--calibration", str(text), "--samples", "100", "--sample-length", "9999")
     assert quantize(checkpoint(), tmp_path / "out", *options) == 0
-    assert "calibrated on 1 samples of 1100 tokens, which is all" in capsys.readouterr().err
+    assert "calibrated on 1 sample of 1,100 tokens, which is all" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -184,7 +184,7 @@ def test_rows_that_groups_do_not_fill_stay_floats() -> None:
     shapes = {"whole": (8, 96), "short": (8, 80)}
     fitted, notices = FORMATS["compressed-tensors"].fit(schemes, shapes)
     assert list(fitted) == ["whole"]
-    assert "1 matrices stay floats" in notices[0] and "short" in notices[0]
+    assert "1 matrix left as floats" in notices[0] and "short" in notices[0]
 
 
 def test_a_recipe_of_kinds_is_a_group_for_each() -> None:

@@ -262,7 +262,7 @@ def test_a_head_that_does_not_fit_stays_floats(
     """GPTQ packs rows in multiples of 32; a vocabulary of another size is told, and stays tied."""
     source = checkpoint("tiny-qwen2", vocab_size=321)
     out = quantized(source, *KINDS["gptq"], "--quantize-head")
-    assert "1 matrices stay floats, since gptq packs" in capsys.readouterr().err
+    assert "1 matrix left as floats, since gptq packs" in capsys.readouterr().err
     settings = settings_of(out)
     assert settings["tie_word_embeddings"] is True
     assert settings["quantization_config"]["lm_head"] is False

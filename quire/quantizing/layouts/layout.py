@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from quire.core.errors import ConfigError
+from quire.core.plurals import counted
 from quire.models.safetensors_writer import TensorData
 from quire.quantizing.methods import METHODS
 from quire.quantizing.scheme import Scheme
@@ -115,8 +116,8 @@ class Fitting:
                 self.fitted[module] = scheme
         for reason, modules in reasons.items():
             self.notices.append(
-                f"{len(modules)} matrices stay floats, since {self.name} {reason}: "
-                f"{', '.join(modules[:3])}"
+                f"{counted(len(modules), 'matrix', 'matrices')} left as floats, since {self.name} "
+                f"{reason}: {', '.join(modules[:3])}"
             )
 
     def group(self, shapes: Shapes, size_of: Callable[[Scheme, int], int]) -> None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from quire.core.errors import ConfigError
+from quire.core.plurals import counted
 from quire.kernels.lattice_codes import SIZE
 from quire.kernels.lattice_matrix import MAX_BASE, LatticeMatrix
 from quire.kernels.rotation import odd_part
@@ -33,7 +34,8 @@ class QuipLayout:
         fitting.keep(others, shapes, _refusal)
         if left_out := len(schemes) - len(others):
             fitting.notices.append(
-                f"{left_out} matrices stay floats, since experts are not computed rotated"
+                f"{counted(left_out, 'matrix', 'matrices')} left as floats, since experts are not "
+                "computed rotated"
             )
         return fitting.fitted, fitting.notices
 
