@@ -10,7 +10,6 @@ import socket
 import time
 from contextlib import suppress
 from dataclasses import replace
-from typing import Any
 
 import msgspec
 
@@ -71,34 +70,24 @@ class News(msgspec.Struct, frozen=True):
     failure: StartFailed | None = None
 
 
-class EngineActor:
-    """The actor that Ray runs: one engine of a server, and its next process when one has ended."""
+def run_engine(number: int, place: Place, wanted: Wanted) -> None:
+    """Serve for ever with one engine of a server, and its next process when one has ended.
 
-    def __init__(self, number: int) -> None:
-        self._number = number
+    Raises:
+        QuireError: There is no such model here, or the server takes no such engine.
+    """
+    import ray
 
-    def __repr__(self) -> str:
-        """Return the beginning of each line that this engine logs in Ray."""
-        return f"engine {self._number}"
-
-    def run(self, place: Place, wanted: Wanted) -> None:
-        """Serve for ever.
-
-        Raises:
-            QuireError: The model does not exist here, or the server takes no such engine.
-        """
-        import ray
-
-        set_format(wanted.log_format)
-        config, node = wanted.config, ray.get_runtime_context().get_node_id()
-        found = [one for one in ray.nodes() if one["NodeID"] == node]
-        machine = replace(read_machine(), num_cores=int(found[0]["Resources"]["CPU"]))
-        said = hello(self._number, place.key, "engine", shared_settings(config))
-        own = own_settings(config, machine, 1, wanted.log_format)
-        engine = NodeEngine(place.address, said, own)
-        while engine.failure is None:
-            time.sleep(TICK_SECONDS)
-        raise engine.failure
+    set_format(wanted.log_format)
+    config, node = wanted.config, ray.get_runtime_context().get_node_id()
+    found = [one for one in ray.nodes() if one["NodeID"] == node]
+    machine = replace(read_machine(), num_cores=int(found[0]["Resources"]["CPU"]))
+    said = hello(number, place.key, "engine", shared_settings(config))
+    own = own_settings(config, machine, 1, wanted.log_format)
+    engine = NodeEngine(place.address, said, own)
+    while engine.failure is None:
+        time.sleep(TICK_SECONDS)
+    raise engine.failure
 
 
 class Keeper:
@@ -122,7 +111,6 @@ class Keeper:
         self._processors = (parallel.threads or 1) * parallel.layout.size
         room = [self._processors * wanted.num_own, *[self._processors] * len(wanted.numbers)]
         cluster.take_room(room, "SPREAD")
-        self._numbers: dict[Any, int] = {}  # of what runs
         for number in wanted.numbers:
             self._start(number)
 
@@ -133,21 +121,18 @@ class Keeper:
             OSError: The server is gone.
         """
         while not readable([self._server], 0):
-            for run in self._cluster.ended(list(self._numbers), TICK_SECONDS):
-                number = self._numbers.pop(run)
-                self._tell(number, run)
+            for number in self._cluster.ended(TICK_SECONDS):
+                self._tell(number)
                 time.sleep(PAUSE_SECONDS)
                 self._start(number)
 
     def _start(self, number: int) -> None:
-        part = 1 + self._wanted.numbers.index(number)
-        run = self._cluster.start(
-            EngineActor, number, part, self._processors, self._place, self._wanted
-        )
-        self._numbers[run] = number
+        part, name = 1 + self._wanted.numbers.index(number), f"engine {number}"
+        own = number, self._place, self._wanted
+        self._cluster.start(number, part, self._processors, name, run_engine, *own)
 
-    def _tell(self, number: int, run: Any) -> None:
-        failure = self._cluster.failure(run)
+    def _tell(self, number: int) -> None:
+        failure = self._cluster.failure(number)
         log.warning("[engine %d] its actor has ended: %s", number, failure_text(failure))
         if isinstance(failure, QuireError):
             send(self._server, News(failure=StartFailed.of(failure)))

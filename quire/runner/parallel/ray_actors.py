@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import secrets
-from typing import Any
 
 from quire.core.errors import ModelLoadError
 from quire.core.log import get_logger
@@ -12,23 +11,6 @@ from quire.runner.parallel.meeting import Address
 from quire.runner.parallel.ray_cluster import RayCluster, failure_text
 
 log = get_logger(__name__)
-
-
-class RankActor:
-    """Actor that Ray runs: one rank of an engine, in a process of its own."""
-
-    def __init__(self, rank: int) -> None:
-        self._rank = rank
-
-    def __repr__(self) -> str:
-        """Return the text that Ray puts before each line that this rank logs."""
-        return f"rank {self._rank}"
-
-    def run(self, address: Address, key: str) -> None:
-        """Serve the driver until it needs no rank any more."""
-        from quire.runner.parallel.remote_rank import serve_driver
-
-        serve_driver(address, key, self._rank)
 
 
 class RayActors:
@@ -50,7 +32,6 @@ class RayActors:
         self._cluster = RayCluster()
         self.address: Address = (self._cluster.node, 0)
         self.key = secrets.token_hex(16)
-        self._runs: dict[int, Any] = {}
 
     def start(self, address: Address) -> None:
         """Place and start the actors, each of which connects to ``address``.
@@ -58,12 +39,14 @@ class RayActors:
         Raises:
             ModelLoadError: The cluster has no room for them.
         """
+        from quire.runner.parallel.remote_rank import serve_driver
+
         cluster, threads = self._cluster, self._threads
         for part, ranks in enumerate(self._place()):
             for rank in ranks:
                 if rank > 0:
-                    self._runs[rank] = cluster.start(
-                        RankActor, rank, part, threads, address, self.key
+                    cluster.start(
+                        rank, part, threads, f"rank {rank}", serve_driver, address, self.key, rank
                     )
 
     def _place(self) -> list[list[int]]:
@@ -92,15 +75,13 @@ class RayActors:
         Raises:
             ModelLoadError: An actor has ended.
         """
-        ended = self._cluster.ended(list(self._runs.values()))
-        for rank, run in self._runs.items():
-            if run in ended:
-                why = self.why_gone(rank)
-                raise ModelLoadError(f"[rank {rank}] it ended before all had come: {why}.")
+        for rank in self._cluster.ended():
+            why = self.why_gone(rank)
+            raise ModelLoadError(f"[rank {rank}] it ended before all had come: {why}.")
 
     def why_gone(self, rank: int) -> str:
-        """Return the reason that Ray knows for a rank's end, in a line."""
-        return failure_text(self._cluster.failure(self._runs[rank]))
+        """Return what Ray knows of a rank that is gone, in a line."""
+        return failure_text(self._cluster.failure(rank))
 
     def close(self) -> None:
         """End the actors and release their places."""

@@ -6,7 +6,7 @@ Ray only places and starts processes; nothing of a step passes through it.
 from __future__ import annotations
 
 import socket
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -43,6 +43,25 @@ def _reach(address: str | None) -> None:
                 raise ConnectionError("the server at that address is not Ray")
 
 
+class Actor:
+    """What Ray runs in a process of its own.
+
+    Args:
+        name: The beginning of each line that it logs.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __repr__(self) -> str:
+        """Return the name, which Ray writes before each line."""
+        return self._name
+
+    def run(self, function: Callable[..., None], *arguments: object) -> None:
+        """Call a function; what it raises is the actor's failure."""
+        function(*arguments)
+
+
 class RayCluster:
     """The cluster that ``RAY_ADDRESS`` names, or this node's; actors and room end with it.
 
@@ -70,6 +89,7 @@ class RayCluster:
         self.node: str = ray.util.get_node_ip_address()
         self._group: Any = None
         self._actors: dict[int, Any] = {}
+        self._runs: dict[int, Any] = {}
 
     def processors(self) -> list[float]:
         """Return the processors of each live node, whether in use or free."""
@@ -97,20 +117,29 @@ class RayCluster:
                 "or lower --threads."
             )
 
-    def start(self, kind: type, number: int, part: int, processors: int, *arguments: object) -> Any:
-        """Start an actor and its method ``run``; return a reference to the end of that run.
+    def start(
+        self,
+        number: int,
+        part: int,
+        processors: int,
+        name: str,
+        function: Callable[..., None],
+        *arguments: object,
+    ) -> None:
+        """Start an actor that calls a function.
 
         Args:
-            kind: The actor's class, created with ``number``.
-            number: Number of the actor, which replaces an earlier one of that number.
-            part: Index of the part of the room that it runs in.
-            processors: Processors that it takes of that part.
-            arguments: Arguments of ``run``.
+            number: Its number, in place of an earlier actor's.
+            part: The part of the room that it is in.
+            processors: Processors that it takes of that.
+            name: The beginning of its lines in the log.
+            function: What it does; the actor has ended when this returns or raises.
+            arguments: The function's.
         """
         from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
         actor = (
-            self._ray.remote(kind)
+            self._ray.remote(Actor)
             .options(
                 num_cpus=processors,
                 max_restarts=0,  # the caller knows whether another is wanted
@@ -118,20 +147,20 @@ class RayCluster:
                     self._group, placement_group_bundle_index=part
                 ),
             )
-            .remote(number)
+            .remote(name)
         )
         self._actors[number] = actor
-        return actor.run.remote(*arguments)
+        self._runs[number] = actor.run.remote(function, *arguments)
 
-    def ended(self, runs: Sequence[Any], seconds: float = 0.0) -> Sequence[Any]:
-        """Return the runs that have ended, as soon as there are any, or after a time."""
-        ended: Sequence[Any] = self._ray.wait(runs, timeout=seconds)[0]
-        return ended
+    def ended(self, seconds: float = 0.0) -> list[int]:
+        """Return the number of an actor that has ended, as soon as one has; none after a time."""
+        ended = self._ray.wait(list(self._runs.values()), timeout=seconds)[0]
+        return [number for number, run in self._runs.items() if run in ended]
 
-    def failure(self, run: Any) -> Exception | None:
-        """Return the error that an actor has ended with; None where none is known."""
+    def failure(self, number: int) -> Exception | None:
+        """Return what an actor has ended with; None where nothing is known."""
         try:
-            self._ray.get(run, timeout=2.0)
+            self._ray.get(self._runs[number], timeout=2.0)
         except self._ray.exceptions.GetTimeoutError:
             return None
         except self._ray.exceptions.RayTaskError as error:
