@@ -44,7 +44,7 @@ def test_quire_tiny_and_what_goes_with_it(tmp_path, made, monkeypatch):
     out, head, adapter = (tmp_path / name for name in ("out", "head", "adapter"))
     once = ("--minutes", 1e-9, "--threads", 1, "--work", tmp_path)
     monkeypatch.setitem(SHAPES, "main", SHAPE)
-    monkeypatch.setattr("tools.quire_tiny.packing.SHARD_TEXTS", 100)
+    monkeypatch.setattr("tools.quire_tiny.packing.SHARD_TEXTS", 200)
     monkeypatch.setattr("tools.quire_tiny.packing.SHORT_ROWS", 4)
     made("quire_tiny.tokenizer", "--out", tmp_path / "tokenizer", "--num-texts", 30)
     shutil.copy(ASSETS / "quire-tiny/tokenizer.json", tmp_path)
