@@ -28,8 +28,6 @@ from quire.kernels.vector_codes import VECTOR_CODES
 CODE_BITS = (2, 3, 4, 5, 6, 8)
 #: Columns that share a super scale.
 SUPER_COLUMNS = 256
-#: How scales and offsets are held: as numbers, or a byte or half a byte times another number.
-SCALE_TYPES = ("float32", "float16", "int8", "int4", "e4m3", "e8m0", "nested", "none")
 #: Values of scales that are bytes, by their type.
 SCALE_VALUES = {"e4m3": E4M3, "e8m0": E8M0}
 #: Bytes of zeros of groups, by their type.
@@ -68,7 +66,8 @@ class QuantizedForm:
     Attributes:
         bits: Of a code: 2, 3, 4, 5, 6 or 8.
         group_size: Columns that share a scale: 16, or a multiple of 32.
-        scale_type: One of :data:`SCALE_TYPES`; int8 and int4 are times a float16 super scale.
+        scale_type: ``float32`` or ``float16``; ``int8`` or ``int4``, times a float16 super scale;
+            ``e4m3``, ``e8m0``, ``nested``, ``odd``, or ``none`` with tables.
         zero: Code of the value 0, the same everywhere; 0 with a code book.
         has_offsets: Whether there are offsets, of the same type.
         code_book: 16 values for 4 bits, or None.

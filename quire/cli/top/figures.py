@@ -41,7 +41,6 @@ class Figures:
         read_rate, flop_rate: Estimated bytes and operations a second in the interval.
         accepted_part: Part of the proposed tokens that held, 0 to 1; None when none were proposed.
         round_tokens: Tokens of a round of proposals, the model's own included, on average.
-        execute_seconds: Time in the interval in which the model was computed, summed over models.
     """
 
     elapsed: float
@@ -63,11 +62,6 @@ class Figures:
     flop_rate: float | None
     accepted_part: float | None = None
     round_tokens: float | None = None
-
-    @property
-    def execute_seconds(self) -> float:
-        """Time in which models were computed."""
-        return self.stage_seconds.get("execute", 0.0)
 
     @property
     def step_seconds(self) -> float:

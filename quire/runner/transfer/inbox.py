@@ -9,14 +9,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from quire.core.log import get_logger
 from quire.core.metrics import Samples
 from quire.runner.tiers.sealed_block import Bytes
 from quire.runner.tiers.traffic import Traffic
 from quire.runner.transfer.messages import NO_ROW, Hello
 from quire.runner.transfer.shared_blocks import SharedBlocks
-
-log = get_logger(__name__)
 
 #: Seconds to wait for a block on its way, since its sender last sent or since it was missed.
 PATIENCE_SECONDS = 1.0

@@ -20,8 +20,6 @@ from quire.models.checkpoint import Checkpoint
 from quire.models.safetensors_writer import TensorData
 from quire.training.finetuning.frozen_linear import round_to_nf4
 
-#: What adapters may be added to: the source's matrices, or what NF4 leaves of them.
-BASES = ("source", "nf4")
 TYPES = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 
 
