@@ -62,8 +62,6 @@ struct Group {
         size(members.size()),
         rank(rank) {}
 
-  void check_root(int root) const { check_rank(root >= 0 && static_cast<size_t>(root) < size); }
-
   void all_reduce(nb::handle x) {
     const Buffer buffer(x, 0, true, sizeof(float));
     Call call(buffer.bytes());
@@ -99,13 +97,6 @@ struct Group {
     for (const Array& part : got) bytes += part.bytes;
     Call call(bytes);
     group.all_to_all(given, got, call);
-  }
-
-  void broadcast(nb::handle x, int root) {
-    check_root(root);
-    const Buffer buffer(x, 0, root != rank);
-    Call call(buffer.bytes());
-    group.broadcast(static_cast<char*>(buffer.data()), buffer.bytes(), root, call);
   }
 
   bool any(bool flag) {
@@ -197,7 +188,6 @@ void bind_shared_group(nb::module_& m) {
       .def("all_reduce", &Group::all_reduce)
       .def("gather", &Group::gather, nb::arg(), nb::arg(), nb::arg(), nb::arg().none(), nb::arg())
       .def("all_to_all", &Group::all_to_all)
-      .def("broadcast", &Group::broadcast)
       .def("any", &Group::any)
       .def("barrier", &Group::barrier);
   nb::class_<Stream>(m, "SharedStream")

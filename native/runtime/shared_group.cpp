@@ -7,8 +7,7 @@
 namespace quire {
 namespace {
 
-const char* const call_names[] = {"all_reduce", "gather", "all_to_all",
-                                  "broadcast",  "any",    "barrier"};
+const char* const call_names[] = {"all_reduce", "gather", "all_to_all", "any", "barrier"};
 
 size_t rounds_of(size_t bytes, size_t piece) {
   return std::max<size_t>(1, (bytes + piece - 1) / piece);
@@ -160,18 +159,6 @@ void SharedGroup::all_to_all(const std::vector<Array>& parts, const std::vector<
       copy(out[i].data + first, place + 64, piece_of(bytes, first, room));
     }
     rounds = needed;
-  }
-}
-
-void SharedGroup::broadcast(char* x, size_t bytes, int root, Rest& rest) {
-  for (size_t round = 0; round < rounds_of(bytes, area_bytes_); ++round) {
-    const size_t first = round * area_bytes_, piece = piece_of(bytes, first, area_bytes_);
-    begin(Call::broadcast, 0, bytes, rest);
-    if (root == rank_) copy(area(me()), x + first, piece);
-    publish();
-    if (root == rank_) continue;
-    meet(static_cast<size_t>(root), rest);
-    copy(x + first, area(static_cast<size_t>(root)), piece);
   }
 }
 

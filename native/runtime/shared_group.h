@@ -41,12 +41,11 @@ class SharedGroup {
     size_t bytes;
   };
   void all_to_all(const std::vector<Array>& parts, const std::vector<Array>& out, Rest& rest);
-  void broadcast(char* x, size_t bytes, int root, Rest& rest);
   bool any(bool flag, Rest& rest);
   void barrier(Rest& rest);
 
  private:
-  enum class Call : uint32_t { all_reduce, gather, all_to_all, broadcast, any, barrier };
+  enum class Call : uint32_t { all_reduce, gather, all_to_all, any, barrier };
   struct Note {
     Call call;
     uint32_t number;  // what the call tells everybody

@@ -71,13 +71,7 @@ struct Rank {
              "columns in order");
   }
 
-  void tell(int round) {
-    std::vector<char> x(static_cast<size_t>(round % 3000));
-    if (rank == round % size) x.assign(x.size(), static_cast<char>(round));
-    group.broadcast(x.data(), x.size(), round % size, rest);
-    for (const char value : x) expect(value == static_cast<char>(round), "the root's bytes");
-    expect(group.any(rank == round % size, rest), "one flag is enough");
-  }
+  void tell(int round) { expect(group.any(rank == round % size, rest), "one flag is enough"); }
 };
 
 void compute(SharedSegment& segment, int size, int rank, int rounds) {

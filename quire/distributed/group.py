@@ -79,10 +79,6 @@ class Group(Protocol):
         """
         ...
 
-    def broadcast(self, x: Array, root: int = 0) -> Array:
-        """Replace ``x`` by that of ``root``."""
-        ...
-
     def any(self, flag: bool) -> bool:
         """Return whether the flag is true for any rank."""
         ...

@@ -70,11 +70,6 @@ class SharedMemoryGroup:
         self._group.all_to_all(parts, out)
         return out
 
-    def broadcast(self, x: Array, root: int = 0) -> Array:
-        self.counts.add("broadcast", x.nbytes)
-        self._group.broadcast(x, root)
-        return x
-
     def any(self, flag: bool) -> bool:
         self.counts.add("any", 1)
         return bool(self._group.any(flag))

@@ -78,11 +78,6 @@ class ThreadGroup:
             target[...] = theirs[self.rank]
         return out
 
-    def broadcast(self, x: Array, root: int = 0) -> Array:
-        self.counts.add("broadcast", x.nbytes)
-        x[...] = self._exchange(x.copy())[root]
-        return x
-
     def any(self, flag: bool) -> bool:
         self.counts.add("any", 1)
         return any(self._exchange(flag))

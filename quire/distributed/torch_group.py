@@ -272,16 +272,6 @@ class TorchGroup:
         out[self.rank][...] = parts[self.rank]
         return out
 
-    def broadcast(self, x: Array, root: int = 0) -> Array:
-        self.counts.add("broadcast", x.nbytes)
-        nothing = _like(x, (0,))
-        mine = self.rank == root
-        self._exchange(
-            [x if mine else nothing] * self.size,
-            [x if i == root else nothing for i in range(self.size)],
-        )
-        return x
-
     def any(self, flag: bool) -> bool:
         self.counts.add("any", 1)
         return any(bool(found[0]) for found in self._gather(self._world.number(flag)))

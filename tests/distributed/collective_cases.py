@@ -58,13 +58,6 @@ def check_all_to_all(group: Group, rng: np.random.Generator) -> None:
             np.testing.assert_array_equal(out[rank], sent[rank][group.rank])
 
 
-def check_broadcast(group: Group, rng: np.random.Generator) -> None:
-    for count in COUNTS:
-        root = int(rng.integers(group.size))
-        given = numbers(rng, group.size, count)
-        np.testing.assert_array_equal(group.broadcast(given[group.rank].copy(), root), given[root])
-
-
 def check_any(group: Group, rng: np.random.Generator) -> None:
     for flags in rng.integers(0, 2, (6, group.size)).astype(bool):
         assert group.any(bool(flags[group.rank])) is bool(flags.any())
@@ -95,7 +88,6 @@ CHECKS = (
     check_all_reduce,
     check_gathers,
     check_all_to_all,
-    check_broadcast,
     check_any,
     check_messages,
 )

@@ -92,7 +92,6 @@ def test_a_stream_must_lie_in_the_segment(
         ("gather", (np.zeros(4, np.float32), [2**63, 2**63 - 1], 2**40, None, 1)),
         ("all_reduce", (np.zeros(4, np.float64),)),
         ("all_reduce", (np.zeros((4, 4), np.float32)[:, 1],)),
-        ("broadcast", (np.zeros(4, np.float32), 2)),
         ("all_to_all", ([np.zeros(4)], [np.zeros(4), np.zeros(4)])),
     ],
 )
