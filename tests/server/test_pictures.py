@@ -201,7 +201,7 @@ def test_an_engine_in_a_process_of_its_own_gets_pictures(live, llava, device):
         served = Live(server.address, http, live.openai, live.service)
         assert ask(served, messages)[0] == want
         assert served.metric("quire:mm_cache_queries_total") == 1
-        assert "at most 1 pictures" in refused(served, *[part_of(FILES[0])] * 2)["message"]
+        assert "must be at most 1" in refused(served, *[part_of(FILES[0])] * 2)["message"]
 
 
 def test_other_apis_take_pictures(live):

@@ -139,11 +139,11 @@ def test_the_pixels_of_all_requests_have_room_together(reader, monkeypatch):
     assert reader.read_now(source(picture())).parts
 
 
-def test_a_prompt_has_at_most_so_many_pictures():
+def test_a_prompt_has_at_most_that_many_pictures():
     sources = [source(picture(), f"x[{number}]") for number in range(3)]
     with closing(PictureReader(VISION, ModelOptions(limit_mm_per_prompt="image=2"))) as made:
         made.check_count(sources[:2])
-        with pytest.raises(RequestError, match="at most 2 pictures") as caught:
+        with pytest.raises(RequestError, match="must be at most 2") as caught:
             made.check_count(sources)
         assert caught.value.param == "x[2]"
 
