@@ -1,4 +1,4 @@
-"""Which adapters requests may start with: a few at once, those in memory; others wait aside.
+"""The gate for adapters: requests start when their adapters are in memory and a place is free.
 
 A request waits alone for its adapter: those without one, or with one that is there, pass it. When
 all places are taken, the oldest request that waits for a place gets the next one, and no younger
@@ -46,11 +46,11 @@ class AdapterGate:
     """Holds requests back until their adapters are in memory.
 
     Args:
-        adapters: Of the executor.
-        max_loras: Most different ones among running requests.
+        adapters: The executor's adapters.
+        max_loras: Number of different adapters among running requests, at most.
 
     Attributes:
-        adapters: The same.
+        adapters: The executor's adapters.
     """
 
     def __init__(self, adapters: Adapters, max_loras: int) -> None:

@@ -29,14 +29,14 @@ Groups = dict[float, tuple[float, float, int]]
 
 
 class Outlook:
-    """How the running requests grow, while a step is planned: made when somebody may start.
+    """The expected growth of the running requests, made for each step that is planned.
 
     Args:
-        running: Who runs; good until one of them ends or gets blocks.
-        grow: Estimates each of them.
+        running: The running requests; the outlook holds until one of them ends or gets blocks.
+        grow: Function that estimates the growth of each request.
 
     Attributes:
-        num_seqs: Sequences that run, those that are yet to split off included.
+        num_seqs: Number of running sequences, those that are yet to split off included.
     """
 
     def __init__(
@@ -85,7 +85,7 @@ class Admission:
         kv: The pool and what each request holds of it.
 
     Attributes:
-        lengths: What is known of outputs' lengths.
+        lengths: The estimate of how long outputs get.
         caution: 0: sequences end as those before did; 1: all run to their limits.
     """
 
@@ -99,11 +99,11 @@ class Admission:
         return Outlook(running, self.growth)
 
     def admits(self, outlook: Outlook, own: Growth) -> bool:
-        """Return whether a request can start and most likely nobody is preempted for it.
+        """Return whether a request can start and most likely no other is preempted for it.
 
         Args:
-            outlook: Of all running requests; next to nobody every request is let in.
-            own: Of the waiting one.
+            outlook: The outlook of all running requests; where none runs, every request is let in.
+            own: The expected growth of the waiting request.
         """
         return not outlook.num_seqs or outlook.fits(own, self._kv.pool.num_blocks - 1)
 

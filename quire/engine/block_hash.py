@@ -21,8 +21,9 @@ def hash_block(parent: bytes, token_ids: Sequence[int], extra_keys: Sequence[str
     Args:
         parent: Hash of the block before, or :data:`ROOT_HASH`.
         token_ids: The block's tokens.
-        extra_keys: What else the block's KV depends on or is kept apart by (tenant salt, adapter,
-            image), in a fixed order. A key separates all that follows it in the chain.
+        extra_keys: Keys of all else that the block's KV depends on or is kept apart by (tenant
+            salt, adapter, image), in a fixed order. A key separates all that follows it in the
+            chain.
     """
     state = blake2b(parent, digest_size=32)
     state.update(len(extra_keys).to_bytes(4, "little"))

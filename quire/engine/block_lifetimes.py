@@ -1,4 +1,4 @@
-"""How long KV blocks live, lie idle and wait to be used again; nothing is decided by it."""
+"""Histograms of how long KV blocks live, lie idle and wait to be used again; for metrics alone."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class BlockLifetimes:
     takes it. It is used when it is given out and whenever another request finds it by its content.
 
     Args:
-        clock: Returns seconds; monotonic.
+        clock: The engine's monotonic clock, in seconds.
     """
 
     def __init__(self, clock: Callable[[], float]) -> None:
@@ -26,11 +26,11 @@ class BlockLifetimes:
         self._gap = Histogram(BLOCK_SECONDS_BUCKETS)
 
     def given_out(self, block_id: int, content: bytes | None) -> None:
-        """A block is empty and somebody's."""
+        """A block is empty and belongs to a request."""
         self._born[block_id] = self._used[block_id] = self._clock()
 
     def cached(self, block_id: int, block_hash: bytes) -> None:
-        """Mean nothing: a block lives from the moment it is given out."""
+        """Do nothing: a block lives from the moment it is given out."""
 
     def hit(self, request_id: str, block_ids: Sequence[int]) -> None:
         """A request shares blocks that hold its tokens."""

@@ -1,4 +1,4 @@
-"""What the next step moves between the KV cache and the tiers; it decides nothing.
+"""Moves of blocks between the KV cache and the tiers, collected for the next step.
 
 A block that is given out is stored under what it held, before the next step writes it. What a step
 fills is saved after it, where a tier outlives the engine.
@@ -25,29 +25,29 @@ class BlockMoves:
         self._filled: dict[int, bytes] = {}
 
     def load(self, blocks: Iterable[tuple[int, bytes]]) -> None:
-        """Have the next step fill blocks that were just given out."""
+        """Fill blocks that were just given out, in the next step."""
         self._loads.update(blocks)
 
     def save(self, blocks: Iterable[tuple[int, bytes]]) -> None:
-        """Have blocks of the cache saved after the next step, if they are still there."""
+        """Save blocks of the cache after the next step, if they are still there."""
         self._filled.update(blocks)
 
     def given_out(self, block_id: int, content: bytes | None) -> None:
-        """Have what the block holds stored, unless it was to be loaded and never was."""
+        """Store what the block holds, unless it was to be loaded and never was."""
         self._filled.pop(block_id, None)
         if self._loads.pop(block_id, None) is None and content is not None:
             self._stores.append((block_id, content))
 
     def cached(self, block_id: int, block_hash: bytes) -> None:
-        """Have the block saved once the step has filled it."""
+        """Save the block once the step has filled it."""
         if self._saves:
             self._filled[block_id] = block_hash
 
     def hit(self, request_id: str, block_ids: Sequence[int]) -> None:
-        """Mean nothing: the block stays where it is."""
+        """Do nothing: the block stays where it is."""
 
     def evicted(self, block_id: int, block_hash: bytes) -> None:
-        """Have nothing saved of it: something else may fill it. It may be wrong, too."""
+        """Do not save the block: other content may fill it, or what it holds may be wrong."""
         self._filled.pop(block_id, None)
 
     def fill(self, plan: SchedulerOutput) -> None:

@@ -1,4 +1,4 @@
-"""What is told of the blocks of a pool; nothing is decided by it."""
+"""Observers of a pool's blocks: they learn what becomes of each block and decide nothing."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ class BlockObserver(Protocol):
     """Follows the life of blocks: given out, cached, hit any number of times, evicted."""
 
     def given_out(self, block_id: int, content: bytes | None) -> None:
-        """A block is a request's; ``content``: what the next step will find in it, by its hash."""
+        """A block is given to a request; ``content``: hash of what it still holds, or None."""
         ...
 
     def cached(self, block_id: int, block_hash: bytes) -> None:
@@ -36,18 +36,18 @@ class CanaryFeed:
         self._reused: list[tuple[str, list[int]]] = []
 
     def given_out(self, block_id: int, content: bytes | None) -> None:
-        """Mean nothing: what the block held is of no interest until it is cached again."""
+        """Do nothing: what the block held is of no interest until it is cached again."""
 
     def cached(self, block_id: int, block_hash: bytes) -> None:
-        """Have the block's checksum taken after the step."""
+        """Take the block's checksum after the step."""
         self._sealed.append(block_id)
 
     def hit(self, request_id: str, block_ids: Sequence[int]) -> None:
-        """Have the blocks verified before the step."""
+        """Verify the blocks before the step."""
         self._reused.append((request_id, list(block_ids)))
 
     def evicted(self, block_id: int, block_hash: bytes) -> None:
-        """Mean nothing, as above."""
+        """Do nothing, for the same reason as in :meth:`given_out`."""
 
     def fill(self, plan: SchedulerOutput) -> None:
         """Move what was collected to the step's plan."""

@@ -23,11 +23,11 @@ class BlockPool:
 
     Args:
         num_blocks: Blocks in the cache, the null block (id 0, never given out) included.
-        observers: Learn what becomes of the blocks.
+        observers: Observers that learn what becomes of the blocks.
 
     Attributes:
-        ref_cnt: Per block, the number of tables that hold it.
-        block_hash: Per block, the content hash it can be found by, or None.
+        ref_cnt: Number of tables that hold each block, by block id.
+        block_hash: Content hash that each block can be found by, or None; by block id.
         cached: Content hash to block id.
         num_free: Blocks in the ring.
     """
@@ -103,7 +103,7 @@ class BlockPool:
                 observer.evicted(block_id, block_hash)
 
     def forget_all(self) -> None:
-        """Make no block findable; who holds one keeps it."""
+        """Make no block findable; requests keep the blocks that they hold."""
         for block_id in list(self.cached.values()):
             self.forget(block_id)
             if self.ref_cnt[block_id] == 0:  # worthless now, while its memory is in use already

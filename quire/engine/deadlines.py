@@ -1,4 +1,4 @@
-"""When requests are over, whatever they are at; least first."""
+"""Deadlines at which requests end in whatever state they are, the earliest first."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Deadlines:
     def add(
         self, deadline: float, request_id: str, num_live: int, is_live: Callable[[str], object]
     ) -> None:
-        """Remember one, in seconds on the engine's clock, of ``num_live`` requests."""
+        """Add a request's deadline, in seconds on the engine's clock; ``num_live`` are alive."""
         if len(self._heap) > 2 * num_live + MIN_DEADLINES:
             # Most are of requests that ended in time, and theirs may be years away.
             self._heap = [entry for entry in self._heap if is_live(entry[1])]
@@ -29,6 +29,6 @@ class Deadlines:
         heappush(self._heap, (deadline, request_id))
 
     def due(self, now: Callable[[], float]) -> Iterator[tuple[float, str]]:
-        """Take out those that are past, with their requests."""
+        """Take out the deadlines that are past, with the ids of their requests."""
         while self._heap and self._heap[0][0] <= now():
             yield heappop(self._heap)

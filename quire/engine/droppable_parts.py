@@ -1,8 +1,8 @@
-"""Which parts of long prompts may be given up in the midst of a step, for a request that comes.
+"""Parts of long prompts that may be given up in the midst of a step, for a request that arrives.
 
-So a request waits for the end of a layer, not of a step that is long because somebody else's prompt
-is. What was computed of the part is lost: after some of them in a row the next one is computed,
-whoever comes.
+So a request waits for the end of a layer, not of a step that is long because another request's
+prompt is. What was computed of the part is lost: after some of them in a row the next one is
+computed, whatever requests arrive.
 """
 
 from __future__ import annotations
@@ -13,26 +13,26 @@ from collections.abc import Mapping, Set
 from quire.core.step import ScheduledRequest, SchedulerOutput
 from quire.engine.request import Request
 
-#: Parts of one prompt in a row. With one, every twentieth of those who come each second meets a
-#: part that is computed to its end.
+#: Parts of one prompt that may be dropped in a row. With one, every twentieth of the requests that
+#: arrive each second meets a part that is computed to its end.
 MAX_DROPPED = 2
 
 
 class DroppableParts:
-    """Remembers who has lost a part."""
+    """Counts the parts that each request has lost in a row."""
 
     def __init__(self) -> None:
         self._num_dropped: Counter[str] = Counter()
 
     @property
     def owes(self) -> bool:
-        """Whether somebody's next part is computed, whoever comes."""
+        """Whether a request's next part must be computed, whatever requests arrive."""
         return any(number >= MAX_DROPPED for number in self._num_dropped.values())
 
     def choose(self, plan: SchedulerOutput, requests: Mapping[str, Request]) -> frozenset[str]:
-        """Return whose parts in a plan may be given up: where they are most of the step.
+        """Return the requests whose parts in a plan may be given up: where they are most of it.
 
-        The rest of it is computed all the same, from the beginning.
+        The rest of the step is computed all the same, from the beginning.
         """
         starting = {new.request_id for new in plan.new_requests}
         parts = {

@@ -40,9 +40,10 @@ from quire.engine.step_rules import check_steps
 from quire.engine.tier_gate import TIER_SECONDS, TierGate
 from quire.speculative.controller import Controller
 
-#: How long pictures are encoded between two looks at who has come, while nobody decodes.
+#: Seconds for which pictures are encoded before the engine looks for new requests, while no request
+#: decodes.
 ENCODING_SECONDS = 0.05
-#: How long its owner may sleep while all requests wait for their KV.
+#: Seconds that the engine's owner may sleep while all requests wait for their KV.
 HELD_SECONDS = 0.05
 #: How long a step waits for grammars when it has nothing else to do: aborts and arrivals wait, too.
 UNREADY_SECONDS = 0.005
@@ -57,12 +58,13 @@ class Engine:
 
     Args:
         executor: The loaded model.
-        config: ``model.max_model_len`` None means the model's own.
-        model_config: ``eos_token_ids`` are all ids that end a sequence.
-        clock: Returns seconds; monotonic. Tests pass a virtual one.
+        config: The engine's settings; ``model.max_model_len`` None means the model's own.
+        model_config: The model's description; ``eos_token_ids`` are all ids that end a sequence.
+        clock: Monotonic clock, in seconds. Tests pass a virtual one.
         takes_more: Whether requests may be added while others run, so that a prompt must not take
             whole steps. False for batches that are known beforehand.
-        lookahead: How many tokens the executor may propose for whom; None: as ``config`` says.
+        lookahead: The policy that says how many tokens the executor may propose for each request;
+            None makes the one that ``config`` asks for.
 
     Raises:
         ConfigError: Settings contradict each other.
@@ -249,7 +251,7 @@ class Engine:
         return bool(self.scheduler.requests or self._early)
 
     def seconds_until_work(self) -> float | None:
-        """Return how long its owner may sleep: 0 when :meth:`step` has work, None for ever.
+        """Return the seconds that the owner may sleep: 0 when :meth:`step` has work, None for ever.
 
         While all requests wait for their KV, a step now and then ends those past their deadlines
         and shows that the engine is alive.
@@ -279,7 +281,8 @@ class Engine:
     def step(self, request_arrived: Callable[[], bool] = lambda: False) -> list[EngineOutput]:
         """Run one iteration; return an output for each sequence that has one.
 
-        With several plans at once, all are begun that there can be, and the first is waited for.
+        Where several plans may be under way at once, as many as possible are begun, and the result
+        of the first is waited for.
 
         Args:
             request_arrived: Function that says whether a request has arrived that can start at
@@ -332,7 +335,7 @@ class Engine:
 
         Raises:
             EngineDeadError: A step has failed before, or the next one would: a process that
-                computes a part of it is gone. All requests have ended then, as of :meth:`step`.
+                computes a part of it is gone. All requests have ended then, as in :meth:`step`.
         """
         if self._dead is not None:
             raise EngineDeadError(self._dead)
@@ -379,13 +382,13 @@ class Engine:
         return f"{kv.describe()}{tiers}\nintegrity: {integrity}"
 
     def reset_prefix_cache(self) -> None:
-        """Have no later request find what was computed so far; those under way keep theirs."""
+        """Forget what was computed so far; requests under way keep their blocks."""
         self.scheduler.kv.pool.forget_all()
         if self._tier_gate is not None:
             self._tier_gate.tiers.reset()
 
     def _end_expired(self) -> list[EngineOutput]:
-        """End what is past its deadline, waiting or running: nothing more is computed for it."""
+        """End requests that are past their deadlines: nothing more is computed for them."""
         ended: list[EngineOutput] = []
         for deadline, request_id in self._deadlines.due(self._clock):
             for sequence in self._flights.live(self.scheduler, request_id):
@@ -407,7 +410,7 @@ class Engine:
         return ended
 
     def _without_pictures(self) -> frozenset[str]:
-        """Encode pictures that requests wait for; return who cannot go on without theirs."""
+        """Encode pictures that requests wait for; return the requests that still wait for some."""
         if self._picture_gate is None:
             return frozenset()
         scheduler = self.scheduler
@@ -444,7 +447,7 @@ class Engine:
         """Return the total length at which a request's sequences end; nothing is kept of it.
 
         Raises:
-            RequestError: It can never run as asked.
+            RequestError: The request can never run as asked.
         """
         prompt, params = request.prompt_token_ids, request.params
         if not prompt:

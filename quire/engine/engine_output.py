@@ -1,4 +1,4 @@
-"""What the engine reports of one sequence after a step, in tokens; text is made of it elsewhere."""
+"""The engine's report on one sequence after a step, in tokens; text is made of it elsewhere."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ class EngineOutput:
 
     Attributes:
         request_id: The caller's id.
-        index: Which of the request's ``n`` sequences.
-        result: What the step brought, cut at the sequence's end: a stop token is the last one.
-            Prompt tokens' entries are gapless and come once (index 0 only).
+        index: Index of the sequence among the request's ``n``.
+        result: The step's result, cut at the sequence's end: a stop token is the last one.
+            Entries of prompt tokens have no gaps and are reported once (index 0 only).
         num_cached_tokens: Prompt tokens found in the prefix cache.
         metrics: Times of the sequence; the object lives on and changes with later steps.
         finish_reason: ``stop``, ``length``, ``abort``, ``timeout`` or ``error``; None while
-            it goes on.
+            the sequence lives.
         stop_reason: The stop token id that ended it.
     """
 

@@ -1,4 +1,4 @@
-"""What the engine needs of execution; ``runner`` offers it without either importing the other."""
+"""The interface that the engine needs of execution; ``runner`` offers it without being imported."""
 
 from __future__ import annotations
 
@@ -55,12 +55,12 @@ class Executor(Protocol):
 
     @property
     def adapters(self) -> Adapters | None:
-        """Those of requests; None where they may have none."""
+        """Adapters of requests; None where requests may have none."""
         ...
 
     @property
     def pictures(self) -> Pictures | None:
-        """Those of requests; None for a model that reads text alone."""
+        """Pictures of requests; None for a model that reads text alone."""
         ...
 
     @property
@@ -70,16 +70,16 @@ class Executor(Protocol):
 
     @property
     def outgoing(self) -> Outgoing | None:
-        """Takes blocks to other engines; None where none gets any."""
+        """The sender of blocks to other engines; None where none gets any."""
         ...
 
     def submit(self, plan: SchedulerOutput, request_arrived: Callable[[], bool]) -> StepHandle:
         """Compute one step and sample, in the order of submission; errors are the handle's.
 
-        It may be under way when this returns. The next ones are submitted meanwhile, up to
-        ``depth`` in all, of other requests or of later parts of prompts whose parts before draw
-        nothing; their results are asked for in their order. Their blocks are those that steps
-        before have filled when they are computed.
+        The step may be under way when this returns. Meanwhile further ones are submitted, up to
+        ``depth`` in all: of other requests, or of later parts of prompts whose earlier parts draw
+        nothing. Results are asked for in the order of submission. Each step finds the blocks as
+        the steps before it have filled them.
 
         Args:
             plan: The step's plan.
@@ -92,7 +92,7 @@ class Executor(Protocol):
     def unready(self) -> frozenset[str]:
         """Return the requests whose next token cannot be drawn yet: their grammars are at work.
 
-        A plan must not schedule them; they get ready by themselves.
+        A plan must not schedule them; they become ready by themselves.
         """
         ...
 

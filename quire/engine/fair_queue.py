@@ -1,4 +1,4 @@
-"""The waiting queue of many clients: who has had least goes first; it knows no blocks or budgets.
+"""The waiting queue of many clients: the one that has had least goes first; it knows no blocks.
 
 Virtual token counters, after Sheng et al. 2024 (*Fairness in Serving Large Language Models*): each
 client's counter grows with the tokens computed for it, divided by its weight, and the next request
@@ -32,11 +32,11 @@ class FairQueue:
     level that waits; then what was preempted, which has been paid for; then the least counter.
 
     Args:
-        clock: Returns seconds; monotonic.
+        clock: The engine's monotonic clock, in seconds.
 
     Attributes:
-        served: Per client, the cost of the tokens computed for it, divided by its weight, from
-            where it was lifted to.
+        served: Cost of the tokens computed for each client, divided by its weight, counted from
+            where the client was lifted to; by client id.
     """
 
     def __init__(self, clock: Callable[[], float]) -> None:
@@ -128,7 +128,7 @@ class FairQueue:
         return min(heads, key=rank)
 
     def _lift(self, client_id: str) -> None:
-        """Have a client that joins begin where the others are."""
+        """Raise the counter of a client that joins to where the others are."""
         floor = self._floor()
         if client_id not in self.served and len(self.served) >= MAX_IDLE_CLIENTS:
             self._forget_idle()

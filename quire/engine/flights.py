@@ -27,10 +27,10 @@ class Flight:
     """A plan under way.
 
     Attributes:
-        plan: What is computed.
-        handle: Of its result.
-        tables: Blocks of the requests that may be in the next plan, too: as they are in this one.
-        spoiled: Blocks that were found to have no content when it read them.
+        plan: The plan that is computed.
+        handle: The handle that its result is asked from.
+        tables: Block tables, as of this plan, of its requests that may be in the next plan, too.
+        spoiled: Blocks that were found to have no content when the plan read them.
     """
 
     plan: SchedulerOutput
@@ -43,7 +43,7 @@ class Flights:
     """All plans under way.
 
     Args:
-        depth: How many at once, at most.
+        depth: Number of plans under way at once, at most.
     """
 
     def __init__(self, depth: int) -> None:
@@ -89,7 +89,7 @@ class Flights:
         return self._end_landed(scheduler, outputs) if self._ending else outputs
 
     def _judge(self, flight: Flight, result: StepOutput, scheduler: Scheduler) -> None:
-        """Take from a result what does not count, and have later plans know of it."""
+        """Take from a result what does not count, and mark it in later plans."""
         failed = {name for name, found in result.results.items() if found.error is not None}
         unsure = failed | result.lost_ids | result.late_ids
         if not (unsure or flight.spoiled or self._doomed or result.lost_block_ids):
@@ -132,11 +132,11 @@ class Flights:
         """Take a request from a result that does not count, with those that were to split off.
 
         Args:
-            plan: Of the result.
-            name: Of the request.
-            result: Without it then, or with what is left to say of it.
-            error: With which it ends; None to have it computed anew.
-            goes_on: It is in later plans, which have to end first.
+            plan: The plan of the result.
+            name: The request's id.
+            result: The plan's result; afterwards without the request, or with its end alone.
+            error: The error that the request ends with; None if it is computed anew.
+            goes_on: Whether the request is in later plans, which have to end first.
         """
         children = [fork.child_id for fork in plan.forks if fork.parent_id == name]
         result.lost_ids.discard(name)
@@ -150,12 +150,12 @@ class Flights:
             result.lost_ids.add(name)
 
     def live(self, scheduler: Scheduler, group_id: str) -> list[Request]:
-        """Return the sequences of a user's request that have not been told that they end."""
+        """Return the sequences of a user's request whose end has not been reported."""
         group = scheduler.group(group_id)
         return [one for one in group if (group_id, one.index) not in self._ending]
 
     def is_ending(self, group_id: str) -> bool:
-        """Whether sequences of a request were told so, and are under way."""
+        """Return whether sequences of a request whose end was reported are still under way."""
         return any(name == group_id for name, _ in self._ending)
 
     def end(self, scheduler: Scheduler, sequence: Request, reason: str) -> EngineOutput:
@@ -177,14 +177,14 @@ class Flights:
         return outputs
 
     def fill(self, plan: SchedulerOutput) -> None:
-        """Have the runner forget sequences that split off in a step whose result does not count."""
+        """Name to the runner the sequences that split off in a step whose result does not count."""
         if plan.scheduled:  # else it most likely learns nothing of the plan
             plan.finished_request_ids += self._never_split_off
             self._never_split_off = []
 
 
 def _is_under_way(sequence: Request, scheduler: Scheduler) -> bool:
-    """Return whether a plan with a sequence, or with the one it is to split off from, is so."""
+    """Return whether a plan with a sequence, or with its parent before the split, is under way."""
     turns, parent = scheduler.turns, scheduler.requests.get(sequence.parent_id)
     is_pending = parent is not None and sequence in parent.pending_children
     return sequence.request_id in turns or (is_pending and sequence.parent_id in turns)

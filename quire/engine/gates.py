@@ -1,4 +1,4 @@
-"""What a queued request waits for besides room: those that have it pass those that do not."""
+"""Gates that hold a queued request until what it needs besides room is there; others pass it."""
 
 from __future__ import annotations
 

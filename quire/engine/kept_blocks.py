@@ -1,9 +1,9 @@
 """Blocks of requests that do not run; they are given up when others need them.
 
 A beam search computes one token of each beam, chooses, and goes on from what the chosen ones share:
-its requests keep their blocks, and those of the next step begin with them by reference. Whoever
-writes into a shared block copies it first. A request whose blocks are loaded has them before it
-starts. Nothing depends on it: what was given up is computed again.
+its requests keep their blocks, and those of the next step begin with them by reference. A request
+that writes into a shared block copies it first. A request whose blocks are loaded has them before
+it starts. Nothing depends on it: what was given up is computed again.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class KeptBlocks:
         return request_id in self._ended
 
     def added(self, request: Request) -> None:
-        """Take a request that comes: it begins with the blocks of the one that it continues."""
+        """Take in a new request: it begins with the blocks of the one that it continues."""
         for ended_id in request.source.continuation.releases:
             self.release(ended_id)
         parent = self._ended.get(request.source.continuation.continues or "")
@@ -64,7 +64,7 @@ class KeptBlocks:
             self._kv.free(request)
 
     def started(self, request: Request) -> None:
-        """Take note that a request runs: its blocks are its own matter."""
+        """Take note that a request runs: its blocks are no longer given up here."""
         self._waiting.pop(request.request_id, None)
 
     def give_up(self) -> bool:
@@ -79,7 +79,7 @@ class KeptBlocks:
         return False
 
     def lost(self, block_ids: Sequence[int]) -> None:
-        """Have requests that wait begin anew if they have blocks without content."""
+        """Restart waiting requests that have blocks without content."""
         for request in list(self._waiting.values()):
             if not set(block_ids).isdisjoint(self._kv.block_ids(request)):
                 del self._waiting[request.request_id]

@@ -21,8 +21,8 @@ class BlockTable:
     """One request's blocks.
 
     Attributes:
-        block_ids: In token order; several tables may hold the same block. The null block stands
-            for those that were given back.
+        block_ids: Ids of the blocks in token order; several tables may hold the same block. The
+            null block stands for those that were given back.
         num_unseen: Leading blocks that were given back, since no token to come sees them.
         num_slots_used: Leading slots that hold tokens, or will after the step being planned.
         num_hashed: Leading blocks that were offered to the prefix cache.
@@ -50,10 +50,10 @@ class BlockCopy:
 
 @dataclass(slots=True)  # not frozen: made for each row of a step, in a third of the time
 class Allocation:
-    """What a granted allocation changed.
+    """The changes that a granted allocation made.
 
     Attributes:
-        new_block_ids: Appended to the request's table, cache hits first.
+        new_block_ids: Ids that were appended to the request's table, cache hits first.
         unseen: Entries of the table before them that were given back: the null block now.
         copy: The block to copy before the step writes, or None.
     """
@@ -72,14 +72,14 @@ class KVCacheManager:
     preempted until its step has run.
 
     Where no layer sees further back than a window, a request's blocks are given back as it
-    leaves them. They can be found until they are given out again, and to go on from there only what
-    the window covers has to be found.
+    leaves them. They can be found until they are given out again. A request that continues from
+    there needs to find only what the window covers.
 
     Args:
         pool: The blocks.
-        spec: Their size, and how far back tokens see.
+        spec: The size of the blocks, and how far back tokens see.
         enable_prefix_caching: Whether blocks are found by content.
-        layout: Which blocks a request gets, and when.
+        layout: The policy that says how many blocks a request gets, and when.
     """
 
     def __init__(
@@ -176,15 +176,17 @@ class KVCacheManager:
         """Give the request slots for its next tokens.
 
         Args:
-            request: ``num_computed_tokens`` does not count ``computed_block_ids`` yet.
+            request: The request; its ``num_computed_tokens`` does not count
+                ``computed_block_ids`` yet.
             num_new_tokens: Tokens to be computed after the computed ones and the hits.
             computed_block_ids: Result of :meth:`get_computed_blocks` just before.
-            num_reserve_tokens: Refuse unless this many tokens of the request would fit in all.
-            num_lookahead_tokens: Further slots for tokens that are proposed and not known; what
-                does not hold of them is taken back by :meth:`settle`.
+            num_reserve_tokens: Number of the request's tokens that must fit in all, or it is
+                refused.
+            num_lookahead_tokens: Further slots for tokens that are proposed and not known; the
+                slots of tokens that do not hold are taken back by :meth:`settle`.
 
         Returns:
-            What changed, or None when it does not fit; on None nothing changed.
+            The changes, or None when the tokens do not fit; on None nothing changed.
         """
         assert num_new_tokens > 0, f"num_new_tokens must be > 0: {num_new_tokens}"
         pool, block_size = self.pool, self.block_size
@@ -238,9 +240,9 @@ class KVCacheManager:
         self._tables[request.request_id].num_slots_used += num_tokens
 
     def settle(self, request: Request) -> None:
-        """Have the slots of proposed tokens that held, and of no others, count as used.
+        """Count the slots of proposed tokens that held, and of no others, as used.
 
-        The blocks that they fill can be found from now on; refused ones are written over.
+        The blocks that they fill can be found from now on; slots of refused ones are overwritten.
         """
         table = self._tables[request.request_id]
         table.num_slots_used = request.num_computed_tokens
@@ -249,7 +251,7 @@ class KVCacheManager:
             self._remember_full_blocks(request, table, num_full)
 
     def fork(self, parent: Request, child: Request) -> None:
-        """Give ``child`` the parent's blocks by reference; who writes a shared one first copies."""
+        """Give ``child`` the parent's blocks by reference; a shared one is copied when written."""
         table = self._tables[parent.request_id]
         assert child.request_id not in self._tables, f"{child.request_id} already has a block table"
         needed = -(-parent.num_computed_tokens // self.block_size)
@@ -264,8 +266,9 @@ class KVCacheManager:
         The end of a chain is reused first, so that what is left of it can still be hit.
 
         Args:
-            request: Keeps its block hashes.
-            forget: Also drop its blocks' content from the prefix cache, because it may be wrong.
+            request: The request, which keeps its block hashes.
+            forget: Whether the blocks' content is dropped from the prefix cache, too, because it
+                may be wrong.
         """
         table = self._tables.pop(request.request_id, None)
         if table is None:
@@ -276,7 +279,7 @@ class KVCacheManager:
         self.pool.release(reversed(table.held))
 
     def take_back(self, request: Request) -> None:
-        """Undo what was planned and not computed: its blocks stay, and nobody finds them."""
+        """Undo what was planned and not computed: its blocks stay, and no request finds them."""
         table = self._tables[request.request_id]
         num_full = request.num_computed_tokens // self.block_size
         for index in range(num_full, table.num_hashed):
@@ -300,9 +303,10 @@ class KVCacheManager:
         Their content can be found from now on, and its tokens count as computed.
 
         Args:
-            request: :meth:`has_room` for it.
+            request: The waiting request, for which :meth:`has_room`.
             hits: Result of :meth:`get_computed_blocks` just before.
-            count: Blocks to be loaded after them, which are not cached; its tokens fill them.
+            count: Blocks to be loaded after the hits, which are not cached; the request's tokens
+                fill them.
 
         Returns:
             Blocks and the hashes of what they must be filled with.

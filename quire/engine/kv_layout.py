@@ -1,4 +1,4 @@
-"""How many blocks a request gets when it starts, and whether they lie in one run."""
+"""The policy of how many blocks a request gets when it starts, and whether they lie in one run."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ class KVLayout:
     Attributes:
         num_reserved: Blocks that a request gets at once, whatever it needs; 0 gives it blocks as
             its tokens come (paged).
-        in_one_run: They have consecutive ids: the request's KV lies in one piece in each layer.
+        in_one_run: Whether the blocks have consecutive ids, so that the request's KV lies in one
+            piece in each layer.
     """
 
     num_reserved: int = 0
@@ -28,10 +29,10 @@ def create_layout(name: str, max_model_len: int, block_size: int, num_blocks: in
     """Return the layout of ``--kv-layout``.
 
     Args:
-        name: ``paged``, ``static`` or ``contiguous``.
-        max_model_len: Tokens that the last two reserve for each request.
+        name: The layout's name: ``paged``, ``static`` or ``contiguous``.
+        max_model_len: Tokens that ``static`` and ``contiguous`` reserve for each request.
         block_size: Tokens per block.
-        num_blocks: Of the pool, the null block included.
+        num_blocks: Number of blocks of the pool, the null block included.
     """
     if name == "paged":
         return KVLayout()

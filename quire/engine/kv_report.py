@@ -1,4 +1,4 @@
-"""How much of the reserved KV memory holds tokens; pure arithmetic."""
+"""The part of the reserved KV memory that holds tokens; pure arithmetic."""
 
 from __future__ import annotations
 

@@ -21,7 +21,8 @@ class LeastFirst(Generic[Name]):
     Entries that count no more go when they come to the front, or when half of all may be such.
 
     Args:
-        key: Returns a name's key, which can be compared with others; None for one that is gone.
+        key: Function that returns a name's key, comparable with others; None for a name that is
+            gone.
     """
 
     def __init__(self, key: Callable[[Name], Any | None]) -> None:

@@ -1,4 +1,4 @@
-"""Slots for proposed tokens: which requests of a step get how many; it knows no way to propose."""
+"""Slots for proposed tokens: how many each request of a step gets; it knows no way to propose."""
 
 from __future__ import annotations
 
@@ -29,27 +29,30 @@ class LookaheadPolicy(Protocol):
         """Return whether tokens may be proposed in the next step.
 
         Args:
-            num_running: Sequences that run.
-            has_new: One of them is new.
+            num_running: Number of running sequences.
+            has_new: Whether one of them is new.
         """
         ...
 
     @property
     def keeps_states(self) -> bool:
-        """Whether what that step computes is kept for later proposals."""
+        """Whether what the next step computes is kept for later proposals."""
         ...
 
     def choose(self, decodes: Sequence[Request], num_other_rows: int) -> Sequence[int]:
-        """Return for each request that decodes in the next step how many it may get.
+        """Return the number of tokens that may be proposed for each request that decodes next.
 
         Args:
-            decodes: At least one.
-            num_other_rows: That the step computes, too.
+            decodes: Requests that decode in the next step, at least one.
+            num_other_rows: Number of other rows that the step computes.
         """
         ...
 
     def rest(self) -> int:
-        """Return for how many steps after this one nobody need be asked; they count as over."""
+        """Return the number of steps after this one for which the policy need not be asked.
+
+        They count as over.
+        """
         ...
 
     def observe(self, request: Request, result: SequenceResult) -> None:
@@ -60,20 +63,20 @@ class LookaheadPolicy(Protocol):
         """A step of nothing but decoding requests has ended, asked about or not.
 
         Args:
-            is_ready: What :meth:`is_ready` said of it.
-            num_decodes: Requests.
-            num_tokens: Tokens that the step brought.
-            seconds: Time of the step in all.
+            is_ready: The answer of :meth:`is_ready` for the step.
+            num_decodes: Number of requests in the step.
+            num_tokens: Number of tokens that the step brought.
+            seconds: Time of the whole step.
         """
         ...
 
     def step_ended(self, num_rows: int, seconds: float, draft_seconds: float) -> None:
-        """A step of nothing but decoding requests has ended that was asked about.
+        """A step of nothing but decoding requests has ended for which lengths were chosen.
 
         Args:
-            num_rows: It computed, those of proposed tokens included.
-            seconds: Time of the step in all.
-            draft_seconds: Of them, those of proposing.
+            num_rows: Number of rows that it computed, those of proposed tokens included.
+            seconds: Time of the whole step.
+            draft_seconds: Part of it that was spent on proposing.
         """
         ...
 
@@ -88,12 +91,12 @@ class LookaheadPolicy(Protocol):
 
 @dataclass(slots=True)
 class _Asked:
-    """What the policy was asked of a plan.
+    """A plan's question to the policy, and its answer.
 
     Attributes:
-        is_alone: The policy chose lengths, and all that the plan computes decodes.
-        is_ready: The policy was ready to propose.
-        num_given: Slots that were given.
+        is_alone: Whether the policy chose lengths and all rows of the plan decode.
+        is_ready: Whether the policy was ready to propose.
+        num_given: Number of slots that were given.
     """
 
     is_alone: bool
@@ -107,12 +110,12 @@ _RESTED, _NOT_READY = _Asked(is_alone=False), _Asked(is_alone=False, is_ready=Fa
 class Lookahead:
     """Gives slots to the decoding requests of a plan, after everything else has got its own.
 
-    Nobody waits for a block, a row or a preemption because of tokens that are only proposed.
+    No request waits for a block, a row or a preemption because of tokens that are only proposed.
 
     Args:
         kv: Blocks of all requests.
-        policy: Says how many tokens are worth it.
-        options: Most tokens that a step computes, and draws.
+        policy: The policy that says how many tokens are worth proposing.
+        options: Limits of the tokens that a step computes and draws.
     """
 
     def __init__(
@@ -132,9 +135,9 @@ class Lookahead:
         """Add slots to a plan.
 
         Args:
-            plan: Of the step, complete.
-            requests: By id.
-            num_running: Each of them may need a block in the next step.
+            plan: The step's plan, otherwise complete.
+            requests: The live requests by id.
+            num_running: Number of running sequences; each may need a block in the next step.
         """
         for new in plan.new_requests:
             self.policy.began(new.request_id, new.params)

@@ -1,4 +1,4 @@
-"""How long outputs get, learned from those that have ended; it knows no blocks."""
+"""Lengths of outputs, estimated from those that have ended; it knows no blocks."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class OutputLengths:
     Outputs that stopped by themselves show how long outputs are; those that were cut (by their
     limit, by their client) show only that they were at least as long. The product-limit estimate
     (Kaplan and Meier 1958) counts both right. Before anything has been seen, and beyond the longest
-    output seen, a sequence is expected to go on for as long again.
+    output seen, a sequence is expected to grow by as much again, at least by :data:`UNSEEN` tokens.
     """
 
     def __init__(self) -> None:
@@ -38,9 +38,9 @@ class OutputLengths:
         """Return within how many further tokens a part of the sequences like this one ends.
 
         Args:
-            num_output_tokens: Generated so far.
-            limit: Most that may follow, at least 1.
-            part: 0 to 1; 1 is the most that may follow.
+            num_output_tokens: Tokens generated so far.
+            limit: Number of tokens that may follow, at most; at least 1.
+            part: The part of the sequences, 0 to 1; 1 returns ``limit``.
         """
         if part >= 1:
             return limit

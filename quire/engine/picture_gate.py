@@ -1,8 +1,7 @@
-"""Which requests wait for their pictures: a request starts, and goes on, when the rows of those
-that its next step may compute have been made.
+"""The gate for pictures: a request waits until the pictures of its next step are encoded.
 
-Pictures are encoded between steps, a slice at a time, for as long as a step of those who decode
-takes. Requests that have no picture, or whose pictures' blocks are found in the cache, pass.
+Pictures are encoded between steps, a slice at a time, for as long as a step of the decoding
+requests takes. Requests without pictures, or with pictures whose blocks are in the cache, pass.
 """
 
 from __future__ import annotations
@@ -40,8 +39,8 @@ class PictureGate:
     """Holds requests until their pictures are encoded.
 
     Args:
-        pictures: Of the executor.
-        most_tokens: That a request may have in a step.
+        pictures: The executor's pictures.
+        most_tokens: Number of tokens that a request may have in a step, at most.
     """
 
     def __init__(self, pictures: Pictures, most_tokens: int) -> None:
@@ -67,11 +66,11 @@ class PictureGate:
         return True
 
     def step_begins(self, queue: Queue, seconds: float) -> frozenset[str]:
-        """Encode for a while; release those that may start now.
+        """Encode for a while; release the requests that may start now.
 
         Args:
-            queue: Of the requests.
-            seconds: That others may wait.
+            queue: The queue of the requests.
+            seconds: Seconds that other requests may wait.
 
         Returns:
             Running requests that must sit this step out.

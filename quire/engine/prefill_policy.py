@@ -1,9 +1,9 @@
-"""How a step's prompt tokens are divided between prompts; it knows no blocks and no queue.
+"""Division of a step's prompt tokens between prompts; it knows no blocks and no queue.
 
 Prompts that end within the step go first, least missing tokens first, and alone: the step that
 brings their first tokens is short. Else one prompt takes what the step has for prompts. That is the
 one with the least missing tokens, but for those that were passed over too often: the oldest one
-every third step, any other after a few. So nobody waits for the whole of a long prompt, and no
+every third step, any other after a few. So no request waits for the whole of a long prompt, and no
 prompt waits for ever (shortest remaining time first, with ageing).
 """
 
@@ -33,7 +33,7 @@ ORDINARY_OF = 4
 #: Prompt tokens of a step that others wait for, where no setting says otherwise.
 PROMPT_TOKENS = 112
 #: There, prompts of at most that many may have more together, as long as the step takes no longer
-#: than this: a burst of them starts at once, and who makes tokens sees a pause of no matter.
+#: than this: a burst of them starts at once, and decoding requests pause too briefly to matter.
 BURST_SECONDS = 0.1
 
 #: A request and how many of its tokens a step may compute.
@@ -42,12 +42,12 @@ Want = tuple[Request, int]
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """How many tokens of prompts a step may have.
+    """Limits of the prompt tokens of a step.
 
     Attributes:
-        room: Of all.
-        whole: Of a prompt that ends within the step.
-        part: Of one that goes on.
+        room: Tokens of all prompts together, at most.
+        whole: Tokens of a prompt that ends within the step, at most.
+        part: Tokens of a prompt that does not, at most.
     """
 
     room: int
@@ -57,13 +57,13 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Division:
-    """How many tokens of prompts a step computes.
+    """The prompt tokens that a step computes, by request.
 
     Attributes:
-        shares: By request id, of running requests; those without one get none.
+        shares: Tokens of running requests, by request id; those without an entry get none.
         room: Tokens left for requests that start in this step.
-        whole: Most of a prompt that starts and ends within the step.
-        first_part: Most of one that goes on.
+        whole: Tokens of a prompt that starts and ends within the step, at most.
+        first_part: Tokens of a prompt that starts and does not end within the step, at most.
     """
 
     shares: dict[str, int]
@@ -77,11 +77,11 @@ class PrefillPolicy:
 
     Args:
         options: Limits and modes.
-        takes_more: Whether requests may come while others run. When not, nobody can be held up.
+        takes_more: Whether requests may arrive while others run. When not, none can be held up.
 
     Attributes:
         divides: Whether prompts take turns. When not, steps are filled in the requests' order.
-        chunk_size: Told of requests that come.
+        chunk_size: The size of long prompts' parts; the scheduler tells it of new requests.
     """
 
     def __init__(self, options: SchedulerOptions, takes_more: bool) -> None:
@@ -116,10 +116,10 @@ class PrefillPolicy:
         """A step has ended, and nothing of it was dropped.
 
         Args:
-            seconds: It took.
-            num_decodes: Sequences that decoded.
-            num_prompt_tokens: It had.
-            has_part: Whether some of them were a part of a prompt that goes on.
+            seconds: Seconds that the step took.
+            num_decodes: Number of sequences that decoded.
+            num_prompt_tokens: Number of prompt tokens that it computed.
+            has_part: Whether some of them were a part of a prompt that is not at its end yet.
         """
         if not num_prompt_tokens:
             self._decode_seconds.append(seconds)
@@ -127,16 +127,16 @@ class PrefillPolicy:
         self._cost.observe(seconds, num_decodes, num_prompt_tokens)
 
     def step_seconds(self, num_decodes: int) -> float:
-        """Return what a step of that many decodes takes; 0.0 before the first step.
+        """Return the seconds that a step of that many decodes takes; 0.0 before the first step.
 
-        No more than the shortest of the last ones took: others were disturbed, and what is
-        expected follows them for a while.
+        It is no more than the shortest of the last steps of decodes took: longer ones were
+        disturbed, and the estimate follows them for a while.
         """
         return min([self._cost.seconds(num_decodes, 0), *self._decode_seconds])
 
     @property
     def prompt_token_seconds(self) -> float:
-        """What a prompt's token takes in a step; 0.0 before the first step."""
+        """Seconds that a prompt token takes in a step; 0.0 before the first step."""
         return self._cost.prompt_token_seconds
 
     def most_prompt_tokens(self, num_decodes: int) -> int:
@@ -154,7 +154,7 @@ class PrefillPolicy:
         return min(max(self._fit(BURST_SECONDS, num_decodes), PROMPT_TOKENS), budget)
 
     def most_of_one(self, num_decodes: int) -> int:
-        """Return how many of them one prompt may have."""
+        """Return how many of :meth:`most_prompt_tokens` one prompt may have."""
         most = self.most_prompt_tokens(num_decodes)
         if self._options.mixed_prefill_tokens is None and self._options.target_itl_ms is None:
             return min(most, PROMPT_TOKENS)
@@ -184,9 +184,9 @@ class PrefillPolicy:
         """Return how many of a request's missing tokens to compute in a step with this room.
 
         Args:
-            num_tokens: Missing.
-            room: Tokens that are left.
-            most: Of them, for a request that needs more than ``room``.
+            num_tokens: Number of the request's missing tokens.
+            room: Number of tokens that the step has left.
+            most: Number of tokens, at most, for a request that needs more than ``room``.
         """
         num_tokens = self._limited(num_tokens)
         return num_tokens if num_tokens <= room else min(room, most)
@@ -203,9 +203,10 @@ class PrefillPolicy:
         Args:
             prompts: Running requests whose prompts are not computed, oldest first, with the number
                 of missing tokens.
-            head: The request that would start next, and its missing tokens; None for nobody.
-            num_waiting: Requests in the queue.
-            limits: Of the step.
+            head: The request that would start next, with the number of its missing tokens; None
+                where none would.
+            num_waiting: Number of requests in the queue.
+            limits: The step's limits.
         """
         room, whole = limits.room, limits.whole
         wants = [(request, self._limited(missing)) for request, missing in prompts]
@@ -252,7 +253,7 @@ class PrefillPolicy:
         return min(num_tokens, limit) if limit else num_tokens
 
     def _due(self, wants: list[Want]) -> Want | None:
-        """Return whose turn has come, the longest passed over first; None for nobody's."""
+        """Return the prompt whose turn has come, the longest passed over first, or None."""
         due, most = None, 0
         for position, (request, want) in enumerate(wants):
             passed = self._passed.get(request.request_id, 0)
@@ -262,9 +263,10 @@ class PrefillPolicy:
         return due
 
     def _ending(self, wants: list[Want], limits: Limits, due: Want | None) -> list[Want]:
-        """Return those that end within the room together, shortest first.
+        """Return the prompts that end within the room together, shortest first.
 
-        The end of a long prompt is a part like its others: too long a one holds up no longer ones.
+        The end of a long prompt is a part like its others: where it is too long, longer ones may
+        still end in the step.
         """
         ended, room = [], limits.room
         for entry in sorted(wants, key=_shortest_first):

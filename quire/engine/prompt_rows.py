@@ -1,4 +1,4 @@
-"""What a step may spend on log-probabilities of prompts, besides computing their tokens.
+"""The budget of a step for log-probabilities of prompts, besides computing their tokens.
 
 Each token of such a prompt is a row of logits, which are read, listed, sent and decoded: many times
 the work of a plain token's. So a step has few of them, and a long prompt takes more steps.
@@ -18,10 +18,10 @@ STEP_COST = 4032
 
 
 class PromptRows:
-    """Those of one step.
+    """The rows of logits of prompts in one step.
 
     Args:
-        limited: Whether prompts may be cut for it, and others wait meanwhile.
+        limited: Whether their number is bounded: prompts may be cut, and other requests wait.
     """
 
     def __init__(self, limited: bool) -> None:
@@ -32,7 +32,7 @@ class PromptRows:
     def most(self, request: Request, room: int) -> int:
         """Return how many tokens of a request the step may have, at most ``room``.
 
-        The first such request gets one at least.
+        The first request with log-probabilities of its prompt gets one at least.
         """
         if not self._limited or not request.needs_prompt_logprobs:
             return room
@@ -40,10 +40,10 @@ class PromptRows:
         return min(room, max(most, 0 if self._spent else 1))
 
     def most_of_new(self, request: Request, room: int, running: Sequence[Request]) -> int:
-        """Return the same for one that starts: a few even where others have all, once in a step.
+        """Return :meth:`most` of a request that starts: a few even if others have all, once a step.
 
-        So it does not keep those after it in the queue from starting, as long as there are not too
-        many that have started.
+        So the request does not keep those after it in the queue from starting, as long as not too
+        many have started.
         """
         most = self.most(request, room)
         if most or self._has_given_more or not room:

@@ -1,4 +1,4 @@
-"""Has the blocks of prompts that are computed for another engine sent there; it holds nobody."""
+"""The gate that announces blocks of prompts computed for another engine; it holds no request."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class Outgoing(Protocol):
     """Takes the blocks that a step has filled to other engines; execution has it."""
 
     def announce(self, target: int, block_hashes: Sequence[bytes]) -> None:
-        """Have blocks that are about to be computed sent to an engine, as far as it lacks them."""
+        """Send blocks that are about to be computed to an engine, as far as it lacks them."""
         ...
 
     def withdraw(self, block_hashes: Sequence[bytes]) -> None:
@@ -26,8 +26,8 @@ class PushGate:
     """Announces the blocks of each prompt before it starts; those in the cache go at once.
 
     Args:
-        outgoing: Of the executor.
-        moves: Of the next step.
+        outgoing: The executor's sender of blocks.
+        moves: The block moves of the next step.
     """
 
     is_waiting = False

@@ -1,4 +1,4 @@
-"""One sequence while the engine works on it; what is done with it is decided elsewhere."""
+"""One sequence while the engine works on it; it decides nothing."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from quire.core.step import NewRequest, PromptLogprobs
 
 
 class RequestStatus(Enum):
-    """Where a request stands.
+    """The states of a request.
 
     Preempted: its blocks were freed and it waits to recompute. Waiting for KV, or at a gate: it
     does not start before it is released.
@@ -31,29 +31,30 @@ class Request:
     """A prompt and what was generated from it; one of the ``n`` sequences of a user's request.
 
     Attributes:
-        request_id: Of this sequence, unique among live ones (the runner's key).
-        source: What the caller asked for, shared by the ``n`` sequences.
-        index: 0 to n-1.
+        request_id: The sequence's id, unique among live ones (the runner's key).
+        source: The caller's request, shared by the ``n`` sequences.
+        index: Index of the sequence among the ``n``, 0 to n-1.
         token_ids: Prompt and output so far.
-        num_prompt_tokens: How many of ``token_ids`` are prompt.
+        num_prompt_tokens: Number of leading ``token_ids`` that are the prompt.
         max_total_tokens: Length at which the sequence ends, in tokens.
         params: Sampling settings with ``n`` = 1.
-        stop_token_ids: Those of ``params``, to be looked up for every token; shared as ``source``.
-        seed: Of the sequence's random draws.
+        stop_token_ids: The stop tokens of ``params``, looked up for every token; shared as
+            ``source`` is.
+        seed: Seed of the sequence's random draws.
         order: Sort key of queue and preemption, least first; unique.
-        priority: Lower goes first; 0 for all under ``fcfs``.
+        priority: The request's priority, lower first; 0 for all under ``fcfs``.
         pending_children: Sequences that split off in the step that ends the prompt.
         parent_id: Id of the sequence to split off from; empty for none.
         num_computed_tokens: Leading tokens whose KV is in the cache, or will be when the plans
             under way have been computed (see :class:`~quire.engine.turns.Turns`).
-        num_cached_tokens: Of the prompt, those found by a prefix cache hit.
-        num_loaded_tokens: Of the computed ones of a request that waits, those from tiers.
-        num_lost_tokens: Most that were computed when a preemption took the blocks.
+        num_cached_tokens: Prompt tokens found by a prefix cache hit.
+        num_loaded_tokens: Tokens of a waiting request that tiers loaded; they count as computed.
+        num_lost_tokens: The greatest number of computed tokens that a preemption has taken.
         num_prompt_logprobs: Prompt tokens (the first included) that need no more logprobs.
-        was_lost: What was computed of it did not count, for what others had computed.
-        block_hashes: Of the leading full blocks; kept over preemption.
+        was_lost: Whether a step of it once did not count, since it read blocks without content.
+        block_hashes: Hashes of the leading full blocks; kept over preemption.
         finish_reason: ``stop``, ``length``, ``abort``, ``timeout`` or ``error`` once finished.
-        ranges: The source's.
+        ranges: The source's ranges.
     """
 
     request_id: str
@@ -103,7 +104,7 @@ class Request:
 
     @property
     def decodes(self) -> bool:
-        """Whether the next step draws a token, or comes to those that needed no drawing."""
+        """Whether the next step draws a token, or computes output tokens that were not drawn."""
         num_computed = self.num_computed_tokens  # asked often, hence not decodes_after()
         return num_computed >= self.num_prompt_tokens or len(self.token_ids) - num_computed == 1
 
@@ -125,7 +126,7 @@ class Request:
 
     @property
     def stage(self) -> str:
-        """Where it stands, for people: ``queue``, ``prefill`` or ``decode``."""
+        """The request's stage, for reports: ``queue``, ``prefill`` or ``decode``."""
         if self.status is not RequestStatus.RUNNING:
             return "queue"
         return "decode" if self.num_output_tokens else "prefill"
@@ -144,7 +145,7 @@ class Request:
         )
 
     def announced(self, block_ids: list[int]) -> NewRequest:
-        """Return what the runner is told when it starts with these blocks."""
+        """Return the runner's description of the request as it starts with these blocks."""
         return NewRequest(
             request_id=self.request_id,
             token_ids=list(self.token_ids),

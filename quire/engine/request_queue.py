@@ -9,7 +9,7 @@ from quire.engine.request import Request
 #: One level of priority is worth this much waiting: a request is overtaken by those of a priority
 #: ``p`` levels better only while they arrive within ``p`` times this of it. No request starves.
 AGEING_SECONDS = 10.0
-#: What a request waits longer for each one of the same call before it, where time decides.
+#: Seconds that a request waits longer for each one of the same call before it, where time decides.
 PLACE_SECONDS = 1.0
 
 
@@ -18,12 +18,12 @@ def arrival_order(
 ) -> float:
     """Return the leading sort key of a request, least first.
 
-    All waiting requests age at the same rate, so ageing never changes who is ahead of whom: the
-    key is fixed at arrival.
+    All waiting requests age at the same rate, so ageing never changes their order: the key is
+    fixed at arrival.
 
     Args:
-        policy: ``fcfs`` or ``priority``.
-        priority: Lower is sooner; ignored by ``fcfs``.
+        policy: The scheduling policy, ``fcfs`` or ``priority``.
+        priority: The request's priority, lower first; ignored by ``fcfs``.
         arrival_time: Seconds on the engine's clock.
         number: Count of calls before this one.
         place: Count of requests of the same call before it. The second one stands with the call

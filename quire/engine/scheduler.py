@@ -1,4 +1,4 @@
-"""What runs in the next step, and what a step's result means; it computes no tokens."""
+"""The scheduler: it plans steps and applies their results; it computes no tokens."""
 
 from __future__ import annotations
 
@@ -54,11 +54,11 @@ class Scheduler:
         options: Limits and policy.
         kv: Blocks of all requests.
         eos_token_ids: End-of-sequence ids.
-        use_cache: False recomputes all tokens of a request for each new one.
-        clock: Returns seconds; monotonic.
+        use_cache: Whether the KV cache is used; else each new token recomputes all before it.
+        clock: The engine's monotonic clock, in seconds.
         takes_more: Whether requests may be added while others run.
-        lookahead: How many tokens may be proposed for whom; None for nobody.
-        depth: Plans that are under way at once, at most.
+        lookahead: The policy of how many tokens may be proposed for each request; None for none.
+        depth: Number of plans under way at once, at most.
     """
 
     def __init__(
@@ -89,7 +89,7 @@ class Scheduler:
         self._clock = clock
         self._planned_time = 0.0
         self._ended: list[str] = []  # the runner does not know yet
-        self.held: dict[str, RequestStatus] = {}  # who is held, and the status before
+        self.held: dict[str, RequestStatus] = {}  # requests that are held: their status before
         self._droppable = DroppableParts()
         self.gates: list[Gate] = []
         self.lookahead = None if lookahead is None else Lookahead(kv, lookahead, options)
@@ -99,7 +99,7 @@ class Scheduler:
 
         Args:
             request: The first of its sequences, or of a part of them.
-            others: Those of its other parts, which start after it.
+            others: The first sequences of the other parts, which start after it.
         """
         group = [one for head in (request, *others) for one in (head, *head.pending_children)]
         for sequence in group:
@@ -297,7 +297,7 @@ class Scheduler:
         return self.prefill.divide(prompts, head, len(self.waiting), limits)
 
     def _next_request(self, outlook: Outlook) -> tuple[Request, list[int], Growth] | None:
-        """Return who may start now, its prefix hits and how it would grow; None for nobody."""
+        """Return a request that may start now, its prefix hits and its growth; None for none."""
         if outlook.num_seqs >= self.options.max_num_seqs:
             return None
         request = next_request(self.gates, self)
@@ -374,7 +374,7 @@ class Scheduler:
         self._requeue(request)
 
     def _lose(self, request: Request) -> None:
-        """Have a request computed anew whose step read blocks without content."""
+        """Requeue a request whose step read blocks without content: it is computed anew."""
         self.kv.free(request, forget=True)
         self._requeue(request)
 

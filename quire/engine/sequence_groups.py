@@ -1,9 +1,9 @@
-"""The sequences of each user's request, and when those of one that wants many start.
+"""The sequences of each user's request; many sequences of one request start in parts.
 
-They start in parts. A part is a prompt of its own, which finds its blocks in the prefix cache, and
-the sequences that split off from it. The first one computes the prompt; once it draws, others
-follow, as many as leave places for other requests. So a request that wants as many sequences as may
-run needs no more free places than one that wants a few, and others need not wait for its end.
+A part is a prompt of its own, which finds its blocks in the prefix cache, and the sequences that
+split off from it. The first one computes the prompt; once it draws, others follow, as many as leave
+places for other requests. So a request that wants as many sequences as may run needs no more free
+places than one that wants a few, and others need not wait for its end.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ PART = 16
 
 
 def divide(group: Sequence[Request], in_parts: bool) -> list[Request]:
-    """Have the sequences of a request split off from the first one of their part; return these."""
+    """Divide a request's sequences into parts, each split off from its first; return the first."""
     size = PART if in_parts else len(group)
     heads = []
     for start in range(0, len(group), size):
@@ -35,7 +35,7 @@ class SequenceGroups:
     """The live sequences of all requests.
 
     Args:
-        most: Sequences of one request that run, or wait to, while parts of it are kept back.
+        most: Sequences of one request that run or are queued, while parts of it are kept back.
     """
 
     def __init__(self, most: int) -> None:
@@ -52,7 +52,7 @@ class SequenceGroups:
         self._live.setdefault(group[0].group_id, []).extend(group)
 
     def keep_back(self, heads: Sequence[Request]) -> None:
-        """Have parts of a request wait for :meth:`next_parts`."""
+        """Keep parts of a request back until :meth:`next_parts` returns them."""
         if heads:
             self._kept_back[heads[0].group_id] = deque(heads)
 

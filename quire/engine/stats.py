@@ -1,4 +1,4 @@
-"""What the engine counts, in all and per request; plain numbers, no exporter."""
+"""The engine's counters, in all and per request; plain numbers, no exporter."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from quire.core.step import ScheduledRequest, SchedulerOutput, SequenceResult
 from quire.engine.request import Request
 
 FINISH_REASONS = ("stop", "length", "abort", "timeout", "error")
-#: Where a deadline may find a sequence.
+#: Stages of a sequence in which a deadline may end it.
 TIMEOUT_STAGES = ("queue", "prefill", "decode")
 #: Parts of a step.
 STAGES = ("schedule", "execute", "sample", "update")
@@ -24,20 +24,21 @@ class EngineStats:
     Attributes:
         num_steps: Plans executed.
         num_computed_tokens: Token positions that went through the model, recomputation included.
-        num_recomputed_tokens: Of these, computed before and lost to a preemption.
+        num_recomputed_tokens: Token positions computed again after a preemption lost them.
         num_preemptions: Requests whose blocks were taken back to recompute later.
         num_dropped_parts: Parts of prompts given up in the midst of a step.
         num_block_copies: Blocks copied on write.
         prompt_tokens: Prompt tokens of requests that were started; sequences that share a prompt's
             computation count once.
         generation_tokens: Output tokens.
-        num_forced_tokens: Of these, decided by a grammar that allowed no other, without the model.
+        num_forced_tokens: Output tokens that a grammar decided without the model, since it allowed
+            no other.
         prefix_cache_queries: Tokens looked up in the prefix cache, once per started request.
-        prefix_cache_hits: Of these, found.
-        tier_queries: Tokens of prompts that were not, looked up in tiers.
-        tier_hits: Of these, loaded.
-        num_swapped_tokens: Lost to a preemption and loaded again.
-        num_sequences_added: Taken; when nothing is left to do, as many have ended.
+        prefix_cache_hits: Tokens found in the prefix cache.
+        tier_queries: Prompt tokens that were not found there, and were looked up in tiers.
+        tier_hits: Prompt tokens loaded from tiers.
+        num_swapped_tokens: Tokens that a preemption lost and that were loaded again from tiers.
+        num_sequences_added: Sequences added; when no work is left, as many have ended.
         finished: Sequences that ended, by finish reason.
         timeouts: Sequences that a deadline ended, by stage.
         step_seconds: Time spent, by stage of a step.

@@ -1,4 +1,4 @@
-"""What a step costs by what is in it, learned from steps; it decides nothing.
+"""The time that a step takes, predicted from the work in it; learned from steps.
 
 A step takes a time of its own, one for each sequence that decodes, and one for each token of a
 prompt. All three are corrected after each step by a part of what the sum missed, each in
@@ -21,7 +21,7 @@ LEAST_SHARE = 0.05
 
 
 class StepCost:
-    """Predicts seconds."""
+    """Predicts the seconds of a step."""
 
     def __init__(self) -> None:
         self._own = self._decode = self._prompt = 0.0
@@ -50,12 +50,12 @@ class StepCost:
         self._prompt = max(self._prompt + step * num_prompt_tokens, 0.0)
 
     def seconds(self, num_decodes: int, num_prompt_tokens: int) -> float:
-        """Return how long a step takes; 0.0 before the first."""
+        """Return the seconds that a step takes; 0.0 before the first."""
         return self._own + self._decode * num_decodes + self._prompt * num_prompt_tokens
 
     @property
     def prompt_token_seconds(self) -> float:
-        """What one token of a prompt adds to a step; 0.0 before the first."""
+        """Seconds that one prompt token adds to a step; 0.0 before the first step."""
         return max(self._prompt, LEAST_SHARE * self._mean)
 
     def prompt_tokens(self, seconds: float, num_decodes: int) -> int:

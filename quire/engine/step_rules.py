@@ -1,4 +1,4 @@
-"""What a step must have room for, as the settings say."""
+"""Rules that settings of steps must meet, so that each request can be computed."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ def check_steps(options: SchedulerOptions, model_config: ModelConfig, max_model_
     """Refuse settings with which a request could never be computed.
 
     Raises:
-        ConfigError: They contradict each other.
+        ConfigError: The settings contradict each other.
     """
     if not options.enable_chunked_prefill:
         if options.max_num_batched_tokens < max_model_len:

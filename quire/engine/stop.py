@@ -1,4 +1,4 @@
-"""When a sequence ends by its tokens; stop strings belong to text."""
+"""The end of a sequence by its tokens; stop strings belong to text."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def check_stop(request: Request, eos_token_ids: Container[int]) -> tuple[str, in
     length. Before ``min_tokens`` only the length ends a sequence.
 
     Args:
-        request: At least one output token.
+        request: A sequence with at least one output token.
         eos_token_ids: The model's end-of-sequence ids.
     """
     params, token_id = request.params, request.token_ids[-1]

@@ -14,9 +14,9 @@ def num_worth_loading(
     compute_seconds``; the largest one of several.
 
     Args:
-        load_seconds: Of each block, in the order of the chain.
-        start_seconds: That pass before the first one comes.
-        compute_seconds: Of a block, computed again.
+        load_seconds: Seconds to load each block, in the order of the chain.
+        start_seconds: Seconds that pass before the first block arrives.
+        compute_seconds: Seconds to compute a block again.
     """
     best, least, seconds = 0, 0.0, start_seconds
     for count, own in enumerate(load_seconds, start=1):

@@ -1,4 +1,4 @@
-"""Which requests wait until blocks of theirs have come from the tiers, and which blocks to load.
+"""The gate for tiers: it chooses the blocks to load, and requests wait until theirs have arrived.
 
 A request that could start is looked up first: blocks that follow those of the cache and are in a
 tier are loaded where that is cheaper than computing them. Those in memory come with the next step;
@@ -20,13 +20,13 @@ from quire.engine.kv_cache_manager import KVCacheManager
 from quire.engine.request import Request, RequestStatus
 from quire.engine.tier_cost import num_worth_loading
 
-#: What loading may add to a step that others wait for.
+#: Seconds that loading may add to a step that other requests wait for.
 LOAD_SECONDS = 0.005
-#: How long a step waits for blocks when there is nothing else to do.
+#: Seconds that a step waits for blocks when there is nothing else to do.
 TIER_SECONDS = 0.002
 #: A request waits this many times as long as its blocks should take, or as computing them would.
 PATIENCE = 3.0
-#: And at least so long.
+#: The least time that it waits, in seconds.
 LEAST_PATIENCE = 0.05
 
 
@@ -41,11 +41,11 @@ class Tiers(Protocol):
 
     @property
     def move_seconds(self) -> float:
-        """What it takes to copy a block from memory into the cache."""
+        """Seconds to copy a block from memory into the cache."""
         ...
 
     def skip(self, is_cached: Callable[[bytes], bool]) -> None:
-        """Have no block sent here that the cache holds."""
+        """Refuse blocks that the cache holds when other engines send them here."""
         ...
 
     def find(self, block_hashes: Sequence[bytes]) -> FoundBlocks | None:
@@ -69,11 +69,11 @@ class Tiers(Protocol):
         ...
 
     def leave(self, block_hashes: Sequence[bytes]) -> None:
-        """Take note that one that had these fetched waits for them no more."""
+        """Take note that a request that had these blocks fetched waits for them no more."""
         ...
 
     def wait(self, seconds: float) -> None:
-        """Wait until something has come, at most that long."""
+        """Wait until a block has arrived, at most that long."""
         ...
 
     def reset(self) -> None:
@@ -81,11 +81,11 @@ class Tiers(Protocol):
         ...
 
     def samples(self) -> Samples:
-        """Return what was moved, and what is held, by metric stem."""
+        """Return the numbers of moved and held blocks and bytes, by metric stem."""
         ...
 
     def describe(self) -> str:
-        """Return what is held, for people."""
+        """Return a description of the blocks that are held, as text."""
         ...
 
 
@@ -94,13 +94,13 @@ class Visit:
     """A request that is looked up, or has been.
 
     Attributes:
-        request: It waits.
-        num_preemptions: When it came: after another one it is looked up again.
-        chain: The blocks that are looked up.
-        fetched: Those of them that are to be loaded, once decided.
-        end: Number of its blocks with those to be loaded, once decided.
-        deadline: When it goes on with what has come.
-        is_over: It may start.
+        request: The request, which waits.
+        num_preemptions: Number of its preemptions so far; after another one it is looked up again.
+        chain: Hashes of the blocks that are looked up.
+        fetched: Hashes of the blocks that are to be loaded, once decided.
+        end: Number of the request's blocks with those to be loaded, once decided.
+        deadline: Time at which it starts with the blocks that have arrived, on the gate's clock.
+        is_over: Whether the request may start.
     """
 
     request: Request
@@ -112,7 +112,7 @@ class Visit:
     is_over: bool = False
 
     def is_of(self, request: Request) -> bool:
-        """Whether this is about a request as it waits now."""
+        """Return whether the visit is that of a request in its present wait."""
         return request is self.request and request.metrics.num_preemptions == self.num_preemptions
 
 
@@ -120,19 +120,19 @@ class TierGate:
     """Holds requests until their blocks are loaded.
 
     Args:
-        tiers: Of the executor.
-        depth: Plans under way at once, at most.
-        clock: Returns seconds; monotonic.
+        tiers: The executor's tiers.
+        depth: Number of plans under way at once, at most.
+        clock: The engine's monotonic clock, in seconds.
 
     Attributes:
-        tiers: The same.
-        moves: Of the next step; an observer of the pool.
+        tiers: The executor's tiers.
+        moves: The block moves of the next step; an observer of the pool.
     """
 
     def __init__(self, tiers: Tiers, depth: int, clock: Callable[[], float]) -> None:
         self.tiers = tiers
-        # What one of several plans under way fills may stand on blocks that turn out to have no
-        # content; what was evicted is certain.
+        # Where several plans are under way, a block that one fills may depend on blocks that turn
+        # out to have no content; what was evicted is certain.
         self.moves = BlockMoves(saves=tiers.outlive and depth == 1)
         self._clock = clock
         self._visits: dict[str, Visit] = {}
@@ -160,7 +160,7 @@ class TierGate:
         return True
 
     def step_begins(self, queue: Queue) -> None:
-        """Load what has come; queue those that may start now."""
+        """Load blocks that have arrived; queue the requests that may start now."""
         self._room = None
         if queue.running:
             self._room = max(int(LOAD_SECONDS / self.tiers.move_seconds), 1)
@@ -240,7 +240,7 @@ class TierGate:
         return True
 
     def _load(self, visit: Visit, queue: Queue) -> bool:
-        """Load what is there; return whether nothing more is waited for."""
+        """Load the blocks that are in memory; return whether the request waits for no more."""
         request, kv = visit.request, queue.kv
         assert visit.end is not None
         while True:

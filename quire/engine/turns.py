@@ -1,7 +1,7 @@
-"""Who is in which plan while several are under way: a request waits for what its plan brings.
+"""Division of requests between several plans under way: a request waits for its plan's result.
 
-A part of a prompt that draws nothing brings nothing: what comes after it may be in the next plan,
-and its tokens count as computed when they are planned. So a prompt alone keeps all stages at work.
+A part of a prompt that draws nothing brings no result: the next part may be in the next plan, and
+its tokens count as computed when they are planned. So a single prompt keeps all stages at work.
 
 Stages compute plans one after another, each as long as the slowest one takes. So decodes are
 divided evenly: with as many plans as stages, each of about as many decodes, no stage is idle.
@@ -20,7 +20,7 @@ class Turns:
     """The requests of plans under way, and when these were made.
 
     Args:
-        depth: Plans at once, at most.
+        depth: Number of plans under way at once, at most.
 
     Attributes:
         away: Running requests that are not in the next plan.
@@ -30,41 +30,41 @@ class Turns:
         self.depth = depth
         self.away: Set[str] = frozenset()
         self._num_plans: Counter[str] = Counter()
-        self._waiting: set[str] = set()  # of these, who waits for results
+        self._waiting: set[str] = set()  # the requests among these that wait for results
         self._planned: deque[float] = deque()
         self._ended_time = 0.0
 
     def __contains__(self, request_id: str) -> bool:
-        """Whether a plan with it is under way, or one that it splits off in."""
+        """Return whether a plan with a request is under way, or one that it splits off in."""
         return request_id in self._num_plans
 
     @property
     def are_over(self) -> bool:
-        """Whether nobody is in a plan under way, or left for a later one."""
+        """Whether no request is in a plan under way, or left for a later one."""
         return not (self._num_plans or self.away)
 
     def num_plans(self, request_id: str) -> int:
-        """Return how many plans with it are under way."""
+        """Return how many plans with a request are under way."""
         return self._num_plans[request_id]
 
     def waits(self, request_id: str) -> bool:
-        """Return whether it is in no further plan before those under way have ended."""
+        """Return whether a request is in no further plan before those under way have ended."""
         return request_id in self._waiting
 
     def wait(self, request_id: str) -> None:
-        """Have a request wait for the end of the plans with it."""
+        """Keep a request out of further plans until the plans with it have ended."""
         assert request_id in self._num_plans, f"no plan with {request_id} is under way"
         self._waiting.add(request_id)
 
     def begin(self, running: Sequence[Request], unready: Set[str]) -> Set[str]:
-        """Choose who sits the next plan out.
+        """Choose the requests that sit the next plan out.
 
         Args:
-            running: All, oldest first.
-            unready: Those that cannot be in it.
+            running: All running requests, oldest first.
+            unready: Ids of requests that cannot be in the plan.
 
         Returns:
-            ``unready``, and :attr:`away`.
+            The ids of ``unready`` and of :attr:`away`.
         """
         if self.depth == 1:
             return unready
@@ -76,7 +76,7 @@ class Turns:
         return unready | self.away
 
     def num_decodes(self, running: Sequence[Request]) -> int:
-        """Return how many decode in the next plan."""
+        """Return how many requests decode in the next plan."""
         if not self.away:
             return sum(request.decodes for request in running)
         return sum(r.decodes for r in running if r.request_id not in self.away)
@@ -96,7 +96,10 @@ class Turns:
                 self._waiting.add(row.request_id)
 
     def ended(self, plan: SchedulerOutput, now: float) -> float:
-        """Its result is there; return the seconds since it was made, or the one before it ended."""
+        """End a plan whose result is there; return the seconds that its stages worked on it.
+
+        They count from when it was made, or from the end of the plan before it.
+        """
         seconds = now - max(self._planned.popleft(), self._ended_time)
         self._ended_time = now
         if self.depth > 1:
@@ -113,7 +116,7 @@ def _ids(plan: SchedulerOutput) -> list[str]:
 
 
 def _brings_nothing(row: ScheduledRequest, request: Request) -> bool:
-    """Return whether a request can go on before a row of it has been computed."""
+    """Return whether a request may be in the next plan before a row of it has been computed."""
     if request.was_lost:  # so that it comes to its end, whatever happens to others
         return False
     is_part = row.num_computed_tokens + row.num_scheduled_tokens < len(request.token_ids)

@@ -1,7 +1,7 @@
-"""Where a prompt may be cut: not inside a picture whose rows see those after them.
+"""Cuts of prompts between steps, none inside a picture whose rows see those after them.
 
-A step computes such rows together. One that begins inside a picture is none the worse: the rows
-before have their KV in the cache, and saw all of the picture when they were computed.
+A step computes such rows together. A step may begin inside a picture: the rows before have their
+KV in the cache, and saw all of the picture when they were computed.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ def whole_pictures(request: Request, start: int, num_tokens: int, most: int) -> 
     """Return how many tokens of a request to compute in a step, so that no picture is cut.
 
     Args:
-        request: Any.
-        start: How many of its tokens are computed or found in the cache.
-        num_tokens: That it may have otherwise; with 0 it gets none.
-        most: That the step has room for.
+        request: The request, with or without pictures.
+        start: Number of its tokens that are computed or found in the cache.
+        num_tokens: Number of tokens that it may have otherwise; with 0 it gets none.
+        most: Number of tokens that the step has room for.
 
     Returns:
         ``num_tokens``; less, up to the beginning of a picture; more, up to the end of one that is

@@ -159,7 +159,7 @@ class PagedExecutor:
     def _drop(self, plan: SchedulerOutput) -> StepOutput:
         """Compute a step without the rows that may be dropped, as the runner does."""
         self._compute(SchedulerOutput(block_copies=plan.block_copies))
-        for row in plan.scheduled:  # some of it was written, nobody knows what
+        for row in plan.scheduled:  # some of it was written; which part is unknown
             if row.request_id in plan.droppable_ids:
                 held = self.held[row.request_id]
                 for position in self._positions(row):

@@ -1,4 +1,4 @@
-"""Who starts with which adapter: a few at once, the oldest first, nobody else waits."""
+"""Requests start with few adapters at once, the oldest first; no other request waits."""
 
 from __future__ import annotations
 

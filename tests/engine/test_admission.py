@@ -1,4 +1,4 @@
-"""Admission looks ahead: little is computed twice, slots stay in use, nobody waits for ever."""
+"""Admission looks ahead: little is computed twice, slots stay in use, no request starves."""
 
 from __future__ import annotations
 

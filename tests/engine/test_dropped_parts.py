@@ -1,4 +1,4 @@
-"""A part of a long prompt given up in the midst of its step: nothing changes but who waits."""
+"""A part of a long prompt given up in the midst of its step: only waiting times change."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_who_comes_in_the_midst_is_next(start, stream):
     run.step()
     assert long.num_computed_tokens == before, "once more"
     run.step()
-    assert long.num_computed_tokens > before, "then it is computed, whoever comes"
+    assert long.num_computed_tokens > before, "then it is computed, whatever requests arrive"
     assert run.engine.stats()["dropped_prompt_parts"] == MAX_DROPPED == 2
     run.finish()
 

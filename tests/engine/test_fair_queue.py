@@ -74,7 +74,7 @@ def test_backlogged_clients_are_served_alike_whatever_their_sizes(
 
 
 def test_without_clients_the_bound_breaks(start, counting):
-    """What the tests above would show if nobody were fair."""
+    """The tests above would show this if the queue were not fair."""
     work = {"a": [(MAX_PROMPT, MAX_OUTPUT)] * 40, "b": [(1, 1)] * 40}
     one = serve_backlog(start, counting, work, {"a": SHARED, "b": SHARED})
     assert max(abs(served["a"] - served["b"]) for served in one) > 4 * BOUND

@@ -59,7 +59,7 @@ def test_what_is_no_continuation_shares_nothing(start, unpaged):
         ("salted", [1, 2, 3, 4, 5, 6, 7], {"extra_keys": ("salt:x",)}),
         ("pictured", [1, 2, 3, 4, 5, 6, 7], {"range_keys": (RangeKey(1, 3, "cat"),)}),
         ("whole", [1, 2, 3, 4, 5, 6, 7], {"prompt_logprobs": 0}),
-        ("lost", [1, 2, 3, 4, 5, 6, 7], {"continues": "nobody"}),
+        ("lost", [1, 2, 3, 4, 5, 6, 7], {"continues": "unknown"}),
     ):
         before = len(run.plans)
         one(run, request_id, tokens, **{"continues": "a", "keeps_blocks": False, **options})

@@ -216,7 +216,7 @@ class CacheMachine(RuleBasedStateMachine):
 
     ``slots`` holds for each slot the tokens from position 0 to its own, which is what KV depends
     on. Before each step every computed position of every request must read exactly its own prefix,
-    so a stale hit, a missing copy or two writers of one block show up whoever caused them.
+    so a stale hit, a missing copy or two writers of one block show up whatever caused them.
     """
 
     window: int | None = None

@@ -1,4 +1,4 @@
-"""Who waits for pictures: nobody but the requests that have them, and no longer than needed."""
+"""Only requests that have pictures wait for pictures, and no longer than needed."""
 
 from __future__ import annotations
 

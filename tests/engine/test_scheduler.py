@@ -52,7 +52,7 @@ def test_admission_waits_for_a_slot(start):
 
 
 def test_admission_waits_for_blocks(start):
-    """The head of the queue waits until its whole prompt fits, and nobody passes it."""
+    """The head of the queue waits until its whole prompt fits, and no request passes it."""
     run = start(num_blocks=1 + 6, max_num_batched_tokens=32)
     run.add("first", [1] * 60, max_tokens=10)
     run.add("large", [2] * 60, max_tokens=2)
@@ -182,7 +182,7 @@ def test_a_long_prompt_in_chunks(start, counting, num_decodes):
 
 @pytest.mark.parametrize("takes_more", [True, False])
 def test_a_prompt_beside_decodes_takes_small_chunks(start, takes_more):
-    """A step that others wait for is short; nobody waits where all requests are known before."""
+    """A step that others wait for is short; none waits where all requests are known before."""
     run = start(max_num_batched_tokens=256, mixed_prefill_tokens=16, takes_more=takes_more)
     for request_id, token in (("a", 1), ("b", 2)):
         run.add(request_id, [token] * 100, max_tokens=50)

@@ -40,7 +40,7 @@ def test_one_request_takes_all_places(start):
 
 
 def test_those_after_it_in_the_queue_wait_for_all_of_its_places(start):
-    """It stood first in the queue, and nobody passed it, until as many sequences had ended."""
+    """It stood first in the queue, and no request passed it until as many sequences had ended."""
     run = start(num_blocks=600, max_num_seqs=SEATS)
     for i in range(SEATS - PART - 1):
         run.add(f"r{i}", [i], max_tokens=150)

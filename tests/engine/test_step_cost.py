@@ -64,7 +64,7 @@ def learned(options: SchedulerOptions, decode: float, prompt: float) -> PrefillP
 
 
 def test_without_settings_short_prompts_get_more_where_steps_are_short():
-    """Longer ones do not: they would hold up those who come while they are computed."""
+    """Longer ones do not: they would hold up requests that arrive while they are computed."""
     options = SchedulerOptions()
     assert PrefillPolicy(options, takes_more=True).most_prompt_tokens(8) == PROMPT_TOKENS
     fast = learned(options, 1e-4, 1e-4)

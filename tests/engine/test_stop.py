@@ -52,7 +52,7 @@ def test_stop_conditions(output, params, expected):
 
 
 class Counting(tuple):
-    """Ids that count how often somebody reads them all."""
+    """Ids that count how often all of them are read."""
 
     num_reads = 0
 

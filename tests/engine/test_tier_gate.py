@@ -1,4 +1,4 @@
-"""Requests whose blocks come from tiers: nobody waits for them, and the tokens are the same."""
+"""Requests whose blocks come from tiers: no other request waits, and the tokens are the same."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def test_others_run_while_one_waits(tiered):
         request = run.engine.scheduler.requests.get("again")
         waited += request is not None and request.status is RequestStatus.WAITING_FOR_KV
     assert waited > 3 and len(run.tokens["other", 0]) > waited
-    # Few blocks at once, while somebody runs.
+    # Few blocks at once, while another request runs.
     loads = [len(plan.block_loads) for plan in run.plans]
     assert max(loads) <= 2 and sum(loads) >= 4
     run.finish()

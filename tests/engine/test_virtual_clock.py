@@ -208,7 +208,7 @@ def test_a_long_prompt_does_not_hold_up_short_ones(start, counting, stream, leng
     """P99 of the first tokens of those that come while it is computed, against P99 of all alone.
 
     The long prompt's own first token waits for theirs, and at most 1.3 times as long as next to
-    nobody but the stream.
+    the stream alone.
     """
     if stream not in _ALONE:
         without = serve_short_prompts(start, counting, [], stream=stream)

@@ -1,4 +1,4 @@
-"""Requests that wait for their KV: nobody waits for them, and each way out of it."""
+"""Requests that wait for their KV: no other request waits for them, and each way out of it."""
 
 from __future__ import annotations
 
