@@ -30,7 +30,7 @@ class AdapterOptions:
         """Refuse numbers that cannot be.
 
         Raises:
-            ConfigError: One is out of range; the message names its flag.
+            ConfigError: A number is out of range; the message names its flag.
         """
         if self.max_loras < 1:
             raise ConfigError(f"[config] --max-loras must be at least 1; got {self.max_loras}.")

@@ -10,9 +10,9 @@ class AdapterReference:
     """An adapter that requests may ask for.
 
     Attributes:
-        name: As requests say it.
-        path: Its folder.
-        content_hash: Of its files, in hex: equal content, equal KV.
+        name: The name that requests give.
+        path: The adapter's folder.
+        content_hash: Hash of the adapter's files, in hex: equal content, equal KV.
         extra_bytes: Memory that it takes besides low ranks of linears that all rows pass: experts'
             matrices, and those in place of the model's.
     """

@@ -1,7 +1,7 @@
 """A stderr whose reader may be slow or stopped: writing to it never waits, what is too much is
 dropped and counted.
 
-A pipe that nobody reads takes 64 KiB, then the next line of the log would stop the process that
+A pipe without a reader takes 64 KiB, then the next line of the log would stop the process that
 writes it, with everything it serves.
 """
 
@@ -17,11 +17,11 @@ import time
 from collections import deque
 from typing import TextIO
 
-#: What waits to be written, in characters, at most.
+#: Most characters that wait to be written.
 MAX_WAITING = 1 << 20
-#: Written at once, in bytes, about.
+#: Bytes written at once, about.
 WRITE_BYTES = 1 << 16
-#: For what waits when the process ends and the reader takes nothing.
+#: Seconds for which the end of the process waits for a reader that takes nothing.
 FLUSH_SECONDS = 1.0
 
 
@@ -29,11 +29,11 @@ class BackgroundStream(io.TextIOBase):
     """A text stream that a thread writes to a file descriptor.
 
     Args:
-        descriptor: Where to.
+        descriptor: The file descriptor that is written to.
         max_waiting: Characters that may wait; a text that would exceed them is dropped whole.
 
     Attributes:
-        num_dropped: Lines.
+        num_dropped: Number of lines that were dropped.
     """
 
     def __init__(self, descriptor: int, max_waiting: int = MAX_WAITING) -> None:
@@ -50,12 +50,12 @@ class BackgroundStream(io.TextIOBase):
 
     @property
     def encoding(self) -> str:  # type: ignore[override]
-        """Of the bytes."""
+        """Encoding of the bytes."""
         return "utf-8"
 
     @property
     def errors(self) -> str:  # type: ignore[override]
-        """What UTF-8 cannot hold is escaped."""
+        """Way to write what UTF-8 cannot hold: escaped."""
         return "backslashreplace"
 
     def writable(self) -> bool:
@@ -74,7 +74,7 @@ class BackgroundStream(io.TextIOBase):
         """Take a text, or drop it; never wait.
 
         Raises:
-            TypeError: It is not a text; so click finds out what a stream takes.
+            TypeError: The argument is not a text; so click finds out what a stream takes.
         """
         if not isinstance(text, str):
             raise TypeError(f"[log] a text must be str; got {type(text).__name__}.")
@@ -120,26 +120,26 @@ class BackgroundStream(io.TextIOBase):
         lost = self.num_dropped - self._num_told
         if lost and not self._texts:
             self._num_told = self.num_dropped
-            found += f"[log] {lost} lines were dropped here: nobody had read them.\n"
+            found += f"[log] {lost} lines were dropped here: the reader was too slow.\n"
         return found.encode("utf-8", "backslashreplace")
 
     def _write_out(self, data: bytes) -> None:
         while data:
             try:
                 data = data[os.write(self._descriptor, data) :]
-            except BlockingIOError:  # somebody made it so
+            except BlockingIOError:  # another process has made it non-blocking
                 select.select([], [self._descriptor], [], 1.0)
             except OSError:  # the reader is gone, or the disk is full
                 with self._changed:
                     self.num_dropped += max(1, data.count(b"\n"))
-                    self._num_told = self.num_dropped  # to whom
+                    self._num_told = self.num_dropped  # there is no reader to tell
                 return
 
 
 def use_background_stderr() -> None:
-    """Have ``sys.stderr`` never wait, in a process that must not; a second call does nothing.
+    """Make ``sys.stderr`` never wait, in a process that must not; a second call does nothing.
 
-    What waits when the process ends is written then; lost is what has had no reader for a second.
+    What waits when the process ends is written then; it is lost if no reader takes it in a second.
     """
     stream: TextIO | BackgroundStream = sys.stderr
     if isinstance(stream, BackgroundStream):

@@ -1,4 +1,4 @@
-"""How one prompt's beams are searched; vLLM's names, order and defaults."""
+"""Settings of one prompt's beam search; vLLM's names, order and defaults."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ class BeamSearchParams:
         beam_width: Sequences kept after each step and returned, 1 to 128. A step asks for twice as
             many log-probabilities per token, so ``--max-logprobs`` bounds it, too.
         max_tokens: Output limit in tokens; all beams that do not end themselves get there.
-        ignore_eos: Go on after an end-of-sequence token.
-        temperature: Must be 0: nothing is drawn.
+        ignore_eos: Whether sequences continue after an end-of-sequence token.
+        temperature: The number 0: nothing is drawn.
         length_penalty: A sequence's score is its log-probability divided by its length, prompt
             included and end-of-sequence token not, to this power; -10 to 10.
-        include_stop_str_in_output: Must be false: texts end before an end-of-sequence token.
+        include_stop_str_in_output: The value False: texts end before an end-of-sequence token.
 
     Raises:
         InvalidSamplingParamsError: A value has the wrong type or is out of range; the error's
@@ -55,11 +55,11 @@ class BeamSearchParams:
             _refuse("length_penalty", "must be in [-10, 10]", self)
 
     def score(self, logprob: float, num_tokens: int) -> float:
-        """Return what sequences are ordered by, best last.
+        """Return the score that sequences are ordered by, the best last.
 
         Args:
-            logprob: Sum over the generated tokens.
-            num_tokens: Prompt and output, without an end-of-sequence token.
+            logprob: Sum of the generated tokens' log-probabilities.
+            num_tokens: Tokens of prompt and output, without an end-of-sequence token.
         """
         divisor: float = float(max(num_tokens, 1)) ** self.length_penalty
         return logprob / divisor

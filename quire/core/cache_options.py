@@ -8,7 +8,7 @@ from typing import Literal, TypeAlias
 from quire.core.errors import ConfigError
 from quire.core.option import option
 
-#: Of memory: what a smaller part is of is more than an integer holds.
+#: The least fraction of memory: with a smaller one the whole exceeds what an integer holds.
 LEAST_FRACTION = 1e-6
 KVCanaryMode: TypeAlias = Literal["off", "log", "raise"]
 KVCacheDtype: TypeAlias = Literal[
@@ -67,7 +67,7 @@ class CacheOptions:
         """Refuse numbers that cannot be.
 
         Raises:
-            ConfigError: One is out of range; the message names its flag.
+            ConfigError: A number is out of range; the message names its flag.
         """
         for name in ("gpu_memory_utilization", "free_gpu_memory_fraction"):
             fraction = getattr(self, name)

@@ -20,10 +20,10 @@ _CODE = (
 )
 _PR_SET_PDEATHSIG = 1
 _DUMP_SIGNAL = signal.SIGUSR1
-#: How long a stuck process may take to write its stacks, and is silent when it has written them.
+#: Seconds that a stuck process may take to write its stacks, and is silent after writing them.
 DUMP_SECONDS = 5.0
 _SILENT_SECONDS = 0.3
-#: How long a process may take to end by itself after its socket was closed.
+#: Seconds that a process may take to end by itself after its socket was closed.
 SHUTDOWN_GRACE_SECONDS = 2.0
 
 
@@ -33,14 +33,15 @@ class ChildProcess:
     The thread that makes it must outlive it: on Linux the kernel kills it with that thread.
 
     Args:
-        target: ``module:function``, imported by the child alone; gets its end of the socket.
-        quiet: Drop what it writes to stderr.
+        target: Function to run, as ``module:function``, imported by the child alone; it gets the
+            child's end of the socket.
+        quiet: Whether what it writes to stderr is dropped.
 
     Attributes:
         socket: The parent's end. When it is closed, ``target`` should return.
 
     Raises:
-        OSError: It cannot be started.
+        OSError: The process cannot be started.
     """
 
     def __init__(self, target: str, *, quiet: bool = False) -> None:
@@ -95,7 +96,7 @@ class ChildProcess:
         """Close the socket and wait for the process; return its exit code, below 0 of a signal.
 
         Args:
-            at_once: Kill it, instead of after :data:`SHUTDOWN_GRACE_SECONDS`.
+            at_once: Whether it is killed at once, not after :data:`SHUTDOWN_GRACE_SECONDS`.
         """
         self.socket.close()
         self._stacks.close()
@@ -133,7 +134,7 @@ def _main(module: str, function: str, descriptor: str, stacks: str, parent: str)
 
 
 def _end_with_parent(parent: int) -> None:
-    """Have the kernel kill this process with the thread that started it, where the kernel can."""
+    """Ask the kernel to kill this process with the thread that started it, where it can."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
         if os.getppid() != parent:

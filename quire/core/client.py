@@ -1,4 +1,4 @@
-"""On whose behalf a request runs, as far as scheduling needs to know."""
+"""The client that a request runs for, as far as scheduling needs to know."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True)
 class Client:
-    """Who shares the engine with others.
+    """A client that shares the engine with others.
 
     Attributes:
-        client_id: Requests with the same one share one part; no secret.
-        weight: Its part, in relation to others'; above 0.
-        place: Requests of the same call before this one: the client's other calls take turns with
-            those of a call that makes many.
+        client_id: Name of the client; requests with the same name share one part. No secret.
+        weight: The client's part, in relation to others'; above 0.
+        place: Number of requests of the same call before this one: the client's other calls take
+            turns with those of a call that makes many.
     """
 
     client_id: str = ""
@@ -21,5 +21,5 @@ class Client:
     place: int = field(default=0, compare=False)
 
 
-#: Everybody who is nobody in particular.
+#: The client of all requests that name none.
 SHARED = Client()

@@ -42,7 +42,7 @@ KEEP = "none"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelOptions:
-    """Which checkpoint, and how its numbers are held."""
+    """Settings of the checkpoint, and of how its numbers are held."""
 
     model: str = option("quire-tiny", "folder, GGUF file, hub id, or a name that quire list shows")
     served_model_name: tuple[str, ...] = option(
@@ -128,7 +128,7 @@ class ModelOptions:
         """Return a setting that holds a JSON object; empty when it is not given.
 
         Raises:
-            ConfigError: It holds something else.
+            ConfigError: The setting holds something else.
         """
         text = getattr(self, name)
         try:
@@ -163,7 +163,7 @@ class ModelOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SchedulerOptions:
-    """What runs in a step."""
+    """Settings of what runs in a step."""
 
     max_num_seqs: int = option(128, "most requests running at once", common=True)
     max_num_batched_tokens: int = option(2048, "most tokens computed in a step", common=True)
@@ -196,7 +196,7 @@ class SchedulerOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpeculativeOptions:
-    """Which tokens are proposed ahead, for the model to check several at once.
+    """Settings of the tokens that are proposed ahead, for the model to check several at once.
 
     All of it can be said in ``speculative_config``; the others are short forms of its keys.
     """
@@ -235,7 +235,7 @@ class SpeculativeOptions:
         """Return these settings with a name for each method that they leave out.
 
         Args:
-            find: Returns the method of a model.
+            find: Function that returns the method of a model.
         """
         asked = self.parsed().methods
         found = [replace(m, method=find(m)) if m.is_inferred else m for m in asked]
@@ -256,9 +256,10 @@ class EngineConfig:
 
     Args:
         seed: Base of the random draws of requests that bring no seed of their own.
-        transfer: The engine's role, where prompts are computed apart; no setting, whoever starts
-            the engines says it.
-        memory_parts: Engines and ranks that ``--memory`` is divided among; likewise.
+        transfer: The engine's role, where prompts are computed apart; no setting: the server that
+            starts the engines gives it.
+        memory_parts: Number of engines and ranks that ``--memory`` is divided among; no setting
+            either.
     """
 
     model: ModelOptions = field(default_factory=ModelOptions)

@@ -1,6 +1,6 @@
-"""What Linux's control groups, versions 1 and 2, leave this process of memory and processor time.
+"""Limits of memory and processor time by Linux's control groups, versions 1 and 2.
 
-Reads files below a root only; what the machine itself has is ``machine.py``'s.
+Only files below a root are read; what the machine itself has is ``machine.py``'s.
 """
 
 from __future__ import annotations

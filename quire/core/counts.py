@@ -13,7 +13,7 @@ def parse_count(text: str) -> int:
     """Read a whole number with an optional unit: ``4k`` and ``4KiB`` are 4096, ``4kB`` is 4000.
 
     Raises:
-        ValueError: Not a number, an unknown unit, or not whole.
+        ValueError: The text is not a number, has an unknown unit, or is not whole.
     """
     match = _NUMBER.fullmatch(text.strip())
     if match is None:

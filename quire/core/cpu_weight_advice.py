@@ -1,4 +1,4 @@
-"""Which weight format for a CPU: by what this engine measured, not by peak rates."""
+"""Advice on the weight format for a CPU, from what this engine measured, not from peak rates."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ class Row:
     """A format on this machine.
 
     Attributes:
-        measured: What is known of it.
-        weight_bytes: Of all weights.
+        measured: The measurements of the format.
+        weight_bytes: Bytes of all weights.
         fits: Whether weights and the KV of the batch fit.
     """
 
@@ -37,7 +37,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class CpuAdvice:
-    """What to take.
+    """The format to take, and why.
 
     Attributes:
         choice: The format's name; None where nothing fits.
@@ -57,8 +57,8 @@ def advise_cpu(memory: float, load: Load, speed: MachineSpeed | None) -> CpuAdvi
 
     Args:
         memory: Bytes for weights and KV.
-        load: What shall run.
-        speed: What the machine reaches, if it was measured.
+        load: The load that shall run.
+        speed: The speed of the machine, if it was measured.
     """
     kv_bytes = load.batch * load.kv_bytes
     rows = []

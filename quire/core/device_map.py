@@ -1,6 +1,6 @@
-"""Which device has which layers, by memory: arithmetic on what ranges of layers need.
+"""Division of layers between devices by memory: arithmetic on what ranges of layers need.
 
-It starts nothing and measures nothing. What it finds is what ``--stage-layers``,
+It starts nothing and measures nothing. Its result is what ``--stage-layers``,
 ``--stage-devices`` and ``--stage-memory`` say by hand.
 """
 

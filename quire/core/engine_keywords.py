@@ -22,10 +22,11 @@ class KvCacheConfig:
     """Size and sharing of the KV cache, in TensorRT-LLM's names.
 
     Args:
-        free_gpu_memory_fraction: Of what weights and scratch leave free.
-        enable_block_reuse: Reuse blocks of equal prefixes; None: as the engine does.
-        max_tokens: Most tokens that the cache holds; with a fraction, the smaller of the two rules.
-        max_tokens_in_paged_kv_cache: The same, in the name of a Triton configuration.
+        free_gpu_memory_fraction: Fraction of what weights and scratch leave free.
+        enable_block_reuse: Whether blocks of equal prefixes are reused; None: the engine's default.
+        max_tokens: Number of tokens that the cache holds, at most; with a fraction, the smaller of
+            the two counts.
+        max_tokens_in_paged_kv_cache: The same number, under its name in a Triton configuration.
     """
 
     free_gpu_memory_fraction: float | None = None
@@ -75,13 +76,14 @@ def read_keywords(
 
     Args:
         keywords: Settings of :mod:`quire.core.config` and :mod:`quire.core.known_settings`.
-        as_flags: Notices name flags rather than keywords.
+        as_flags: Whether notices name flags rather than keywords.
 
     Returns:
         The settings, and a line for each one that does nothing or is read as another.
 
     Raises:
-        ConfigError: A name is unknown, a value cannot be, or it asks for what cannot be done.
+        ConfigError: A name is unknown, a value cannot be, or a setting asks for what cannot be
+            done.
     """
     given = {**keywords}
     notices = []

@@ -70,7 +70,8 @@ class PromptTooLongError(RequestError):
     """Prompt plus requested tokens exceed the context length; carries the counts in its text.
 
     Attributes:
-        min_prompt_tokens: What the prompt has at least; None where only the text says it.
+        min_prompt_tokens: Number of tokens that the prompt has at least; None where only the text
+            says it.
     """
 
     def __init__(
@@ -88,7 +89,7 @@ class CapacityError(QuireError):
     """The engine cannot take the request now.
 
     Attributes:
-        retry_after_seconds: When it is worth trying again, or None when unknown.
+        retry_after_seconds: Seconds after which it is worth trying again, or None when unknown.
     """
 
     def __init__(self, message: str, retry_after_seconds: float | None = None) -> None:

@@ -1,4 +1,4 @@
-"""What forward passes compute and move, estimated from shapes alone; it measures nothing.
+"""The work of forward passes, estimated from shapes alone: operations and bytes moved.
 
 A multiplication with an addition is two operations; norms, RoPE and sampling are left out. Each
 pass reads all weights once and each request's KV once.
@@ -20,7 +20,7 @@ class Work:
     write_bytes: int = 0
 
     def add(self, other: Work) -> None:
-        """Add what other passes took."""
+        """Add the work of other passes."""
         self.flops += other.flops
         self.read_bytes += other.read_bytes
         self.write_bytes += other.write_bytes
@@ -28,12 +28,12 @@ class Work:
 
 @dataclass(slots=True)
 class Passes:
-    """What went through a model.
+    """Forward passes of a model, counted.
 
     Attributes:
-        count: Passes.
-        tokens: Computed.
-        pairs: Of a token and one that it attends to, itself included.
+        count: Number of passes.
+        tokens: Number of tokens that were computed.
+        pairs: Pairs of a token and one that it attends to, itself included.
         context: Tokens whose KV was read, of each request once a pass.
         logits: Rows of logits.
     """
@@ -47,14 +47,14 @@ class Passes:
 
 @dataclass(frozen=True, slots=True)
 class PassShape:
-    """What a pass through a model takes.
+    """The cost of a pass through a model.
 
     Attributes:
-        token_flops: Of its linears, for each token.
-        pair_flops: Of attention, for each pair.
-        logits_flops: For each row of logits.
-        weight_bytes: Read by each pass.
-        kv_token_bytes: KV of a token.
+        token_flops: Operations of the linears for each token.
+        pair_flops: Operations of attention for each pair.
+        logits_flops: Operations for each row of logits.
+        weight_bytes: Bytes of weights that each pass reads.
+        kv_token_bytes: Bytes of a token's KV.
     """
 
     token_flops: int = 0
@@ -64,7 +64,7 @@ class PassShape:
     kv_token_bytes: int = 0
 
     def work(self, passes: Passes) -> Work:
-        """Return what passes took."""
+        """Return the work of passes."""
         flops = self.token_flops * passes.tokens + self.pair_flops * passes.pairs
         flops += self.logits_flops * passes.logits
         read_bytes = self.weight_bytes * passes.count + self.kv_token_bytes * passes.context
@@ -72,7 +72,7 @@ class PassShape:
 
 
 def decoder_shape(config: ModelConfig, weight_bytes: int, kv_token_bytes: int) -> PassShape:
-    """Return what a pass through a decoder takes."""
+    """Return the cost of a pass through a decoder."""
     width, attention = config.hidden_size, config.attention_parameters
     # A key and a value of each head: of latents, what is multiplied instead of them.
     pair = config.num_heads * 2 * config.head_dim

@@ -1,4 +1,4 @@
-"""What a lookup of KV blocks outside of the cache has found; plain data."""
+"""The result of a lookup of KV blocks outside of the cache; plain data."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ class FoundBlocks:
     """Blocks that tiers have, the leading ones of a chain.
 
     Attributes:
-        load_seconds: What each is expected to take.
-        start_seconds: That pass before the first one comes.
+        load_seconds: Seconds that loading each block is expected to take.
+        start_seconds: Seconds that pass before the first block arrives.
     """
 
     load_seconds: list[float]

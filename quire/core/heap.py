@@ -68,8 +68,8 @@ class HeapTrimmer:
     """Trims this process's heap now and then, in a thread, and knows what it held.
 
     Args:
-        process: Value of the metric's label.
-        seconds: Between two trims.
+        process: Name of the process, the value of the metric's label.
+        seconds: Seconds between two trims.
     """
 
     def __init__(self, process: str, seconds: float = TRIM_SECONDS) -> None:

@@ -22,13 +22,13 @@ class KnownSetting:
     """A setting that is taken and does nothing, or is refused by name.
 
     Attributes:
-        why: What follows the setting in the notice: why it changes nothing, or is refused.
+        why: Text that follows the setting in the notice: why it changes nothing, or is refused.
         neutral: Values, as text, that ask for nothing.
         short: Other spellings of its flag.
-        is_switch: It is on or off.
-        least: Its value is a whole number of at least this; None: it is something else.
-        is_list: It may be given several times.
-        is_refused: A value that asks for something is an error.
+        is_switch: Whether the setting is only on or off.
+        least: The least value of a setting that is a whole number; None where it is something else.
+        is_list: Whether the setting may be given several times.
+        is_refused: Whether a value that asks for something is an error.
     """
 
     why: str
@@ -45,7 +45,7 @@ class KnownSetting:
         Args:
             shown_name: The setting as the user wrote it.
             shown: Setting and value as the user wrote them.
-            value: None, False and empty ones ask for nothing.
+            value: The value; None, False and empty ones ask for nothing.
 
         Raises:
             ConfigError: The value cannot be, or asks for what would change the answers.

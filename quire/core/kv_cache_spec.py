@@ -27,11 +27,11 @@ class KVCacheSpec:
         dtype: A key of :data:`KV_DTYPE_BITS`.
         window: Tokens that a position sees at most in every layer, itself included; None when
             some layer sees all, or all are kept. Blocks that no position will see are given back.
-        step_tokens: Most tokens of one request in a step; matters only with a window, or where KV
-            is not kept.
-        is_kept: Whether a later step reads it. If not, layers use the same room in turn.
-        is_latent: What is kept of a token is one row, its key for all query heads, the first
-            elements of which are its value, too: there is no V.
+        step_tokens: Number of tokens of one request in a step, at most; matters only with a window,
+            or where KV is not kept.
+        is_kept: Whether a later step reads the KV. If not, layers use the same room in turn.
+        is_latent: Whether one row is kept of a token: its key for all query heads, the first
+            elements of which are its value, too. There is no V then.
     """
 
     num_layers: int
@@ -48,7 +48,7 @@ class KVCacheSpec:
         """Refuse heads that do not divide into groups, or whose K and V are to be rounded apart.
 
         Raises:
-            ConfigError: As said.
+            ConfigError: The heads do not divide into groups, or K and V are not apart.
         """
         if self.dtype == "int4" and self.is_latent:
             raise ConfigError(
@@ -63,7 +63,7 @@ class KVCacheSpec:
 
     @property
     def sides(self) -> int:
-        """What is kept of a head: K and V, or one row that is both."""
+        """Rows that are kept of a head: 2, K and V, or 1 that is both."""
         return 1 if self.is_latent else 2
 
     @property

@@ -1,4 +1,4 @@
-"""What an engine has to do with the prompts of others; plain data."""
+"""An engine's part in computing prompts for other engines; plain data."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ from typing import Literal
 
 @dataclass(frozen=True, slots=True)
 class InboxAddress:
-    """Where an engine takes blocks, in one way or both.
+    """The address at which an engine takes blocks, in one way or both.
 
     Attributes:
-        name: Of a socket of its machine, by which others there share its memory; empty for none.
+        name: Name of a socket of its machine, by which others there share its memory; empty for
+            none.
         host: Name or address of its machine, for those on others.
-        port: There; 0 for none.
+        port: TCP port on that machine; 0 for none.
     """
 
     name: str = ""
@@ -29,11 +30,11 @@ class KVTransfer:
     """An engine's role where prompts are computed apart from outputs.
 
     Attributes:
-        role: ``prefill``: it computes prompts and sends their blocks on; ``decode``: it takes such
-            blocks.
-        addresses: Where it takes blocks (one), or where the engines do that it sends them to, by
-            their numbers.
-        key: What only engines of this server know.
+        role: The engine's role. ``prefill``: it computes prompts and sends their blocks on;
+            ``decode``: it takes such blocks.
+        addresses: The address at which it takes blocks; or those of the engines that it sends
+            blocks to, by their numbers.
+        key: The secret that only engines of this server know.
     """
 
     role: Literal["prefill", "decode"]

@@ -1,4 +1,4 @@
-"""A model that is being loaded, as those see it who wait for it."""
+"""The progress of a model that is being loaded, for those that wait for it."""
 
 from __future__ import annotations
 
@@ -7,20 +7,21 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-#: Until something is known of how long it takes.
+#: The answer until something is known of how long loading takes.
 FIRST_RETRY_SECONDS = 2
 MAX_RETRY_SECONDS = 120
 
 
 @dataclass(slots=True)
 class Loading:
-    """How far it is; one thread writes, any reads.
+    """The progress of loading a model; one thread writes, any reads.
 
     Attributes:
-        clock: Returns seconds; monotonic.
-        started: When it began.
-        done_bytes, total_bytes: Of weights; 0 of 0 until the files are open.
-        cancelled: Nobody wants the model any more: whoever loads it is to stop.
+        clock: Monotonic clock, in seconds.
+        started: Time at which loading began, on that clock.
+        done_bytes, total_bytes: Bytes of weights loaded, and in all; 0 of 0 until the files are
+            open.
+        cancelled: Whether no request wants the model any more, so that loading is to stop.
     """
 
     clock: Callable[[], float] = time.monotonic
@@ -39,22 +40,22 @@ class Loading:
         self._first = None
 
     def advance(self, done_bytes: int, total_bytes: int) -> None:
-        """Note how far it is."""
+        """Note the progress."""
         self.done_bytes, self.total_bytes = done_bytes, total_bytes
         self._first = self._first or (self.clock(), done_bytes)
 
     @property
     def seconds(self) -> float:
-        """Since it began."""
+        """Seconds since loading began."""
         return self.clock() - self.started
 
     @property
     def part(self) -> float:
-        """Of the weights that is loaded, 0 to 1."""
+        """Part of the weights that is loaded, 0 to 1."""
         return self.done_bytes / self.total_bytes if self.total_bytes else 0.0
 
     def retry_after(self) -> int:
-        """Return in how many seconds it is likely to be done, at its rate so far."""
+        """Return the seconds in which loading is likely to be done, at its rate so far."""
         first, done_bytes = self._first, self.done_bytes  # another thread loads
         if first is None or done_bytes <= first[1]:
             return FIRST_RETRY_SECONDS

@@ -85,7 +85,7 @@ def few_lines(wanted: bool) -> Iterator[None]:
     """Log warnings alone meanwhile, unless ``QUIRE_LOG_LEVEL`` says what to log.
 
     Args:
-        wanted: False for all lines as ever.
+        wanted: Whether to leave lines out; False logs all lines as ever.
     """
     root = logging.getLogger("quire")
     level = root.level

@@ -1,4 +1,4 @@
-"""What frees memory on a device, by how much, and what it does besides; formulas alone."""
+"""Ways to free memory on a device: how much each frees, and its side effect; formulas alone."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from quire.core.measured_formats import MEASURED_FORMATS, QUALITY_MODEL
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Use:
-    """What shall be on one device.
+    """The memory that one device must hold.
 
     Attributes:
-        weight_bytes: Of the model, on all devices together.
-        weight_bits: Of a weight.
+        weight_bytes: Bytes of the model's weights, on all devices together.
+        weight_bits: Bits of a weight.
         spec: The KV cache in one process.
-        context: Tokens of a sequence.
-        sequences: At once.
+        context: Number of tokens of a sequence.
+        sequences: Number of sequences at once.
         shared_prefix: First tokens that all sequences have in common.
         width: Devices that share the model.
-        scratch_bytes: Of activations and buffers, on each.
+        scratch_bytes: Bytes of activations and buffers, on each device.
         prefix_caching: Whether common blocks are there once.
     """
 
@@ -58,14 +58,14 @@ class Use:
 
 @dataclass(frozen=True, slots=True)
 class Strategy:
-    """A way to need less.
+    """A way to need less memory.
 
     Attributes:
-        name: What is done.
+        name: Name of what is done.
         flag: The setting.
-        freed_bytes: On each device.
-        side_effect: What it does besides.
-        needed_bytes: On a device, with it alone.
+        freed_bytes: Bytes that it frees on each device.
+        side_effect: The effect on speed, quality or requests.
+        needed_bytes: Bytes that a device needs with this way alone.
     """
 
     name: str
@@ -76,7 +76,7 @@ class Strategy:
 
 
 def rank_strategies(use: Use) -> list[Strategy]:
-    """Return the five ways, the one first that frees most; each counted by itself."""
+    """Return the five ways, the one that frees most first; each counted by itself."""
     form = next(one for one in MEASURED_FORMATS if one.name == "int4")
     loss = f"perplexity x {form.perplexity:.4f} ({QUALITY_MODEL}); weights are read faster"
     bits = min(form.bits, use.weight_bits)

@@ -1,4 +1,4 @@
-"""What this machine gives the process: cores and memory, container limits included; Linux first."""
+"""Cores and memory that the process may use, container limits included; Linux first."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def num_cores(root: Path, allowed: Iterable[int]) -> int:
 
 
 def _siblings(root: Path, processor: int) -> str:
-    """Return what is the same for all threads of a core: the list of them."""
+    """Return the list of a core's threads, which is the same for each of them."""
     topology = root / f"sys/devices/system/cpu/cpu{processor}/topology"
     for name in ("core_cpus_list", "thread_siblings_list"):
         try:
@@ -73,6 +73,6 @@ def _host_memory(root: Path) -> tuple[int, int]:
         sizes = {line.split(":")[0]: int(line.split()[1]) * 1024 for line in lines}
         return sizes["MemTotal"], sizes["MemAvailable"]
     except (OSError, KeyError):
-        # Other systems tell the total only.
+        # Other systems report the total only.
         pages = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
         return pages, pages

@@ -1,4 +1,4 @@
-"""How fast this machine reads and computes: what was measured, and kept for later processes."""
+"""The speed at which this machine reads and computes, measured and kept for later processes."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from quire.core.processor import read_processor
 
 @dataclass(frozen=True, slots=True)
 class MachineSpeed:
-    """What the machine reaches at most, in bytes and operations a second; 0: it cannot do that.
+    """The machine's highest rates, in bytes and operations a second; 0: it cannot do that.
 
     Attributes:
-        read: Bytes read from memory.
-        float32, bfloat16, int8: Operations, a multiplication with an addition being two.
+        read: Bytes a second read from memory.
+        float32, bfloat16, int8: Operations a second, a multiplication with an addition being two.
     """
 
     read: float

@@ -1,4 +1,4 @@
-"""What this engine measured of weight formats on a CPU, for advice where nothing was measured yet.
+"""Measurements of weight formats on a CPU by this engine, for advice where none were taken yet.
 
 Copied from ``benchmarks/results/quant_llama-1b-4-layers_zen5.json`` (memory and speed) and
 ``quant_quire-tiny_zen5.json`` (quality), rounded; a test compares them.
@@ -14,10 +14,10 @@ class MeasuredFormat:
     """A format of ``--quantization``, next to bfloat16.
 
     Attributes:
-        name: Of the format.
-        bits: A weight takes in memory.
-        decode: Tokens a second by number of sequences.
-        perplexity: On held-out text.
+        name: Name of the format.
+        bits: Bits that a weight takes in memory.
+        decode: Tokens a second by number of sequences, relative to bfloat16.
+        perplexity: Perplexity on held-out text, relative to bfloat16.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""How memory is divided: bytes in, number of KV blocks out; it measures and allocates nothing.
+"""Division of memory: bytes in, number of KV blocks out; it measures and allocates nothing.
 
 There are three ways to say how much memory there is for the KV cache: a fraction of all memory, for
 weights, scratch *and* KV; a fraction of what weights and scratch leave; or absolute bytes.
@@ -25,10 +25,11 @@ class KVPool:
     """A KV cache besides the one that requests' block tables count in.
 
     Attributes:
-        spec: Its blocks.
-        num_blocks: Blocks of its own; None for one to each block of the first cache, with the same
-            id (a draft model's KV).
-        place: ``device``, or ``host`` where the machine's memory is another one.
+        spec: Size of the pool's blocks.
+        num_blocks: Number of blocks of its own; None for one to each block of the first cache, with
+            the same id (a draft model's KV).
+        place: The memory that it lies in: ``device``, or ``host`` where the machine's memory is
+            another one.
     """
 
     spec: KVCacheSpec
@@ -38,11 +39,11 @@ class KVPool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryDemand:
-    """What an engine needs.
+    """The memory that an engine needs.
 
     Attributes:
         weight_bytes: Weights as they lie in memory, of all models.
-        weight_dtype: Their element type.
+        weight_dtype: Element type of the weights.
         scratch_bytes: Activations, logits and other buffers at the largest step.
         spec: The KV cache's blocks.
         max_model_len: Tokens of the longest request, which must fit alone.
@@ -73,7 +74,7 @@ class MemoryDemand:
 
     @property
     def specs(self) -> tuple[KVCacheSpec, ...]:
-        """What one block id names: a block of each of these."""
+        """KV caches that share block ids: one id names a block of each."""
         return (self.spec, *(pool.spec for pool in self.pools if pool.num_blocks is None))
 
     @property
@@ -109,8 +110,8 @@ class MemoryBudget:
     """A device's memory, divided.
 
     Attributes:
-        demand: What was needed.
-        device_bytes: All there is.
+        demand: The demand that was met.
+        device_bytes: Bytes of the whole device.
         num_blocks: KV blocks, the null block included.
     """
 
@@ -120,13 +121,13 @@ class MemoryBudget:
 
     @property
     def kv_bytes(self) -> int:
-        """All KV caches on the device, with their scales."""
+        """Bytes of all KV caches on the device, with their scales."""
         shared = self.num_blocks * self.demand.block_bytes
         return shared + self.demand.pool_bytes("device")
 
     @property
     def headroom_bytes(self) -> int:
-        """What the engine leaves to others."""
+        """Bytes of the device that the engine leaves free."""
         demand = self.demand
         return self.device_bytes - demand.weight_bytes - demand.scratch_bytes - self.kv_bytes
 
@@ -203,12 +204,12 @@ def divide_memory(
     ``num_blocks = floor((budget - weights - scratch) * free_fraction / block)``.
 
     Args:
-        demand: What is needed.
+        demand: The memory that is needed.
         device_bytes: All memory of the device.
-        budget_bytes: What the engine may use of it.
+        budget_bytes: Bytes of the device that the engine may use.
         kv_bytes: Bytes for KV blocks alone, when given; they must lie within the budget.
-        host_bytes: What the engine may use of another memory, that of the host.
-        free_fraction: Of what weights and scratch leave of the budget, for KV.
+        host_bytes: Bytes that the engine may use of the host's memory, where that is another one.
+        free_fraction: Fraction for KV of what weights and scratch leave of the budget.
         memory_parts, kv_parts: Processes that ``--memory`` and ``--kv-cache-memory-bytes`` are
             divided among, of which this is one: the message names what is to be given for all.
 

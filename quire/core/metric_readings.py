@@ -17,8 +17,8 @@ class Metric:
     """One series.
 
     Attributes:
-        name: With the prefix ``quire:``.
-        labels: By name.
+        name: The metric's name with the prefix ``quire:``.
+        labels: Values of the labels, by name.
     """
 
     name: str
@@ -46,7 +46,7 @@ class Histogram(Metric):
     Attributes:
         count: Number of values.
         sum: Sum of the values.
-        buckets: Values up to each bound; the last bound is ``+Inf``.
+        buckets: Number of values up to each bound; the last bound is ``+Inf``.
     """
 
     count: int
@@ -58,7 +58,7 @@ def readings(samples: Samples) -> Iterator[Metric]:
     """Yield a reading for each sample.
 
     Args:
-        samples: By stem, with labels; histograms have the bounds of the catalogue.
+        samples: Values by stem, with labels; histograms have the bounds of the catalogue.
     """
     for name, value in samples.items():
         metric = METRICS[stem_of(name)]

@@ -42,7 +42,7 @@ class Metric:
 
     Attributes:
         kind: Prometheus' type; a counter's name gets ``_total``.
-        help: What it counts, with its unit.
+        help: Description of what it counts, with the unit.
         buckets: Upper bounds of a histogram; empty for one whose bounds are 1, 2, 5, 10 ... up to
             the context length.
     """
@@ -190,7 +190,7 @@ METRICS: dict[str, Metric] = {
     "collective_calls": _counter("What rank 0 asked of the others, by kind."),
     "collective_bytes": _counter("Payload of these, by kind."),
     "engine_restarts": _counter("Times that the engine's process was started again."),
-    "log_lines_dropped": _counter("Lines of the log that nobody read in time, by process."),
+    "log_lines_dropped": _counter("Log lines that were dropped, not read in time, by process."),
     "process_cpu_seconds": _counter("CPU time, by process: engine, server."),
     # Distributions.
     "time_to_first_token_seconds": _seconds("Arrival to first token", TTFT_BUCKETS),
@@ -277,8 +277,8 @@ class Histogram:
             added.
 
     Attributes:
-        bounds: As given.
-        counts: Values per bucket, one more than ``bounds``.
+        bounds: The given upper bounds.
+        counts: Number of values per bucket, one more than ``bounds``.
         total: Sum of the values.
     """
 

@@ -1,4 +1,4 @@
-"""What a decoder looks like, in our own words; read from ``config.json`` by ``models/``."""
+"""The description of a decoder in our own terms; read from ``config.json`` by ``models/``."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ class RopeConfig:
         scaling: ``None`` or the checkpoint's scaling parameters with key ``rope_type``
             (``linear``, ``dynamic``, ``yarn``, ``llama3``; ``factors``, by which each frequency
             is divided).
-        sections: How many pairs of elements turn by each of a token's several positions, such as
-            time, height and width of an image; empty where a token has one.
-        interleaved: The checkpoint pairs neighbours, (2i, 2i + 1), where kernels pair (i, i + R/2):
-            rows of queries and keys are put in order when they are loaded.
+        sections: Number of pairs of elements that turn by each of a token's several positions, such
+            as time, height and width of an image; empty where a token has one.
+        interleaved: Whether the checkpoint pairs neighbours, (2i, 2i + 1), where kernels pair (i, i
+            + R/2): rows of queries and keys are put in order when they are loaded.
     """
 
     theta: float
@@ -39,7 +39,7 @@ class QueryScaling:
     """Queries grow with their position p: ``1 + factor * log(1 + floor((p + first) / length))``.
 
     Attributes:
-        factor, length, first: Of the formula.
+        factor, length, first: Numbers of the formula.
         turned: Whether layers have it whose queries turn, or those whose queries do not.
     """
 
@@ -78,64 +78,67 @@ class ModelConfig:
     """A decoder-only transformer as one set of choices; families are values, not classes.
 
     Attributes:
-        architecture: The checkpoint's name for it, such as ``LlamaForCausalLM``.
-        vocab_size: V.
-        hidden_size: D.
-        num_layers: Decoder layers.
+        architecture: The checkpoint's name for the architecture, such as ``LlamaForCausalLM``.
+        vocab_size: V, number of tokens.
+        hidden_size: D, model dim.
+        num_layers: Number of decoder layers.
         num_heads: N query heads.
         num_kv_heads: K KV heads; divides N.
         head_dim: H, elements per head; not always D / N.
         intermediate_size: Width of the MLP.
         max_position_embeddings: Longest context the checkpoint was made for, in tokens.
         dtype: Element type the checkpoint was saved in; ``auto`` when nothing tells.
-        activation: ``silu``, ``gelu``, ``gelu_tanh`` or, gated, ``clamped_swiglu``.
-        gated_mlp: Gate and up projections (Llama) or one projection (GPT-2).
-        norm: ``rms_norm`` or ``layer_norm``.
-        norm_eps: Added inside the norm's root.
+        activation: Name of the activation: ``silu``, ``gelu``, ``gelu_tanh`` or, gated,
+            ``clamped_swiglu``.
+        gated_mlp: Whether the MLP has gate and up projections (Llama) or one projection (GPT-2).
+        norm: Kind of the norms, ``rms_norm`` or ``layer_norm``.
+        norm_eps: Term added inside the norm's root.
         norm_bias: Whether a LayerNorm has one.
-        norm_offset: Added to norms' weights when they are loaded (Gemma: 1).
-        norm_placement: ``pre``: of what attention and MLP are given (Llama); ``post``: of what they
-            give (OLMo 2); ``both`` (Gemma 2); ``sum``: of the residual with what they give, which
-            goes on as the residual (BERT).
-        parallel: Attention and MLP are given the same residual, and added to it together.
-        shared_norm: They have one norm, too.
-        qkv_bias, output_bias, mlp_bias, head_bias: Which projections have a bias.
+        norm_offset: Number added to norms' weights when they are loaded (Gemma: 1).
+        norm_placement: Place of the norms. ``pre``: on inputs of attention and MLP (Llama);
+            ``post``: on their outputs (OLMo 2); ``both`` (Gemma 2); ``sum``: on the residual with
+            the output added, which becomes the residual (BERT).
+        parallel: Whether attention and MLP are given the same residual, and added to it together.
+        shared_norm: Whether attention and MLP share one norm, too.
+        qkv_bias, output_bias, mlp_bias, head_bias: Whether these projections have a bias.
         qk_norm: Norm of queries and keys before RoPE, empty for none: ``rms_of_heads`` (Qwen 3),
             ``rms_of_rows`` (all heads of a token together: OLMo 2), ``layer_of_heads`` (LayerNorm
             with weights of each head's own: Command R+), ``unit_heads`` (RMS without weights, in
             layers that turn alone: Llama 4).
-        query_scaling: What queries are multiplied by; None for nothing.
-        latent: Of multi-head latent attention, where each query head has a KV head of its own, made
-            of latents that all have in common; None without.
-        attention_scale: Multiplies scores; None for 1 / sqrt(H).
-        attention_cap: Scores are bent towards it, ``cap * tanh(x / cap)`` (Gemma 2); None without.
-        attention_sinks: Each query head has one score more in its softmax, which has no value
-            (gpt-oss).
-        embedding_scale, residual_scale, logits_scale: Multiply embeddings, what a layer adds to the
-            residual, and logits.
-        logits_cap: Logits are bent towards it, ``cap * tanh(x / cap)``; None without.
-        rope: None where positions are learned.
-        window_rope: Of layers with a window, where it is another one (Gemma 3).
-        rope_layers: Per layer, whether queries and keys turn; empty means in all.
+        query_scaling: Factors that queries are multiplied by; None for none.
+        latent: Settings of multi-head latent attention, where each query head has a KV head of its
+            own, made of latents that all have in common; None without.
+        attention_scale: Factor of the scores; None for 1 / sqrt(H).
+        attention_cap: Bound that scores are bent towards, ``cap * tanh(x / cap)`` (Gemma 2); None
+            without.
+        attention_sinks: Whether each query head has one score more in its softmax, which has no
+            value (gpt-oss).
+        embedding_scale, residual_scale, logits_scale: Factors of embeddings, of what a layer adds
+            to the residual, and of logits.
+        logits_cap: Bound that logits are bent towards, ``cap * tanh(x / cap)``; None without.
+        rope: The position embedding; None where positions are learned.
+        window_rope: The position embedding of layers with a window, where it is another one (Gemma
+            3).
+        rope_layers: Whether queries and keys turn, by layer; empty means in all.
         learned_positions: Rows of the learned position table, or 0.
         position_offset: Row of the first position.
         token_types: Rows of a table of the texts that a token may belong to (BERT: two), or 0.
-        is_encoder: Each position sees all of its prompt, which is computed in one step.
-        tie_word_embeddings: Output head shares the embedding's weights.
-        has_head: There is an output head; a class such as ``LlamaModel`` is saved without.
+        is_encoder: Whether each position sees all of its prompt, which is computed in one step.
+        tie_word_embeddings: Whether the output head shares the embedding's weights.
+        has_head: Whether there is an output head; a class such as ``LlamaModel`` is saved without.
         sliding_window: Tokens a position sees, itself included; None for all.
-        layer_windows: Per layer, whether the window applies; empty means to all layers.
-        chunked: The window does not slide: a position sees its own stretch of ``sliding_window``
-            tokens alone (Llama 4).
-        moe: None for a dense MLP in all layers.
-        vision: Of a model that reads pictures; None for text alone.
-        pooling: Of vectors, where a request names no kind.
-        pooler: The first token's state goes through a matrix and tanh, for classes and for vectors
-            of the kind ``pooler``.
-        classifier: None without classes.
+        layer_windows: Whether the window applies, by layer; empty means to all layers.
+        chunked: Whether the window does not slide: a position then sees its own stretch of
+            ``sliding_window`` tokens alone (Llama 4).
+        moe: The mixture of experts; None for a dense MLP in all layers.
+        vision: The encoder of a model that reads pictures; None for text alone.
+        pooling: The pooling of vectors, where a request names no kind.
+        pooler: Whether the first token's state goes through a matrix and tanh, for classes and for
+            vectors of the kind ``pooler``.
+        classifier: The head of classes; None without.
         stored_quantization: Method of the checkpoint's matrices, as it spells it, or ``gguf``;
             empty for floats.
-        bos_token_id, eos_token_ids: As in the checkpoint's configuration.
+        bos_token_id, eos_token_ids: Token ids of the checkpoint's configuration.
     """
 
     architecture: str
@@ -194,14 +197,14 @@ class ModelConfig:
 
     @property
     def generates(self) -> bool:
-        """Whether it has an output head, and so can be asked for tokens."""
+        """Whether the model has an output head, and so can be asked for tokens."""
         return self.has_head and not self.is_encoder and self.classifier is None
 
     def kv_cache_spec(self, block_size: int, dtype: str, **options: Any) -> KVCacheSpec:
         """Return the KV cache of all layers; ``options`` are further fields of the spec.
 
         Raises:
-            ConfigError: It cannot be of that ``dtype``.
+            ConfigError: The cache cannot be of that ``dtype``.
         """
         layers = 1 if self.is_encoder else self.num_layers
         heads, size = self.num_kv_heads, self.head_dim
@@ -248,7 +251,7 @@ class ModelConfig:
 
     @property
     def ropes(self) -> tuple[RopeConfig, ...]:
-        """What queries and keys of some layer turn by."""
+        """Position embeddings that queries and keys of some layer turn by."""
         return tuple(rope for rope in (self.rope, self.window_rope) if rope is not None)
 
     def layer_rope(self, layer: int) -> RopeConfig | None:

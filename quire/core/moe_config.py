@@ -1,4 +1,4 @@
-"""What a mixture of experts looks like, in our own words; a part of a model's configuration."""
+"""The description of a mixture of experts in our own terms; a part of a model's configuration."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExpertRouting:
-    """How a router's logits choose experts; ``kernels/moe.py`` has the maths.
+    """The choice of experts by a router's logits; ``kernels/moe.py`` has the maths.
 
     Attributes:
         top_k: Experts used per token.
-        scores: ``softmax`` or ``sigmoid`` of the logits.
+        scores: Function of the logits, ``softmax`` or ``sigmoid``.
         renormalize: Whether the chosen experts' weights are scaled to sum to 1.
-        scale: Multiplies the weights then.
-        num_groups: Experts are that many groups of neighbours.
-        top_groups: Groups of which experts are chosen.
-        group_best: A group counts as the sum of that many of its best scores, 1 or 2.
+        scale: Factor that the weights are multiplied by then.
+        num_groups: Number of groups of neighbours that experts are divided into.
+        top_groups: Number of groups whose experts are chosen from.
+        group_best: Number of a group's best scores whose sum the group counts as, 1 or 2.
     """
 
     top_k: int
@@ -35,15 +35,15 @@ class MoEConfig:
     Attributes:
         num_experts: Experts per layer, those not counted that are always on.
         intermediate_size: Width of one expert.
-        routing: How some are chosen.
+        routing: The choice of experts for a token.
         router_bias: Whether the router has a bias.
         choice_bias: Whether scores have a bias that only chooses (DeepSeek V3).
         expert_bias: Whether experts' projections have a bias.
-        weighs_inputs: Weights multiply what experts are given, not what they give (Llama 4); of one
+        weighs_inputs: Whether weights multiply inputs of experts, not outputs (Llama 4); of one
             expert per token.
         shared_size: Width of the experts that are always on, taken as one; 0 without.
-        shared_gate: Whether a sigmoid weighs what those give (Qwen2-MoE).
-        dense_layers: Those that have an MLP instead, in order.
+        shared_gate: Whether a sigmoid weighs their output (Qwen2-MoE).
+        dense_layers: Layers that have an MLP instead, in order.
     """
 
     num_experts: int

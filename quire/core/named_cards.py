@@ -11,15 +11,15 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Card:
-    """What a card holds and reaches at most.
+    """A card's memory and highest rates.
 
     Attributes:
-        title: What people call it.
-        memory: Bytes.
+        title: The card's usual name.
+        memory: Bytes of memory.
         read: Bytes a second from memory.
         peaks: Operations a second by type of number: ``bf16``, ``fp8``, ``int8``; a type that the
             card does not multiply is absent. Of tensor cores, sums in float32 (int8: int32).
-        source: Where that is stated.
+        source: The document that states these numbers.
     """
 
     title: str

@@ -13,7 +13,7 @@ from quire.core.kv_cache_spec import KVCacheSpec
 
 @dataclass(frozen=True, slots=True)
 class NamedShape:
-    """What memory a model takes, and what its ranks would send: sizes of its matrices.
+    """Sizes of a model's matrices: they say what memory it takes, and what its ranks would send.
 
     ``num_experts`` is 0 for a dense model; of the experts a token uses two.
     """

@@ -10,9 +10,9 @@ class NumberType:
     """A type of number.
 
     Attributes:
-        name: What people call it.
-        bits: Of a number.
-        least, largest: Of finite values.
+        name: The type's usual name.
+        bits: Bits of a number.
+        least, largest: The least and the largest finite value.
     """
 
     name: str

@@ -13,7 +13,7 @@ DISK_BYTES = 16 * 2**30
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OffloadOptions:
-    """Where KV blocks are kept outside of the cache."""
+    """Settings of the places that keep KV blocks outside of the cache."""
 
     kv_offload_bytes: int = option(
         0, "memory for KV blocks that the cache has no room for (4GiB)", sized=True
@@ -46,7 +46,7 @@ class OffloadOptions:
         """Refuse numbers that cannot be, and settings without what they are about.
 
         Raises:
-            ConfigError: One is out of range; the message names its flag.
+            ConfigError: A number is out of range; the message names its flag.
         """
         if self.kv_offload_bytes < 0:
             raise ConfigError(

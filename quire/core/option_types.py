@@ -9,7 +9,7 @@ from typing import Any, get_args, get_origin, get_type_hints
 
 from quire.core.errors import ConfigError
 
-#: Of a whole number: what is planned with it fits machines' integers.
+#: The largest whole number: what is planned with it fits machines' integers.
 LARGEST = 2**63 - 1
 
 
@@ -17,11 +17,11 @@ def check_types(part: Any) -> None:
     """Refuse values of another type.
 
     Args:
-        part: Settings, a dataclass.
+        part: The settings, a dataclass.
 
     Raises:
-        ConfigError: One has another type, or is a number that none needs; the message names its
-            flag.
+        ConfigError: A value has another type, or is a number that no setting needs; the message
+            names its flag.
     """
     allowed_of = _allowed(part.__class__)
     for setting in fields(part):

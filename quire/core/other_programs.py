@@ -49,8 +49,8 @@ def meant_setting(name: str, known: dict[str, object]) -> str:
     """Return `` Did you mean X?`` for a keyword that is no setting, empty where nothing is near.
 
     Args:
-        name: As the user wrote it, with underscores.
-        known: All settings.
+        name: The name that the user wrote, with underscores.
+        known: All settings by name.
     """
     for table in ("keywords", "same"):
         for ours, words in tables()[table].items():

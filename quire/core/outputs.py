@@ -1,4 +1,4 @@
-"""What a request gives back, in the shapes of vLLM's Python API; nothing about transport."""
+"""The outputs of a request, in the shapes of vLLM's Python API; nothing about transport."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class Logprob(msgspec.Struct, frozen=True, gc=False):
 
     Attributes:
         logprob: Natural logarithm, from the raw logits (before penalties and temperature).
-        rank: 1 for the most likely token of the vocabulary.
+        rank: Rank of the token in the vocabulary, 1 for the most likely.
         decoded_token: The token as text, or None when not detokenized.
     """
 
@@ -28,18 +28,21 @@ class CompletionOutput:
     """One of a request's ``n`` sequences: complete, so far, or what is new of it.
 
     Attributes:
-        index: 0 to n-1.
-        text: What was generated, stop string removed.
-        token_ids: What was generated; the end-of-sequence token is included.
-        logprobs: Per output token ``{token_id: Logprob}``, or None when not asked for.
-        cumulative_logprob: Sum over all tokens sampled so far, or None when not asked for.
+        index: Index of the sequence among the request's ``n``, 0 to n-1.
+        text: The generated text, stop string removed.
+        token_ids: The generated tokens; the end-of-sequence token is included.
+        logprobs: Log-probabilities ``{token_id: Logprob}`` for each output token, or None when not
+            asked for.
+        cumulative_logprob: Sum of the log-probabilities of all tokens sampled so far, or None when
+            not asked for.
         finish_reason: ``stop``, ``length``, ``abort``, ``timeout`` or ``error``; None while
             running.
         stop_reason: The stop string or stop token id that ended it, None for end-of-sequence.
-        token_origins: Per output token the method that proposed it (``ngram``, ...), ``model``
-            where the model drew it, ``grammar`` where a grammar left no choice; None when not
+        token_origins: Origin of each output token: the method that proposed it (``ngram``, ...),
+            ``model`` where the model drew it, ``grammar`` where a grammar left no choice; None when
+            not asked for.
+        num_rejected_tokens: Number of proposed tokens that did not hold; 0 when origins are not
             asked for.
-        num_rejected_tokens: Proposed ones that did not hold; 0 when origins are not asked for.
     """
 
     index: int
@@ -100,12 +103,13 @@ class RequestOutput:
         request_id: The caller's id.
         prompt: The prompt as text, or None when it was given as token ids.
         prompt_token_ids: The prompt as the model saw it.
-        prompt_logprobs: Per prompt token ``{token_id: Logprob}``, None for the first.
-        outputs: ``n`` sequences, ordered by index; of a delta, those that have something new.
-        finished: No further output follows.
+        prompt_logprobs: Log-probabilities ``{token_id: Logprob}`` for each prompt token, None for
+            the first.
+        outputs: The ``n`` sequences, ordered by index; of a delta, those that have something new.
+        finished: Whether this is the last output.
         num_cached_tokens: Prompt tokens that were found in the prefix cache.
         metrics: Times of the request.
-        error: What went wrong when a finish reason is ``error``.
+        error: Message of what went wrong when a finish reason is ``error``.
         embedding: The vector (D,), or the logits of classes (C,), float32 little-endian, when
             ``pooling`` was asked for.
     """

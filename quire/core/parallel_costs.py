@@ -1,4 +1,4 @@
-"""What a division of a model costs: what ranks send for each token, and what each of them holds.
+"""The costs of a division of a model: bytes that ranks send for each token, and that each holds.
 
 Plain arithmetic, known before anything is loaded; nothing is measured here. D model dim, V
 vocabulary, N query heads, K KV heads, H head dim.
@@ -22,22 +22,22 @@ WIRE_BYTES = 4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SplitShape:
-    """What of a model counts when it is divided.
+    """The sizes of a model that count when it is divided.
 
     Attributes:
-        num_layers: Decoder layers.
-        hidden_size: D.
+        num_layers: Number of decoder layers.
+        hidden_size: D, model dim.
         attended_dim: Elements that attention gives for a row, N * H.
-        num_kv_heads: K.
-        head_dim: H.
+        num_kv_heads: K, number of KV heads.
+        head_dim: H, elements of a head.
         inner_dim: Width of a dense MLP.
-        vocab_size: V.
+        vocab_size: V, number of tokens.
         num_parameters: Weights of the model; a tied matrix counts once.
         tied: Whether the head is the embedding's matrix.
         num_moe_layers: Layers of experts.
         top_k: Experts of a token in those.
-        expert_dim: Width of one of them.
-        shared_dim: Width of the experts of those that are always on.
+        expert_dim: Width of one expert.
+        shared_dim: Width of these layers' experts that are always on.
         splits_attention: Whether each rank computes some of the heads alone; not where a norm spans
             all of them.
     """
@@ -59,7 +59,7 @@ class SplitShape:
 
     @classmethod
     def of_config(cls, config: ModelConfig) -> SplitShape:
-        """Return what counts of a checkpoint's model."""
+        """Return the sizes of a checkpoint's model."""
         return cls(
             num_layers=config.num_layers,
             hidden_size=config.hidden_size,
@@ -79,7 +79,7 @@ class SplitShape:
 
     @classmethod
     def of_named(cls, shape: NamedShape) -> SplitShape:
-        """Return what counts of a model that is known by its name."""
+        """Return the sizes of a model that is known by its name."""
         return cls(
             num_layers=shape.num_layers,
             hidden_size=shape.hidden_size,
@@ -116,11 +116,11 @@ class Collective:
     """One kind of exchange in a forward.
 
     Attributes:
-        name: Of the method of :class:`~quire.distributed.group.Group`.
-        what: What is sent, for people.
-        calls: In a forward, whatever its rows.
-        row_bytes: Payload of a row, of all calls together; of what each sends, of all ranks.
-        of_logits: A row is one that gets logits, not every token.
+        name: Name of the method of :class:`~quire.distributed.group.Group`.
+        what: Description of what is sent, for reports.
+        calls: Number of calls in a forward, whatever its rows.
+        row_bytes: Payload of a row in bytes, over all calls and all ranks that send.
+        of_logits: Whether it has a row for each row of logits, not for each token.
     """
 
     name: str
@@ -147,11 +147,12 @@ def collectives(
 
     Args:
         shape: The model.
-        layout: Its division.
+        layout: The model's division.
         exact: Whether no product is summed over ranks.
-        wire_bytes: Of an element that is sent.
-        num_tokens: Of the forward: experts' rows of many go to where they are summed up.
-        whole_experts: Ranks have some experts, not a part of each.
+        wire_bytes: Bytes of an element that is sent.
+        num_tokens: Number of tokens of the forward: of many, experts' rows are sent to where they
+            are summed up.
+        whole_experts: Whether ranks have some experts whole, not a part of each.
     """
     width, found = shape.hidden_size * wire_bytes, []
     layers, moe = shape.num_layers, shape.num_moe_layers
@@ -205,10 +206,10 @@ def forward_bytes(found: list[Collective], num_tokens: int, num_logits: int) -> 
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """What lies between ranks.
+    """The connection between ranks.
 
     Attributes:
-        title: What people call it.
+        title: The link's usual name.
         rate: Bytes a second in one direction.
         delay: Seconds of an exchange, however little it carries; an assumption to be replaced by
             what was measured.
@@ -260,13 +261,13 @@ def slow_link(layout: ParallelLayout, link: Link) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class RankMemory:
-    """What a rank holds, in bytes.
+    """The memory that a rank needs, in bytes.
 
     Attributes:
-        rank: Which.
-        weights: Its share of layers and tables, what is replicated included.
-        kv_token: KV of a token.
-        buffers: For what it exchanges.
+        rank: Number of the rank.
+        weights: Bytes of its share of layers and tables, what is replicated included.
+        kv_token: Bytes of a token's KV.
+        buffers: Bytes of buffers for what it exchanges.
     """
 
     rank: int
@@ -297,7 +298,7 @@ def rank_memory(
     *,
     wire_bytes: int = WIRE_BYTES,
 ) -> list[RankMemory]:
-    """Return what each rank holds.
+    """Return the memory that each rank needs.
 
     Weights are taken to have the same bytes each. Projections of KV heads are in several shards
     where heads are; the first stage has the embedding, the last one the head, both divided by
@@ -305,11 +306,11 @@ def rank_memory(
 
     Args:
         shape: The model.
-        spec: Its KV cache in one process.
-        layout: Its division.
-        weight_bytes: Of the whole model.
-        max_rows: Tokens of the largest step, which buffers are for.
-        wire_bytes: Of an element that is sent.
+        spec: The model's KV cache in one process.
+        layout: The model's division.
+        weight_bytes: Bytes of the whole model's weights.
+        max_rows: Number of tokens of the largest step, which buffers are for.
+        wire_bytes: Bytes of an element that is sent.
     """
     each = weight_bytes / shape.num_parameters
     heads, width = kv_heads_of(shape, layout.tensor), layout.tensor

@@ -1,4 +1,4 @@
-"""Which rank computes what of a model; plain numbers.
+"""The division of a model between ranks; plain numbers.
 
 Rank ``stage * tensor + shard``: the shards of a stage are neighbours, so that those that talk most
 lie next to each other. Rank 0 is the driver: it plans, samples and computes the first part.
@@ -17,9 +17,9 @@ class ParallelLayout:
     """Ranks of one engine.
 
     Attributes:
-        tensor: Shards of each layer.
-        pipeline: Stages of consecutive layers.
-        counts: Layers of each stage; empty where they are divided evenly.
+        tensor: Number of shards of each layer.
+        pipeline: Number of stages of consecutive layers.
+        counts: Number of layers of each stage; empty where they are divided evenly.
     """
 
     tensor: int = 1
@@ -28,7 +28,7 @@ class ParallelLayout:
 
     @property
     def size(self) -> int:
-        """Ranks."""
+        """Number of ranks."""
         return self.tensor * self.pipeline
 
     def place(self, rank: int) -> tuple[int, int]:

@@ -13,13 +13,13 @@ from quire.core.option import option
 from quire.core.parallel_layout import ParallelLayout
 
 Device = Literal["auto", "cpu", "reference"]
-#: Of each kind of division: more than a cluster of processors has.
+#: The most parts of each kind of division: more than a cluster of processors has.
 MAX_RANKS = 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ParallelOptions:
-    """Which hardware, and how much of it."""
+    """Settings of the hardware, and of the model's division over it."""
 
     device: Device = option(
         "auto",
@@ -85,7 +85,7 @@ class ParallelOptions:
 
     @property
     def layout(self) -> ParallelLayout:
-        """Which rank computes what."""
+        """The division of the model between ranks."""
         counts = tuple(int(count) for count in _parts(self.stage_layers) if count.isdecimal())
         return ParallelLayout(self.tensor_parallel_size, self.pipeline_parallel_size, counts)
 
@@ -137,7 +137,7 @@ class ParallelOptions:
         """Return the engines on the server's machine, all for outputs among them.
 
         Args:
-            num_prefill: Engines that compute prompts for the others.
+            num_prefill: Number of engines that compute prompts for the others.
         """
         count = self.data_parallel_size
         if self.deals_engines:
@@ -162,7 +162,7 @@ class ParallelOptions:
         """Refuse numbers that cannot be.
 
         Raises:
-            ConfigError: One is out of range; the message names its flag.
+            ConfigError: A number is out of range; the message names its flag.
         """
         self._check_stages()
         self._check_device_map()
@@ -309,10 +309,11 @@ def read_max_memory(text: str) -> dict[str, int]:
     """Return the bytes of each device, in order.
 
     Args:
-        text: ``cpu=2GiB,reference=1GiB`` or ``{"cpu": "2GiB", "reference": 1073741824}``.
+        text: Devices with sizes: ``cpu=2GiB,reference=1GiB`` or ``{"cpu": "2GiB", "reference":
+            1073741824}``.
 
     Raises:
-        ConfigError: It is neither.
+        ConfigError: The text has neither form.
     """
     try:
         pairs = json.loads(text, object_pairs_hook=list)

@@ -1,4 +1,4 @@
-"""Which division of a model to take: within a node by layers' shards, across nodes by stages.
+"""The choice of a model's division: within a node by layers' shards, across nodes by stages.
 
 Arithmetic alone, of what fits; it starts nothing.
 """
@@ -26,10 +26,10 @@ class Fleet:
     """Equal devices.
 
     Attributes:
-        num_nodes: Machines.
-        node_devices: Devices of each.
-        device_bytes: That a rank may use on a device.
-        link: Between devices of one node.
+        num_nodes: Number of machines.
+        node_devices: Number of devices of each machine.
+        device_bytes: Bytes that a rank may use on a device.
+        link: The link between devices of one machine.
     """
 
     num_nodes: int
@@ -40,14 +40,14 @@ class Fleet:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedLoad:
-    """What shall run.
+    """The load that a division shall serve.
 
     Attributes:
         shape: The model.
-        spec: Its KV cache in one process.
-        weight_bytes: Of the whole model.
-        kv_tokens: Tokens of all sequences at once.
-        max_rows: Tokens of the largest step.
+        spec: The model's KV cache in one process.
+        weight_bytes: Bytes of the whole model's weights.
+        kv_tokens: Number of tokens of all sequences at once.
+        max_rows: Number of tokens of the largest step.
     """
 
     shape: SplitShape
@@ -131,7 +131,7 @@ def place_load(load: PlannedLoad, rooms: Sequence[Room]) -> tuple[ParallelLayout
     """Return the stages that unequal devices have room for, and a line that says which.
 
     Raises:
-        ConfigError: They do not hold the model.
+        ConfigError: The devices do not hold the model.
     """
     placed = place_layers(load.shape.num_layers, lambda _, layers: load.layers_bytes(layers), rooms)
     counts = tuple(len(stage.layers) for stage in placed)

@@ -1,4 +1,4 @@
-"""What a division of a model comes to, as lines for people."""
+"""A report on a division of a model, as lines of text."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ def report_lines(
     """Give the map of ranks, the memory of each, what a token's forward exchanges and its time.
 
     Args:
-        load: What shall run.
+        load: The load that shall run.
         layout: Division of the model.
-        link: Between ranks.
+        link: The link between ranks.
         exact: Whether no product is summed over ranks.
-        wire_bytes: Of an element that is sent.
+        wire_bytes: Bytes of an element that is sent.
     """
     shape = load.shape
     yield from layout.lines(shape.num_layers)
@@ -64,9 +64,9 @@ def exchange_lines(
     Args:
         shape: The model.
         layout: Division of the model.
-        links: What may be between ranks, and first what is.
-        exact, wire_bytes: As of :func:`report_lines`.
-        whole_experts: Ranks have some experts, not a part of each.
+        links: The link between ranks, then others to compare with.
+        exact, wire_bytes: The same as in :func:`report_lines`.
+        whole_experts: Whether ranks have some experts whole, not a part of each.
     """
     found = collectives(
         shape, layout, exact=exact, wire_bytes=wire_bytes, whole_experts=whole_experts

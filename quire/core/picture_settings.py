@@ -11,11 +11,11 @@ def parse_pictures_per_prompt(text: str | None) -> int | None:
     """Return the most pictures of a prompt; None for as many as the context holds.
 
     Args:
-        text: ``{"image": 4}`` or ``image=4``; other kinds than pictures are not available, and may
-            be 0 alone.
+        text: The setting, ``{"image": 4}`` or ``image=4``; other kinds than pictures are not
+            available, and may be 0 alone.
 
     Raises:
-        ConfigError: It is neither.
+        ConfigError: The text has neither form.
     """
     if text is None:
         return None

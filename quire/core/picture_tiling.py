@@ -1,24 +1,24 @@
-"""How the features of a picture's tiles become one picture's again; plain numbers."""
+"""Joining of the features of a picture's tiles into one picture's; plain numbers."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
 
-#: It is made smaller only if it is this much too large, in each direction.
+#: A picture is made smaller only if it is this many times too large in each direction.
 TOLERANCE = 1.1
 
 
 @dataclass(frozen=True, slots=True)
 class Tiling:
-    """Of a picture that is encoded as a whole and in tiles.
+    """The tiles of a picture that is encoded as a whole and in tiles.
 
     Attributes:
-        rows, columns: Of tiles; 0 where there is the whole alone.
+        rows, columns: Number of rows and columns of tiles; 0 where there is the whole alone.
         edge: Features in a row of a tile, and in a column.
-        top, left: Features of padding before the picture's, among those of all tiles.
-        height, width: Of the picture, in features.
-        out_height, out_width: To which these are resized.
+        top, left: Features of padding above and left of the picture's, among those of all tiles.
+        height, width: Height and width of the picture, in features.
+        out_height, out_width: Height and width that the picture is resized to, in features.
     """
 
     rows: int
@@ -38,10 +38,11 @@ class Tiling:
         """Return the tiling of a picture.
 
         Args:
-            tiles: Rows and columns; 0 for none.
+            tiles: Number of rows and columns of tiles; 0 for none.
             edge: Features of a tile's edge.
-            size: Height and width of the picture before it was laid on them.
-            most_squares: Times the features of a tile that are left, about; 0 for any.
+            size: Height and width of the picture before it was laid on the tiles.
+            most_squares: Number of tiles' worth of features that are left, at most, about; 0 for
+                any.
 
         Source: ``unpad_image`` and ``anyres_max`` of LLaVA-OneVision, whose roundings these are.
         """
@@ -63,5 +64,5 @@ class Tiling:
 
     @property
     def num_rows(self) -> int:
-        """Of the picture in a prompt: those of the whole, then its own, each with an end."""
+        """Rows of the picture in a prompt: the whole's, then the tiles' lines, each with an end."""
         return self.edge**2 + (self.out_height * (self.out_width + 1) if self.rows else 1)

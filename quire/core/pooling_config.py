@@ -1,4 +1,4 @@
-"""What a checkpoint makes of a prompt's states: a vector, or scores of classes; no arithmetic."""
+"""The outputs that a checkpoint makes of a prompt's states: a vector, or scores of classes."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from quire.core.sampling_params import VECTORS
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolingConfig:
-    """How a prompt's states become a vector where a request does not say.
+    """The default way in which a prompt's states become a vector.
 
     Attributes:
-        kind: One of :data:`~quire.core.sampling_params.VECTORS`.
-        normalize: Vectors of any kind are scaled to length 1.
+        kind: Kind of pooling, one of :data:`~quire.core.sampling_params.VECTORS`.
+        normalize: Whether vectors of any kind are scaled to length 1.
     """
 
     kind: str = "last"
@@ -28,10 +28,11 @@ class ClassifierConfig:
     """A head that gives a logit for each class.
 
     Attributes:
-        labels: Of the classes, by their numbers.
-        state: Whose state it is given: ``first`` or ``last`` token's.
+        labels: Names of the classes, by their numbers.
+        state: The token whose state the head is given, ``first`` or ``last``.
         bias: Whether its matrix has one.
-        activation: What makes probabilities of logits: ``softmax``, ``sigmoid`` or ``identity``.
+        activation: Function that makes probabilities of logits: ``softmax``, ``sigmoid`` or
+            ``identity``.
     """
 
     labels: tuple[str, ...]

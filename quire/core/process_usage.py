@@ -1,4 +1,4 @@
-"""What this process and the machine use right now: memory, CPU time; Linux's ``/proc``."""
+"""Memory and CPU time that this process and the machine use now; Linux's ``/proc``."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class HostLoad:
     """The busy part of the machine's cores between two looks, 0 to 1.
 
     Args:
-        path: The kernel's counters.
+        path: The file of the kernel's counters.
     """
 
     def __init__(self, path: Path = Path("/proc/stat")) -> None:

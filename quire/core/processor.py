@@ -6,9 +6,9 @@ import platform
 from pathlib import Path
 
 CPUINFO = Path("/proc/cpuinfo")
-#: What tells processors apart that share a name, as /proc/cpuinfo calls it.
+#: Fields of /proc/cpuinfo that tell processors of one name apart.
 NUMBERS = ("cpu family", "model", "stepping", "CPU implementer", "CPU part", "CPU revision")
-#: What ARM's processors are called, which /proc/cpuinfo does not tell: (implementer, part).
+#: Names of ARM's processors, which /proc/cpuinfo does not give, by (implementer, part).
 #: Source: arch/arm64/include/asm/cputype.h of Linux.
 ARM_NAMES = {
     (0x41, 0xD03): "Cortex-A53",

@@ -11,9 +11,9 @@ import stat
 from io import BufferedReader
 from pathlib import Path
 
-#: Of a file of settings: a class label, a rule or a module each in the largest published ones.
+#: Most bytes of a file of settings: the largest published ones list labels, rules or modules.
 SETTINGS_BYTES = 16 * 2**20
-#: Of an index of tensors, a vocabulary or a matrix of importance.
+#: Most bytes of an index of tensors, a vocabulary or a matrix of importance.
 TABLE_BYTES = 128 * 2**20
 
 
@@ -21,7 +21,7 @@ def open_regular(path: str | Path) -> BufferedReader:
     """Open a file to read its bytes.
 
     Raises:
-        OSError: It cannot be opened, or is a FIFO, a device, a folder or a socket.
+        OSError: The file cannot be opened, or is a FIFO, a device, a folder or a socket.
     """
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
@@ -37,7 +37,7 @@ def read_regular(path: str | Path, max_bytes: int = SETTINGS_BYTES) -> bytes:
     """Return a file's content.
 
     Raises:
-        OSError: As of :func:`open_regular`, or it has more bytes.
+        OSError: The file is refused by :func:`open_regular`, or has more bytes.
     """
     with open_regular(path) as file:
         data = file.read(max_bytes + 1)
@@ -50,8 +50,8 @@ def read_given_text(path: str | Path, max_bytes: int = SETTINGS_BYTES) -> str:
     """Return the text of a file that a user names: it may be a pipe of a shell, too.
 
     Raises:
-        OSError: It cannot be read, or has more bytes; a device may have no end.
-        ValueError: It is not UTF-8, or the path is none.
+        OSError: The file cannot be read, or has more bytes; a device may have no end.
+        ValueError: The text is not UTF-8, or the path is not valid.
     """
     with open(path, "rb") as file:
         data = file.read(max_bytes + 1)
@@ -64,7 +64,7 @@ def read_regular_text(path: str | Path, max_bytes: int = SETTINGS_BYTES) -> str:
     """Return a file's text.
 
     Raises:
-        OSError: As of :func:`read_regular`.
-        UnicodeDecodeError: It is not UTF-8.
+        OSError: The file is refused by :func:`read_regular`.
+        UnicodeDecodeError: The text is not UTF-8.
     """
     return read_regular(path, max_bytes).decode("utf-8")

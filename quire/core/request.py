@@ -12,7 +12,7 @@ from quire.core.sampling_params import SamplingParams
 
 @dataclass(frozen=True, slots=True)
 class RangeKey:
-    """What the KV of the positions ``[start, stop)`` depends on besides the tokens (an image)."""
+    """A key that the KV of positions ``[start, stop)`` depends on besides the tokens (an image)."""
 
     start: int
     stop: int
@@ -25,13 +25,15 @@ class Picture:
 
     Attributes:
         start: Position of the first of its rows; its tokens there are placeholders.
-        num_tokens: How many rows it has.
-        key: Names its content: pictures with equal keys are equal.
+        num_tokens: Number of rows of the picture.
+        key: Name of its content: pictures with equal keys are equal.
         pixels: (height, width, 3) uint8, red, green and blue, row by row.
-        height, width: In pixels.
+        height, width: Height and width in pixels.
         grid: Rows and columns that its rows have positions by; None where they count as tokens do.
-        sees_ahead: Each of its rows sees all of them: they are computed in one step.
-        tiling: How its tiles, which are ``pixels`` one above the other, become one; None for none.
+        sees_ahead: Whether each of its rows sees all of them, so that they are computed in one
+            step.
+        tiling: The tiling by which its tiles, which are ``pixels`` one above the other, are joined;
+            None without.
     """
 
     start: int
@@ -52,13 +54,14 @@ class Picture:
 
 @dataclass(frozen=True, slots=True)
 class Continuation:
-    """How a request's blocks go from one to the next; nothing but the cost depends on it.
+    """The blocks that one request leaves to the next; nothing but the cost depends on it.
 
     Attributes:
-        keeps_blocks: Its blocks are kept when it has ended, for requests that continue it.
+        keeps_blocks: Whether the request's blocks are kept after its end, for requests that
+            continue it.
         continues: Id of such a request, whose blocks it begins with where its tokens do. Without
             effect when that one's blocks are gone.
-        releases: Ids of such requests that nobody continues any more.
+        releases: Ids of such requests that no request continues any more.
     """
 
     keeps_blocks: bool = False
@@ -71,32 +74,35 @@ NO_CONTINUATION = Continuation()
 
 @dataclass(frozen=True, slots=True)
 class EngineRequest:
-    """What a caller asks of an engine: one object from the client to the scheduler.
+    """A caller's request to an engine: one object from the client to the scheduler.
 
     Nothing in between names its attributes, so a new one is a field here, a caller that sets it and
     the place that uses it.
 
     Attributes:
-        request_id: Unique among live requests.
-        prompt_token_ids: At least one token; nobody changes the list.
+        request_id: The request's id, unique among live requests.
+        prompt_token_ids: Tokens of the prompt, at least one; the list is never changed.
         params: Sampling settings. With ``n`` > 1 the prompt is computed once and shared.
         prompt: The prompt as text, to be reported back; None when it was given as token ids.
-        priority: Lower is sooner, under the ``priority`` policy; see
+        priority: The request's priority, lower first, under the ``priority`` policy; see
             :data:`~quire.engine.request_queue.AGEING_SECONDS`. Within 32 bits.
-        extra_keys: What separates its prefix cache from others' besides the tokens, such as
+        extra_keys: Keys that separate its prefix cache from others' besides the tokens, such as
             ``("salt:...", "adapter:...")``.
-        range_keys: What separates the blocks that hold certain positions, and those after them.
-        pictures: In the order of their positions.
+        range_keys: Keys that separate the blocks of certain positions, and those after them, from
+            others.
+        pictures: Pictures of the prompt, in the order of their positions.
         second_text: Position at which the second of two texts begins, for an encoder that tells
             them apart by its token types.
-        deadline: When it ends with ``timeout``, wherever it stands; in seconds on the monotonic
-            clock, which processes share.
-        client: Clients that compete are served alike, by their weights; see
-            :mod:`quire.engine.fair_queue`.
-        speculative_method: By which its tokens are proposed; only where their origins are told.
-        continuation: Whether it goes on from the blocks of another one, and others from its own.
-        arrival_time: On the same clock; None means when the engine gets it.
-        adapter: Added to the model for its tokens; its ``cache_keys`` are among ``extra_keys``.
+        deadline: Time at which it ends with ``timeout``, in whatever state; in seconds on the
+            monotonic clock, which processes share.
+        client: The client that it runs for. Clients that compete are served alike, by their
+            weights; see :mod:`quire.engine.fair_queue`.
+        speculative_method: The method that its tokens are proposed by; only where their origins are
+            reported.
+        continuation: The blocks that it takes from another request, and leaves to others.
+        arrival_time: Time of its arrival on the same clock; None means when the engine gets it.
+        adapter: The adapter that is added to the model for its tokens; the adapter's ``cache_keys``
+            are among ``extra_keys``.
         push_to: Number of the engine that its full blocks are sent to, where engines have roles.
         is_whole: Whether the client sees nothing of the answer before the end.
     """
@@ -138,7 +144,7 @@ class EngineRequest:
 
     @property
     def all_keys(self) -> tuple[str, ...]:
-        """Only requests with the same ones may learn from each other's tokens."""
+        """Keys of which only requests with the same ones may learn from each other's tokens."""
         return self.extra_keys + tuple(part.key for part in self.ranges)
 
     @property

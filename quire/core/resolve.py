@@ -1,4 +1,4 @@
-"""From settings with ``auto`` and ``None`` to values, as one pure function that says what it chose.
+"""Resolution of settings with ``auto`` and ``None``: one pure function that says what it chose.
 
 How many KV blocks there are is decided later, from measured weights, by the memory plan.
 """
@@ -22,13 +22,14 @@ class ResolvedConfig:
 
     Attributes:
         config: The settings as they were given, but for a quantization that files have.
-        device: ``cpu`` or ``reference``.
-        threads: Compute threads.
+        device: Name of the backend, ``cpu`` or ``reference``.
+        threads: Number of compute threads.
         dtype, kv_cache_dtype: Element types of weights and of K and V (a key of KV_DTYPE_BITS).
-        max_model_len: Most tokens of a request; the memory plan may lower it if it was not given.
-        memory_bytes: Most bytes for weights, scratch and KV together.
+        max_model_len: Number of tokens of a request, at most; the memory plan may lower it if it
+            was not given.
+        memory_bytes: Bytes for weights, scratch and KV together, at most.
         choices: One line for each value that was chosen rather than given.
-        notices: What is done in another way than it was asked for.
+        notices: One line for each setting that is followed in another way than it was asked for.
     """
 
     config: EngineConfig
@@ -149,7 +150,7 @@ def check_memory(num_bytes: int, machine: Machine) -> None:
     """Refuse more memory than there is.
 
     Raises:
-        ConfigError: It is more.
+        ConfigError: The memory asked for is more than the machine has.
     """
     if num_bytes > machine.total_bytes:
         raise ConfigError(

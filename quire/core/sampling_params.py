@@ -1,4 +1,4 @@
-"""How one request's tokens are chosen; not how a batch is sampled."""
+"""Settings of how one request's tokens are chosen; not how a batch is sampled."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ MAX_N = 128
 MAX_TEXTS = 1024
 #: Tokens whose log-probabilities are reported by name: each costs a look at all logits.
 MAX_NAMED_LOGPROBS = 128
-#: Of an id in a list of settings, about.
+#: Bytes of an id in a list of settings, about.
 BYTES_PER_ID = 32
-#: What a vector is made of, and what a head gives instead of one.
+#: The states that a vector is made of, and what a head gives instead of one.
 VECTORS = ("last", "mean", "cls", "pooler")
 POOLINGS = (*VECTORS, "classify")
 
@@ -115,7 +115,7 @@ _ELSEWHERE = {
 
 
 class RequestOutputKind(Enum):
-    """What each of a request's outputs holds, as in vLLM."""
+    """The content of each of a request's outputs, as in vLLM."""
 
     #: Everything generated so far.
     CUMULATIVE = 0
@@ -134,46 +134,47 @@ class SamplingParams:
 
     Args:
         n: Sequences generated from the prompt, 1 to 128.
-        temperature: 0 is greedy; dimensionless.
+        temperature: Divisor of the logits, 0 is greedy; dimensionless.
         top_p: Nucleus mass in (0, 1].
         top_k: Candidates kept; 0 or -1 keeps all.
         min_p: Least probability relative to the most likely token, in [0, 1].
-        repetition_penalty: In [1e-6, 1e6]; divides positive and multiplies negative logits of
-            tokens that occur in prompt or output.
-        presence_penalty: In [-2, 2], subtracted once per token that occurs in the output.
-        frequency_penalty: In [-2, 2], subtracted per occurrence in the output.
+        repetition_penalty: Factor in [1e-6, 1e6] that divides positive and multiplies negative
+            logits of tokens that occur in prompt or output.
+        presence_penalty: Number in [-2, 2], subtracted once per token that occurs in the output.
+        frequency_penalty: Number in [-2, 2], subtracted per occurrence in the output.
         repeat_last_n: The last tokens of prompt and output that the three penalties look at; -1
             means all, 0 none. The name is llama.cpp's.
-        seed: Makes the draw reproducible; None draws one per request.
+        seed: Seed that makes the draw reproducible; None draws one per request.
         stop: Strings that end the output and are cut from it.
         stop_token_ids: Token ids that end the output.
         bad_words: Strings that are never generated.
         bad_words_token_ids: Token sequences that are never generated; ``LLM`` and ``AsyncLLM`` add
             those of ``bad_words``.
-        ignore_eos: Go on after an end-of-sequence token.
+        ignore_eos: Whether output continues after an end-of-sequence token.
         max_tokens: Output limit in tokens; None means up to the context length.
-        min_tokens: No end-of-sequence or stop before that many tokens.
+        min_tokens: Number of tokens before which no end-of-sequence token and no stop ends the
+            output.
         logprobs: Alternatives reported per output token; None reports nothing, -1 the whole
             vocabulary. The sampled token is always reported as well.
         prompt_logprobs: The same for prompt tokens.
         logprob_token_ids: Tokens whose log-probabilities are reported as well, however unlikely
             they are; at most 128.
-        logit_bias: Added to the logits of the given token ids; minus infinity forbids one.
-        allowed_token_ids: When given, no other token is generated.
-        include_stop_str_in_output: Keep the matched stop string in the text.
-        skip_special_tokens: Leave special tokens out of the text.
-        detokenize: Produce text; False leaves only token ids.
-        structured_outputs: What the text must look like. It then ends where the grammar does. A
-            dict of its fields, or a class of pydantic, is read as one.
-        pooling: No text; the hidden states of the prompt as one vector: ``mean`` of all, ``last``
-            token's, first token's (``cls``), or what an encoder's ``pooler`` makes of that. Or
-            ``classify``: the logits of the model's classes.
-        speculative: False: no tokens are proposed ahead. An object with ``method``,
-            ``num_speculative_tokens`` and ``acceptance``: how they are; None or True: as the
-            engine is set. Kept as :class:`~quire.core.speculative_params.SpeculativeParams`.
-        token_origins: Say of each token where it comes from, in
+        logit_bias: Numbers added to the logits of the given token ids; minus infinity forbids one.
+        allowed_token_ids: Token ids of which, when given, no other is generated.
+        include_stop_str_in_output: Whether the matched stop string is kept in the text.
+        skip_special_tokens: Whether special tokens are left out of the text.
+        detokenize: Whether text is produced; False leaves only token ids.
+        structured_outputs: Constraint that the text must meet. It then ends where the grammar does.
+            A dict of its fields, or a class of pydantic, is read as one.
+        pooling: Kind of output in place of text. The hidden states of the prompt as one vector:
+            ``mean`` of all, ``last`` token's, first token's (``cls``), or what an encoder's
+            ``pooler`` makes of that. Or ``classify``: the logits of the model's classes.
+        speculative: Settings of speculation. False: no tokens are proposed ahead. An object with
+            ``method``, ``num_speculative_tokens`` and ``acceptance``: how they are; None or True:
+            as the engine is set. Kept as :class:`~quire.core.speculative_params.SpeculativeParams`.
+        token_origins: Whether each token's origin is reported, in
             :attr:`~quire.core.outputs.CompletionOutput.token_origins`.
-        output_kind: What each :class:`~quire.core.outputs.RequestOutput` holds.
+        output_kind: Content of each :class:`~quire.core.outputs.RequestOutput`.
 
     Raises:
         InvalidSamplingParamsError: A value has the wrong type or is out of range; the error's

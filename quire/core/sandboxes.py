@@ -1,4 +1,4 @@
-"""Processes that do, within limits, what may cost more than anybody can tell before.
+"""Processes that do, within limits, work whose cost cannot be known before.
 
 Each answers messages one after another. What takes too long, or more memory than there is, ends its
 process and nothing else; the next message gets a new one.
@@ -52,17 +52,17 @@ class Sandbox:
     """A process that answers messages; used by one thread at a time.
 
     Args:
-        target: ``module:function``, which gets the socket; it answers its first message with an
-            empty one when it is ready, and each one after that.
-        first: That message.
-        patience: Seconds of a message after which it gives way to all other processes; for it
-            cannot take that back, it ends with its answer then.
+        target: Function to run, as ``module:function``, which gets the socket; it answers its first
+            message with an empty one when it is ready, and each one after that.
+        first: The first message.
+        patience: Seconds of a message after which the process gives way to all others; as it cannot
+            take that back, it ends with its answer then.
 
     Attributes:
-        is_alive: It may be asked.
+        is_alive: Whether the process may be asked.
 
     Raises:
-        OSError, EOFError: It does not start.
+        OSError, EOFError: The process does not start.
     """
 
     def __init__(self, target: str, first: bytes, patience: float = math.inf) -> None:
@@ -89,7 +89,7 @@ class Sandbox:
         """Return the answer to a message; None when it takes too long, which ends the process.
 
         Raises:
-            EOFError, OSError: It has died.
+            EOFError, OSError: The process has died.
         """
         self._link.send_bytes(message)
         if self._link.poll(min(seconds, self._patience)):
@@ -104,7 +104,7 @@ class Sandbox:
         return answer
 
     def kill(self) -> None:
-        """Have the thread that asks it, if one does, find that it has died."""
+        """Kill the process; a thread that asks it finds that it has died."""
         self._process.kill()
 
     def end(self) -> int:
@@ -118,7 +118,7 @@ class Sandboxes:
     """Processes that are started when needed; as many as threads have long work for at once.
 
     Args:
-        start: Makes one, in the thread that asks, which must outlive it.
+        start: Function that makes a sandbox, in the thread that asks, which must outlive it.
     """
 
     def __init__(self, start: Callable[[], Sandbox]) -> None:
@@ -131,11 +131,11 @@ class Sandboxes:
         """Return the answer of a process to a message; None when it takes too long.
 
         Args:
-            message: A process that dies of it is followed by another one.
+            message: The message; a process that dies of it is followed by another one.
             seconds: Time of all processes together, once they have started.
 
         Raises:
-            SandboxDied: It ends its process, time after time.
+            SandboxDied: The message ends its process, time after time.
             OSError, EOFError: No process starts.
         """
         ending = 0
@@ -187,7 +187,7 @@ def limit_memory(more_bytes: int) -> None:
 
 
 def limit_computing(seconds: float) -> None:
-    """Have the kernel end this process after about twice that much computing from now on.
+    """Limit this process to about twice that much computing from now on; then the kernel ends it.
 
     For a parent that is gone and keeps no time.
     """

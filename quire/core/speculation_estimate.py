@@ -1,4 +1,4 @@
-"""What speculation brings, from the chance that a proposed token holds and what proposing costs.
+"""The gain of speculation, from the chance that a proposed token holds and what proposing costs.
 
 A round proposes K tokens, one after the other, and checks them in one step of the model. Each holds
 with probability ``a`` when those before it held; the model's own token follows the last one that
@@ -18,8 +18,8 @@ def expected_tokens(acceptance: float, num_tokens: int) -> float:
     """Return the mean number of tokens of a round: ``(1 - a^(K+1)) / (1 - a)``.
 
     Args:
-        acceptance: ``a``, in [0, 1].
-        num_tokens: ``K``, at least 0.
+        acceptance: Probability ``a``, in [0, 1].
+        num_tokens: Number ``K`` of proposed tokens, at least 0.
     """
     total = 0.0  # the sum of which that is the closed form, which has no value at a = 1
     for _ in range(num_tokens + 1):
@@ -29,15 +29,15 @@ def expected_tokens(acceptance: float, num_tokens: int) -> float:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepCosts:
-    """What steps cost, relative to a step of the model with one row.
+    """The costs of steps, relative to a step of the model with one row.
 
     Args:
-        draft: ``c``: proposing a token for each sequence, relative to a step that computes one
-            token for each.
-        row: What each further row of a step adds.
+        draft: Cost ``c`` of proposing a token for each sequence, relative to a step that computes
+            one token for each.
+        row: Cost that each further row of a step adds.
         ridge: Rows from which on a step is bound by arithmetic, and takes as long as it has rows;
             None: never.
-        batch: Sequences of a step.
+        batch: Number of sequences of a step.
     """
 
     draft: float
@@ -74,8 +74,8 @@ def break_even_acceptance(num_tokens: int, costs: StepCosts) -> float | None:
     """Return the acceptance from which on K tokens a round pay; None: none does.
 
     Args:
-        num_tokens: At least 1.
-        costs: Of the steps.
+        num_tokens: Number K of proposed tokens, at least 1.
+        costs: Costs of the steps.
     """
     cost = costs.round(num_tokens)
     if cost > num_tokens + 1:

@@ -1,4 +1,4 @@
-"""How a server proposes tokens ahead of its model: methods, and their limits; plain data.
+"""Methods by which a server proposes tokens ahead of its model, and their limits; plain data.
 
 Read from settings by :mod:`quire.core.speculative_settings`; what one request asks of them is in
 :mod:`quire.core.speculative_params`.
@@ -29,7 +29,7 @@ ACCEPTANCES: tuple[Acceptance, ...] = get_args(Acceptance)
 #: Those that the engine has; asking for another is an error.
 AVAILABLE_ACCEPTANCES: frozenset[Acceptance] = frozenset({"coupled", "rejection"})
 
-#: How a draft model's tokens become those of the model that it drafts for.
+#: Ways in which a draft model's tokens become those of the model that it drafts for.
 DraftVocabulary: TypeAlias = Literal["same", "intersection", "text"]
 DRAFT_VOCABULARIES: tuple[DraftVocabulary, ...] = get_args(DraftVocabulary)
 
@@ -39,7 +39,7 @@ DRAFT_VOCABULARIES: tuple[DraftVocabulary, ...] = get_args(DraftVocabulary)
 DEFAULT_TOKENS = {"ngram": 7}
 DEFAULT_DRAFTED_TOKENS = 4
 MAX_TOKENS = 64
-#: Of a tree that grows: tokens of a round, and levels.
+#: Tokens of a round, and levels, of a tree that grows.
 DEFAULT_TREE_TOKENS = 16
 DEFAULT_TREE_DEPTH = 5
 #: Methods without weights, and those whose weights are the served model's.
@@ -51,16 +51,18 @@ class SpeculativeMethod:
     """One way to propose tokens, and when it does.
 
     Args:
-        method: ``ngram`` looks up what followed the same words before; ``draft_model`` asks a
-            smaller model; ``medusa``, ``eagle``, ``eagle3`` and ``mtp`` ask heads trained on the
-            served model; ``self`` asks the served model itself, rounded by ``quantization``.
+        method: Name of the method: ``ngram`` looks up what followed the same words before;
+            ``draft_model`` asks a smaller model; ``medusa``, ``eagle``, ``eagle3`` and ``mtp`` ask
+            heads trained on the served model; ``self`` asks the served model itself, rounded by
+            ``quantization``.
         model: Folder, GGUF file, hub id or name of the drafter; None where the method needs none,
             or the served model brings it.
         revision: Version of a hub id.
-        num_speculative_tokens: Most tokens proposed in a round, 1 to 64; 0 stands for the method's
-            default and is replaced by it.
-        adaptive: The engine chooses how many up to that, as it pays; False: always that many.
-        prompt_lookup_min, prompt_lookup_max: Of ``ngram``: least and most tokens that must match;
+        num_speculative_tokens: Number of tokens proposed in a round, at most, 1 to 64; 0 stands for
+            the method's default and is replaced by it.
+        adaptive: Whether the engine chooses how many up to that, as it pays; False: always that
+            many.
+        prompt_lookup_min, prompt_lookup_max: Least and most tokens that must match, for ``ngram``;
             None: the method's own.
         speculative_token_tree: A tree of a set form: each token by its ranks among the candidates
             at each position, such as (0, 1) for the second that may follow the best; empty for
@@ -68,20 +70,23 @@ class SpeculativeMethod:
         tree_width: Candidates of a token in a tree that grows where tokens are likely, of
             ``num_speculative_tokens`` in all; None: a chain.
         tree_depth: Levels of such a tree.
-        quantization: What the drafter's weights are rounded to; None: as they are.
+        quantization: Format that the drafter's weights are rounded to; None: as they are.
         max_model_len: Tokens of a sequence beyond which nothing is proposed; None: no limit.
-        vocabulary: Of a ``draft_model``. ``same``: it must be the served model's;
-            ``intersection``: only tokens are drawn that both have; ``text``: what the draft writes
-            is tokenized for the served model. None: the first where it is so, else as it fits.
-        parallel_drafting: Of ``eagle3``: all tokens are drafted at once, which the head must be
-            made for; False: one after the other. None: as it is made.
-        acceptance: ``coupled``: a proposal holds when it is the token that the model itself draws
-            there. ``rejection``: with probability min(1, p/q).
-        disable_by_batch_size: Nothing is proposed from this number of running requests on.
-        num_speculative_tokens_per_batch_size: ``(first, last, tokens)`` for ranges of running
-            requests, both ends included, ascending; a gap is as the range before it.
-        alarm: How often a proposal should hold when all before it did; below it an alarm is raised.
-        is_inferred: The method was not named: a loader may find that the model is for another.
+        vocabulary: Relation of a ``draft_model``'s tokens to the served model's. ``same``: they
+            must be equal; ``intersection``: only tokens are drawn that both have; ``text``: what
+            the draft writes is tokenized for the served model. None: the first where it is so, else
+            as it fits.
+        parallel_drafting: Whether ``eagle3`` drafts all tokens at once, which the head must be made
+            for; False: one after the other. None: as it is made.
+        acceptance: Rule by which a proposal holds. ``coupled``: it holds when it is the token that
+            the model itself draws there. ``rejection``: with probability min(1, p/q).
+        disable_by_batch_size: Number of running requests from which on nothing is proposed.
+        num_speculative_tokens_per_batch_size: Entries ``(first, last, tokens)`` for ranges of
+            running requests, both ends included, ascending; a gap is as the range before it.
+        alarm: Rate at which a proposal should hold when all before it did; below it an alarm is
+            raised.
+        is_inferred: Whether the method was not named: a loader may find that the model is for
+            another.
 
     Raises:
         ConfigError: A value cannot be, or does not belong to the method.

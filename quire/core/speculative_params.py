@@ -1,4 +1,4 @@
-"""What one request asks of speculation, and what it gets from a server's methods."""
+"""Speculation as one request asks for it, and as it gets it from a server's methods."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ FIELD = "speculative"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpeculativeParams:
-    """How a request's tokens are proposed; what is None is as the server has it.
+    """A request's settings of speculation; what is None is as the server has it.
 
     Args:
         method: One of the server's methods.
-        num_speculative_tokens: Most tokens proposed in a round; 0: none.
-        acceptance: When a proposal holds.
+        num_speculative_tokens: Number of tokens proposed in a round, at most; 0: none.
+        acceptance: Rule by which a proposal holds.
 
     Raises:
         InvalidSamplingParamsError: A value has the wrong type or cannot be.
@@ -63,14 +63,15 @@ def read_speculative(value: Any) -> SpeculativeParams | None:
     """Read the field as a request gives it.
 
     Args:
-        value: False: no proposals. None or True: as the server does. Or an object with ``method``,
-            ``num_speculative_tokens`` (``tokens`` for short) and ``acceptance``.
+        value: The field's value. False: no proposals. None or True: as the server does. Or an
+            object with ``method``, ``num_speculative_tokens`` (``tokens`` for short) and
+            ``acceptance``.
 
     Returns:
-        What it asks for; None for what the server does.
+        The settings that the request asks for; None for what the server does.
 
     Raises:
-        InvalidSamplingParamsError: It is none of these.
+        InvalidSamplingParamsError: The value is none of these.
     """
     if value is None or value is True:
         return None
@@ -91,12 +92,12 @@ def read_speculative(value: Any) -> SpeculativeParams | None:
 
 @dataclass(frozen=True, slots=True)
 class ChosenSpeculation:
-    """How one request's tokens are proposed.
+    """The speculation that was chosen for one request.
 
     Attributes:
         method: One of the server's methods.
-        num_tokens: Most tokens of a round, at least 1, at most the method's.
-        acceptance: When a proposal holds.
+        num_tokens: Number of tokens of a round, at most; at least 1, and no more than the method's.
+        acceptance: Rule by which a proposal holds.
     """
 
     method: MethodName
@@ -110,8 +111,8 @@ def choose_speculation(
     """Return how a request's tokens are proposed; None: they are not.
 
     Args:
-        asked: What :func:`read_speculative` takes.
-        methods: The server's; the first is that of requests that name none.
+        asked: The request's field, in a form that :func:`read_speculative` takes.
+        methods: The server's methods; the first is that of requests that name none.
 
     Raises:
         InvalidSamplingParamsError: The server does not have what is asked for.

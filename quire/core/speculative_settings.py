@@ -66,10 +66,10 @@ KEYS = sorted(_OWN_KEYS | _READ_KEYS | set(OTHER_KEYS))
 
 @dataclass(frozen=True, slots=True)
 class Speculation:
-    """What the settings ask for.
+    """The methods that the settings ask for.
 
     Attributes:
-        methods: Each way to propose tokens; requests that name none take the first.
+        methods: All ways to propose tokens; requests that name none take the first.
         notices: A line for each part that does nothing, or is read as something else.
     """
 
@@ -112,8 +112,8 @@ def name_methods(config: Any, methods: Sequence[SpeculativeMethod]) -> str:
     """Return a setting of several objects with a method in each.
 
     Args:
-        config: As of :func:`parse_speculative`.
-        methods: Of its objects, in their order.
+        config: The same as in :func:`parse_speculative`.
+        methods: Methods of the setting's objects, in their order.
     """
     objects = _objects(config)
     for entry, method in zip(objects, methods, strict=True):

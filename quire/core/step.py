@@ -18,14 +18,14 @@ class NewRequest:
     """A request the runner has not seen, or one that was preempted and starts over.
 
     Attributes:
-        request_id: Unique among live requests.
+        request_id: The request's id, unique among live requests.
         token_ids: Prompt, and for a resumed request the output so far after it.
-        num_prompt_tokens: How many of ``token_ids`` are prompt.
+        num_prompt_tokens: Number of leading ``token_ids`` that are the prompt.
         params: Sampling settings with ``n`` already expanded (each sequence is a request).
         seed: Seed of the sequence's random draws, resolved (never None).
         block_ids: The whole block table for this step.
         num_computed_tokens: Leading tokens whose KV is already in those blocks.
-        source: What the caller asked for; of it, ``params`` are those of all sequences.
+        source: The caller's request; its ``params`` are those of all sequences.
     """
 
     request_id: str
@@ -62,7 +62,7 @@ class ScheduledRequest:
             ``[num_computed_tokens, num_computed_tokens + num_scheduled_tokens)``. Starts at 0 again
             after each token when the cache is off, and skips prefix hits.
         num_scheduled_tokens: Tokens to compute, at least 1.
-        new_block_ids: Appended to the request's block table before the step; empty for a new
+        new_block_ids: Ids appended to the request's block table before the step; empty for a new
             request, whose table came whole. May hold blocks with computed tokens (prefix hits).
         samples: Whether the step reaches the last known token, so that a token is sampled; never
             when the request asks for an embedding.
@@ -79,7 +79,7 @@ class ScheduledRequest:
 
 
 class StepInterrupted(Exception):
-    """Somebody came in the midst of a step, some of whose rows may be dropped."""
+    """A request arrived in the midst of a step, some of whose rows may be dropped."""
 
 
 @dataclass(slots=True)
@@ -91,23 +91,29 @@ class SchedulerOutput:
     moved all the same.
 
     Attributes:
-        new_requests: Sent once, before the request's first appearance in ``scheduled``.
+        new_requests: Requests that are new to the runner, sent once, before their first appearance
+            in ``scheduled``.
         scheduled: Requests of this step in batch order.
         forks: Sequences that split off at the end of this step; the parent is in ``scheduled``
             with ``samples`` set.
-        finished_request_ids: Ended or preempted since the last plan; the runner forgets them first.
+        finished_request_ids: Requests that ended or were preempted since the last plan; the runner
+            forgets them first.
         block_stores: ``(block_id, block_hash)``: blocks that are put into the block store, as they
             are before the step.
         block_loads: ``(block_id, block_hash)``: blocks filled from the store, after that.
-        block_saves: The same as stores, but as they are after the step, which fills them.
-        block_copies: ``(source, destination)`` block ids, copied then, before anything is computed.
+        block_saves: The same as ``block_stores``, but as the blocks are after the step, which fills
+            them.
+        block_copies: ``(source, destination)`` block ids, copied after loads, before anything is
+            computed.
         replaced_blocks: ``(request_id, index, block_id)``: the entry of a block table that changes
             because a shared block was copied on write, or was given back (then the null block).
         sealed_blocks: Blocks that this step fills and that others may then find by their content;
             listed, as ``reused_blocks``, only for a KV canary.
         reused_blocks: ``(request_id, block_ids)`` found by content and not computed again.
-        droppable_ids: Whose rows, parts of prompts, need not be computed when somebody comes.
-        keeps_states: Proposers are told what the step computes; else nothing is kept for them.
+        droppable_ids: Requests whose rows, parts of prompts, need not be computed when a request
+            arrives.
+        keeps_states: Whether proposers are told what the step computes; else nothing is kept for
+            them.
         num_scheduled_tokens: Tokens of the whole step, counted by the scheduler as it adds rows.
     """
 
@@ -138,8 +144,8 @@ class TokenLogprobs:
 
     Attributes:
         token_id: The sampled (or given) token.
-        logprob: Its natural logarithm, from raw logits.
-        rank: Its 1-based rank in the vocabulary.
+        logprob: Natural logarithm of its probability, from raw logits.
+        rank: Rank of the token in the vocabulary, 1-based.
         top: ``(token_id, logprob)`` of the most likely tokens, best first.
         named: ``(token_id, logprob, rank)`` of the tokens that the request names.
     """
@@ -166,23 +172,24 @@ class PromptLogprobs:
 
 @dataclass(slots=True)
 class SequenceResult:
-    """What a step brought for one sequence; whoever reads it last may keep it.
+    """The result of a step for one sequence; the last reader may keep it.
 
     Attributes:
         token_ids: The next tokens in order: proposed ones that were accepted, then one drawn, then
             those its grammar leaves no choice about. The model has not seen the drawn and the
             forced ones. Some may be after the sequence's end.
-        num_accepted, num_forced: How many of ``token_ids`` were accepted (at the front) and forced
-            (at the back); the rest was drawn.
+        num_accepted, num_forced: Number of ``token_ids`` that were accepted (at the front) and
+            forced (at the back); the rest was drawn.
         logprobs: One entry per accepted or drawn token, for requests that asked; these get no
             forced tokens.
-        prompt_logprobs: About the prompt tokens whose predecessors were computed in this step, for
-            requests that asked. After a preemption entries come again, equal to the first ones.
+        prompt_logprobs: Log-probabilities of the prompt tokens whose predecessors were computed in
+            this step, for requests that asked. After a preemption entries come again, equal to the
+            first ones.
         embedding: (D,) or, of classes, (C,) float32 little-endian, for requests with ``pooling``
             whose prompt this step has ended.
-        error: Why this sequence alone must end; nothing else counts then.
+        error: Reason why this sequence alone must end; nothing else counts then.
         num_proposed: Tokens that were proposed and computed, accepted or not.
-        accepted_nodes: Where these were a tree: which of them were accepted.
+        accepted_nodes: Indices of the accepted ones where the proposed tokens were a tree.
     """
 
     token_ids: list[int] = field(default_factory=list)
@@ -213,19 +220,19 @@ class StepOutput:
     """The result of one step.
 
     Attributes:
-        results: By request id, of forked children too; sequences without one had a part of their
-            prompt computed.
-        sample_seconds: Of the step's time, spent on choosing tokens.
-        propose_seconds: Of it, spent on proposing tokens.
+        results: Results by request id, of forked children too; sequences without one had a part of
+            their prompt computed.
+        sample_seconds: Part of the step's time that was spent on choosing tokens.
+        propose_seconds: Part of the step's time that was spent on proposing tokens.
         num_masked_pairs: Pairs of tokens that attention leaves out because a tree's rows see their
             own paths only; as chains they would see all proposed tokens before them.
-        draft_work: What drafters have computed, estimated.
+        draft_work: Work of the drafters, estimated.
         lost_ids: Requests of the plan that could not be computed because blocks of others that they
             read have no content; they have no result and must be computed anew.
         late_ids: Requests of the plan that were computed when its result was asked for, after a
             failure: plans that had begun by then have read what was there before.
         lost_block_ids: Blocks that the step was to load and could not.
-        dropped_ids: Of the plan's ``droppable_ids``: nothing of their rows was computed.
+        dropped_ids: Requests among the plan's ``droppable_ids`` none of whose rows were computed.
     """
 
     results: dict[str, SequenceResult] = field(default_factory=dict)

@@ -1,4 +1,4 @@
-"""What a request's output must look like, and how the runner learns which tokens may follow.
+"""Constraints on a request's output, and the matchers by which the runner follows them.
 
 Grammars themselves are compiled in ``quire.text``.
 """
@@ -36,11 +36,11 @@ class StructuredOutputs:
         choice: Texts, one of which is the output.
         grammar: A context-free grammar in Lark's form, or in GBNF (rules with ``::=``).
         json_object: True for any JSON object.
-        disable_any_whitespace: JSON has no white space between its parts.
-        before: A grammar in Lark's form of what comes first.
+        disable_any_whitespace: Whether JSON must have no white space between its parts.
+        before: A grammar in Lark's form that the beginning of the text matches.
         or_grammar: A grammar in Lark's form that the text may follow instead of all that.
-        reasoning_end: Free text up to this mark comes first, the mark included.
-        reasoning_start: That free text comes only when the output begins with this mark.
+        reasoning_end: Mark up to which free text comes first, the mark included.
+        reasoning_start: Mark that the output must begin with for that free text to come.
         backend, disable_fallback: vLLM's choice of a program; changes nothing.
         disable_additional_properties, whitespace_pattern, structural_tag: vLLM's settings that are
             not served: None, or false.
@@ -165,7 +165,7 @@ class TokenMatcher(Protocol):
 
 
 class GrammarSource(Protocol):
-    """Where the runner gets matchers from."""
+    """The source of the runner's matchers."""
 
     def create_matcher(self, constraint: StructuredOutputs) -> TokenMatcher:
         """Return a matcher at the start of the output."""
@@ -176,7 +176,7 @@ def read_structured_outputs(value: Any) -> StructuredOutputs:
     """Return a constraint that a caller gives as such, as a dict of its fields or as a class.
 
     Raises:
-        InvalidSamplingParamsError: It is none of these.
+        InvalidSamplingParamsError: The value is none of these.
     """
     if isinstance(value, StructuredOutputs):
         return value

@@ -1,4 +1,4 @@
-"""What a user may have meant by a name that is not known."""
+"""Suggestions of what a user may have meant by a name that is not known."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def did_you_mean(name: str, known: Iterable[str], most: int = 1) -> str:
     """Return `` Did you mean X?`` for the nearest known names, empty where none is near.
 
     Args:
-        name: As the user wrote it.
+        name: The name that the user wrote.
         known: Names that would be right.
         most: Names that are shown.
     """

@@ -13,7 +13,7 @@ class TokenWords:
 
     Attributes:
         tokens: All ids, one sequence after another; 32-bit integers of this machine.
-        lengths: How many ids each sequence has; the same.
+        lengths: Number of ids of each sequence, in the same form.
     """
 
     tokens: bytes = b""
@@ -24,7 +24,7 @@ class TokenWords:
         """Pack sequences.
 
         Raises:
-            TypeError, OverflowError: They are no integers of 32 bits.
+            TypeError, OverflowError: The ids are no integers of 32 bits.
         """
         if isinstance(sequences, TokenWords):
             return sequences

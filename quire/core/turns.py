@@ -18,10 +18,11 @@ class Turns:
     """Places for one event loop; each client gets some at once, and the next in turn.
 
     Args:
-        num_places: All that there are.
-        max_per_client: What one client may have at a time, so that others always find a place soon.
-        max_waiting: Turns that one client may wait for.
-        refusal: What a client is told that waits for more.
+        num_places: Number of places.
+        max_per_client: Number of places that one client may have at a time, so that others always
+            find one soon.
+        max_waiting: Number of turns that one client may wait for.
+        refusal: Message for a client that waits for more.
     """
 
     def __init__(
@@ -33,14 +34,14 @@ class Turns:
         self._refusal = refusal
         self._held: Counter[str] = Counter()
         self._num_waiting: Counter[str] = Counter()
-        #: Who waits, by client; the client that was served last is the last.
+        #: The turns that clients wait for; the client that was served last is the last.
         self._waiting: OrderedDict[str, deque[asyncio.Future[None]]] = OrderedDict()
 
     async def take(self, client_id: str) -> None:
         """Wait for a place; :meth:`give_back` returns it.
 
         Raises:
-            CapacityError: This client waits for too many already.
+            CapacityError: The client waits for too many turns already.
         """
         if self._num_waiting[client_id] >= self._max_waiting:
             raise CapacityError(self._refusal, 1.0)
@@ -63,7 +64,7 @@ class Turns:
         The place is free when the thread is, also where the caller has left before.
 
         Raises:
-            CapacityError: As of :meth:`take`.
+            CapacityError: The client waits for too many turns already.
             EngineDeadError: The threads take no more work.
         """
         await self.take(client_id)
@@ -94,7 +95,7 @@ class Turns:
     def _serve(self) -> None:
         for client_id in list(self._waiting):
             queue = self._waiting[client_id]
-            while queue and queue[0].done():  # nobody waits any more
+            while queue and queue[0].done():  # its caller waits no more
                 queue.popleft()
             if queue and self._num_free and self._held[client_id] < self._max_per_client:
                 self._num_free -= 1

@@ -1,4 +1,4 @@
-"""What a model needs of pictures: how they are prepared, and the encoder's shape; plain data."""
+"""The pictures that a model needs: their preparation, and the encoder's shape; plain data."""
 
 from __future__ import annotations
 
@@ -8,34 +8,39 @@ from typing import Literal
 
 from quire.core.picture_tiling import TOLERANCE, Tiling
 
-#: How a picture is cut, of :class:`PictureShape`.
+#: Ways to cut a picture, see :class:`PictureShape`.
 Cut = Literal["", "tiles", "grid", "square", "crops"]
 
 
 @dataclass(frozen=True, slots=True)
 class PictureShape:
-    """How a picture of any size becomes one that the encoder takes, and its values.
+    """The preparation of a picture of any size for the encoder: its size and its values.
 
     Attributes:
-        height, width: Of what the encoder is given, in pixels; 0 where it takes any size.
-        shortest_edge: The picture is made that wide or high at its shorter edge and keeps its
+        height, width: Height and width of what the encoder is given, in pixels; 0 where it takes
+            any size.
+        shortest_edge: Length that the picture's shorter edge is made, in pixels; it keeps its
             proportions, and the middle is cut out; None: it is made ``height`` x ``width``.
-        multiple: Edges become multiples of it, so that there are ``min_pixels`` to ``max_pixels``
-            and proportions stay about the same; 0 where the size is fixed.
-        longest_edge: The picture is made that long first; None where its size is reached at once.
-        cut: Empty: it is not. ``tiles`` (Idefics3): its edges become multiples of ``height``, it is
-            cut into tiles of ``height`` x ``width``, and comes as a whole in that size after them.
-            ``grid`` (LLaVA-NeXT): it comes as a whole first; then it is laid on the middle of the
-            one of ``grids`` that it fills best, in proportion, black around it, and cut.
-            ``square``: it is laid on the middle of a square of the mean colour, which is the whole.
-            ``crops`` (Gemma 3): it comes as a whole and, if it is long, in equal parts after that.
+        multiple: Number that edges become multiples of, so that there are ``min_pixels`` to
+            ``max_pixels`` and proportions stay about the same; 0 where the size is fixed.
+        longest_edge: Length that the picture's longer edge is made first; None where its size is
+            reached at once.
+        cut: Way in which the picture is cut. Empty: it is not. ``tiles`` (Idefics3): its edges
+            become multiples of ``height``, it is cut into tiles of ``height`` x ``width``, and
+            comes as a whole in that size after them. ``grid`` (LLaVA-NeXT): it comes as a whole
+            first; then it is laid on the middle of the one of ``grids`` that it fills best, in
+            proportion, black around it, and cut. ``square``: it is laid on the middle of a square
+            of the mean colour, which is the whole. ``crops`` (Gemma 3): it comes as a whole and, if
+            it is long, in equal parts after that.
         grids: Heights and widths, multiples of ``height`` and ``width``.
-        cut_alone: It is cut where it is a prompt's only picture; of several each is a ``square``.
+        cut_alone: Whether it is cut only where it is a prompt's one picture; of several each is a
+            ``square``.
         most_crops, least_crop_edge, least_crop_ratio: Parts of a picture at most; edges of a part,
             in pixels, and longer to shorter edge of the picture, at least.
         resample: Pillow's number of the filter; 3 is bicubic.
-        rescale: Multiplies values of 0 to 255.
-        mean, std: Of red, green and blue; subtracted then, and divided by.
+        rescale: Factor of values of 0 to 255.
+        mean, std: Means and deviations of red, green and blue; values are then less the mean,
+            divided by the deviation.
     """
 
     height: int
@@ -85,7 +90,7 @@ class PictureShape:
 
 @dataclass(frozen=True, slots=True)
 class Writing:
-    """How a picture is written in a prompt.
+    """The tokens and text of a picture in a prompt.
 
     Attributes:
         mark_id: The token that a chat template writes for it.
@@ -93,7 +98,8 @@ class Writing:
         before, after: Tokens around the rows; with these they take the place of the mark.
         text_before, text_after: Text around the mark, which is tokenized with what the template
             writes there.
-        names_tiles: It is a text of Idefics3's: each tile after its row and column, then the whole.
+        names_tiles: Whether the picture is written as in Idefics3: each tile after its row and
+            column, then the whole.
     """
 
     mark_id: int
@@ -110,34 +116,37 @@ class VisionConfig:
     """A picture encoder and what leads from it to the decoder's width.
 
     Attributes:
-        kind: ``clip`` (a class token, and a norm before the layers), ``siglip``, or ``qwen``
-            (rotary positions, pictures of any size).
-        hidden_size: Width of the encoder.
-        num_layers: Layers up to the one that features come out of.
-        num_heads: Of its attention.
+        kind: Kind of the encoder: ``clip`` (a class token, and a norm before the layers),
+            ``siglip``, or ``qwen`` (rotary positions, pictures of any size).
+        hidden_size: Width of the encoder's rows.
+        num_layers: Number of layers up to the one that features come out of.
+        num_heads: Number of heads of its attention.
         intermediate_size: Width of its MLP.
         image_size, patch_size: Edges of the picture and of a patch, in pixels.
-        activation: Of its MLP: ``quick_gelu``, ``gelu`` or ``gelu_tanh``.
-        norm_eps: Added inside the norms' root.
-        num_stored_layers: Layers of the checkpoint.
-        writing: How pictures are written in prompts.
-        input: How pictures are prepared.
+        activation: Activation of its MLP: ``quick_gelu``, ``gelu`` or ``gelu_tanh``.
+        norm_eps: Term added inside the norms' root.
+        num_stored_layers: Number of layers of the checkpoint.
+        writing: The tokens and text of pictures in prompts.
+        input: The preparation of pictures.
         last_norm: Whether features are normed after the layers.
-        drops_class_token: Features are those of patches alone.
-        projector: ``mlp``: two matrices; ``pooled``: a mean of ``merge`` x ``merge`` patches, a
-            norm and a matrix (Gemma 3); ``merged``: a norm, and two matrices of ``merge`` x
-            ``merge`` patches together (Qwen2-VL); ``shuffled``: one matrix of these (Idefics3).
-        projector_activation: Between the matrices of ``mlp``.
+        drops_class_token: Whether features are those of patches alone.
+        projector: Kind of the projector. ``mlp``: two matrices; ``pooled``: a mean of ``merge`` x
+            ``merge`` patches, a norm and a matrix (Gemma 3); ``merged``: a norm, and two matrices
+            of ``merge`` x ``merge`` patches together (Qwen2-VL); ``shuffled``: one matrix of these
+            (Idefics3).
+        projector_activation: Activation between the matrices of ``mlp``.
         projector_bias: Whether these have one.
         merge: Edge of the squares of patches that become a row, in patches.
-        gated_mlp, rms_norm: Of the layers of ``qwen`` (Qwen2.5-VL).
+        gated_mlp, rms_norm: Whether layers of ``qwen`` have a gated MLP and RMS norms (Qwen2.5-VL).
         window_size: Edge of the squares within which patches see one another, in pixels; 0 for all.
         full_layers: Layers in which they see all of the picture, by number; where it is 0 all do.
-        joins_tiles: The tiles of a picture, which are a ``grid``, become one again, each of whose
-            rows ends with a learned one.
-        most_squares: As many times the rows of a tile they are at most then, about; 0 for any.
-        has_grid: Rows have positions of their own in the decoder, by row and column.
-        sees_ahead: Rows of a picture see all rows of it in the decoder, those after them, too.
+        joins_tiles: Whether the tiles of a picture, which are a ``grid``, become one again, each of
+            whose rows ends with a learned one.
+        most_squares: Number of tiles' worth of rows that the joined tiles have, at most, about; 0
+            for any.
+        has_grid: Whether rows have positions of their own in the decoder, by row and column.
+        sees_ahead: Whether rows of a picture see all rows of it in the decoder, those after them,
+            too.
     """
 
     kind: str
@@ -174,7 +183,7 @@ class VisionConfig:
 
     @property
     def num_patches(self) -> int:
-        """Of a picture."""
+        """Number of patches of a picture."""
         return (self.image_size // self.patch_size) ** 2
 
     @property
@@ -215,8 +224,8 @@ class VisionConfig:
         """Return how a picture's tiles are joined, if they are.
 
         Args:
-            tiles: How many there are in a column and in a row; 0 where there is the whole alone.
-            height, width: Of the picture before it was prepared.
+            tiles: Number of tiles in a column and in a row; 0 where there is the whole alone.
+            height, width: Height and width of the picture before it was prepared, in pixels.
         """
         if not self.joins_tiles:
             return None

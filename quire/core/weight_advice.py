@@ -1,4 +1,4 @@
-"""Which weight format for a card: what fits, what bounds a step, and why; arithmetic alone.
+"""Advice on the weight format for a card: what fits, what bounds a step, and why; arithmetic alone.
 
 A step of B sequences reads all weights once, and takes two operations a weight and sequence. It is
 bound by reading up to the critical batch, ``peak * bits / 8 / 2 / bandwidth``, and by arithmetic
@@ -16,12 +16,12 @@ from quire.core.named_cards import Card
 
 @dataclass(frozen=True, slots=True)
 class WeightFormat:
-    """How weights are stored, and what multiplies them.
+    """A format that weights are stored in, and the arithmetic that multiplies them.
 
     Attributes:
-        name: What people call it.
-        bits: Of a weight, with its share of scales and zeros.
-        unit: Whose peak binds it: a type of number of :class:`~quire.core.named_cards.Card`.
+        name: The format's usual name.
+        bits: Bits of a weight, with its share of scales and zeros.
+        unit: Type of number whose peak binds it, of :class:`~quire.core.named_cards.Card`.
     """
 
     name: str
@@ -43,13 +43,14 @@ FORMATS = (BF16, FP8, INT8, INT4)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Load:
-    """What shall run.
+    """The load that shall run.
 
     Attributes:
         num_parameters: Weights of the model.
-        kv_bytes: Of one sequence at its full length; 0 where the model's shape is not known.
-        batch: Sequences at once.
-        context: Tokens of each.
+        kv_bytes: Bytes of KV of one sequence at its full length; 0 where the model's shape is not
+            known.
+        batch: Number of sequences at once.
+        context: Number of tokens of each sequence.
     """
 
     num_parameters: int
@@ -63,8 +64,8 @@ class Cards:
     """Equal cards that share a model.
 
     Attributes:
-        card: Each of them.
-        count: Of cards.
+        card: The card that each of them is.
+        count: Number of cards.
         memory: Bytes that may be used on all of them together.
     """
 
@@ -87,12 +88,12 @@ class Option:
     """A format on these cards.
 
     Attributes:
-        form: Which.
-        weight_bytes: Of all weights.
+        form: The format.
+        weight_bytes: Bytes of all weights.
         fits: Whether weights and the KV of the batch fit.
-        sequences: How many fit next to the weights; None where KV is not known.
-        critical_batch: As of :meth:`WeightFormat.critical_batch`.
-        speedup: Of a step of the batch, at most, next to bf16.
+        sequences: Number of sequences that fit next to the weights; None where KV is not known.
+        critical_batch: The result of :meth:`WeightFormat.critical_batch` for the card.
+        speedup: Speed of a step of the batch, at most, relative to bf16.
     """
 
     form: WeightFormat
@@ -105,7 +106,7 @@ class Option:
 
 @dataclass(frozen=True, slots=True)
 class Advice:
-    """What to take.
+    """The format to take, and why.
 
     Attributes:
         choice: The format's name; None where nothing fits.

@@ -1,4 +1,4 @@
-"""Writing to a stderr that nobody reads: it never waits, drops, counts and says so."""
+"""Writing to a stderr without a reader: it never waits, drops, counts and says so."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What ``quire doctor`` measured is there for ``quire top``; what nobody can read is not."""
+"""What ``quire doctor`` measured is there for ``quire top``; an unreadable file is not."""
 
 from __future__ import annotations
 
