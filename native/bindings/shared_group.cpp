@@ -69,7 +69,7 @@ struct Group {
                      static_cast<int64_t>(buffer.bytes() / sizeof(float)), call);
   }
 
-  // Widths in bytes. `out` is None where another rank is the root; a root of -1 is everybody.
+  // Widths in bytes. `out` is None where another rank is the root; a root of -1 is all ranks.
   void gather(nb::handle part, const std::vector<size_t>& widths, size_t rows, nb::handle out,
               int root) {
     check_rank(widths.size() == size && root >= -1 && (root < 0 || size_t(root) < size));

@@ -94,7 +94,7 @@ inline LatentValues values(const LatentRows& panel, int64_t column) { return {pa
 void score_rows(const LatentRows& panel, const PanelRows& rows, int64_t count, Span whole) {
   const int64_t pairs = panel.words();
   const Span region{whole.begin / lanes * lanes, ceil_div(whole.end, lanes) * lanes};
-  // What nobody sees is scored, too, and needs an address.
+  // Positions that no row sees are scored, too, and need an address.
   for (int64_t j = region.begin; j < whole.begin; ++j) panel.rows[j] = panel.rows[whole.begin];
   for (int64_t j = whole.end; j < region.end; ++j) panel.rows[j] = panel.rows[whole.end - 1];
   for (int64_t row = 0; row < count; row += lanes) {

@@ -1,5 +1,5 @@
 // Rounding columns one after the other, each error handed on to the columns that are left.
-// On the caller's thread alone: whoever quantizes a matrix has threads of its own. Nothing is
+// On the caller's thread alone: a program that quantizes has threads of its own. Nothing is
 // fused, so each instruction set has the same bits.
 #include "include/column_rounding.h"
 

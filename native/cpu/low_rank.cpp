@@ -1,6 +1,6 @@
 // Adapters of low rank: out[row] += scale * (x[row] down^T) up^T, rows grouped by adapter.
 //
-// A row's sums have one order, whoever is in its group: a product with `down` is two running sums
+// A row's sums have one order, whatever its group: a product with `down` is two running sums
 // over the registers of its inputs, by their number, folded in one order; one with `up` goes over
 // the rank from 0 on, and is added to the output at last.
 #include "include/kernels.h"

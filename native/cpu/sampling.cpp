@@ -38,7 +38,7 @@ void penalize(const SamplingRows& all, int64_t row, float* logits, int32_t* coun
     const int32_t id = ids[i], count = counts[id];
     if (count < 0) continue;  // done at its first occurrence
     counts[id] = -1;
-    // Both are computed: nobody can tell the sign of the next one in advance.
+    // Both are computed: the sign of the next one cannot be predicted.
     const float logit = logits[id], over = logit / repetition, under = logit * repetition;
     float x = logit > 0.0f ? over : under;
     x -= frequency * static_cast<float>(count);

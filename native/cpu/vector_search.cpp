@@ -1,5 +1,5 @@
 // The nearest of a table of vectors: sums that depend on no scale once, then every scale asked for.
-// On the caller's thread alone: whoever quantizes a matrix has threads of its own.
+// On the caller's thread alone: a program that quantizes has threads of its own.
 #include "include/vector_search.h"
 
 #include <math.h>

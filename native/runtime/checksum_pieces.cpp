@@ -12,7 +12,7 @@ std::vector<uint64_t> checksum_parts(const void* data, const std::vector<Part>& 
     for (size_t at = 0; at < bytes; at += piece)
       pieces.emplace_back(begin + at, bytes - at < piece ? bytes - at : piece);
   std::vector<uint64_t> sums(pieces.size());
-  // One job for all: a barrier after each part would wait for whoever computes next to this.
+  // One job for all: a barrier after each part would wait for other processes that compute.
   parallel_for(static_cast<int64_t>(sums.size()), [&](int64_t i) {
     const auto& [begin, bytes] = pieces[static_cast<size_t>(i)];
     sums[static_cast<size_t>(i)] = xxh64(static_cast<const char*>(data) + begin, bytes, 0);

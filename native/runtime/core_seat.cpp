@@ -59,7 +59,7 @@ bool CoreSeat::move_here() {
 void CoreSeat::go_back(bool stay) {
   while (help_.load() == Help::coming) sched_yield();
   if (help_.load() == Help::none) return;
-  // Somebody else (taskset, a container's new cpuset) may have decided meanwhile: that stands.
+  // Another program (taskset, a container's new cpuset) may have decided meanwhile: that stands.
   cpu_set_t now;
   if (sched_getaffinity(0, sizeof(now), &now) || !CPU_EQUAL(&now, &moved_to_)) {
     help_.store(Help::none);

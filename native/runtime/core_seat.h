@@ -1,9 +1,9 @@
 // Where a compute thread sits, and how others get it a core when a stranger has taken its own.
 //
 // A thread that is taken off its core while it holds a chunk keeps all others waiting until its
-// turn comes again: milliseconds, for microseconds of work. Whoever waits gives it the core that
+// turn comes again: milliseconds, for microseconds of work. A waiting thread gives it the core that
 // waiting leaves free; the thread finishes the chunk there and goes back to queue for its old core,
-// empty-handed, so that nobody has to wait for it.
+// empty-handed, so that no thread has to wait for it.
 #pragma once
 
 #include <sched.h>

@@ -17,7 +17,7 @@ void use_memory_nodes(const std::vector<int>& numbers);
 bool spread_over_nodes(void* data, size_t bytes);
 
 // The same for memory that all threads read, where there is more than one node: else the node of
-// the thread that wrote it would serve everybody. Small memory stays as it is.
+// the thread that wrote it would serve all threads. Small memory stays as it is.
 inline void interleave(void* data, size_t bytes) {
   constexpr size_t worth_it = size_t{2} << 20;
   if (bytes >= worth_it && num_memory_nodes() > 1) (void)spread_over_nodes(data, bytes);

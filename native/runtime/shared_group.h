@@ -48,7 +48,7 @@ class SharedGroup {
   enum class Call : uint32_t { all_reduce, gather, all_to_all, any, barrier };
   struct Note {
     Call call;
-    uint32_t number;  // what the call tells everybody
+    uint32_t number;  // what the call tells all ranks
     uint64_t bytes;   // the same for all ranks
   };
   // On one cache line: what brings the counter brings the notes.

@@ -22,7 +22,7 @@ using Clock = std::chrono::steady_clock;
 static_assert(sizeof(std::atomic<uint32_t>) == 4 && std::atomic<uint32_t>::is_always_lock_free,
               "a futex is a plain 32-bit word");
 
-// How long a thread sleeps before it looks again whether everybody is alive.
+// How long a thread sleeps before it looks again whether all ranks are alive.
 constexpr timespec look_again{0, 100'000'000};
 
 // A process of which only the exit status is left is dead, too: its parent may be one that waits.
@@ -132,7 +132,7 @@ uint32_t SharedSegment::sleep(Counter& counter, uint32_t least, int rank, bool p
   }
 }
 
-// Whom everybody waits for that `rank` waits for, or the first of a circle.
+// The rank at the end of the chain of waits that begins with `rank`, or the first of a circle.
 int SharedSegment::rank_at_fault(int rank) const {
   for (int step = 0; step < max_ranks; ++step) {
     const int next = seat(rank).sleeps_for.load() - 1;

@@ -1,11 +1,11 @@
-// A job is open while its ticket has chunks left; whoever lowers the ticket by k owns k chunks.
+// A job is open while its ticket has chunks left; a thread that lowers it by k owns k chunks.
 //
 //   caller:  write job fields -> publish ticket (epoch, n) -> wake sleepers -> claim ... -> wait
 //   done == n worker:  spin a little -> sleep on `wake` -> claim (epoch, n) -> (epoch, n - k) ...
 //   -> done += k
 //
-// The caller waits only for chunks that somebody claimed: a worker that never got a core in time
-// finds the ticket empty and nobody waited for it. One that lost its core with a chunk in hand is
+// The caller waits only for chunks that a worker claimed: one that never got a core in time finds
+// the ticket empty, and was not waited for. One that lost its core with a chunk in hand is
 // given the core of one that waits (core_seat.h).
 #include "runtime/thread_pool.h"
 

@@ -122,7 +122,7 @@ void run(int size, int rounds, std::chrono::microseconds spin, Program program) 
   for (std::thread& thread : threads) thread.join();
 }
 
-// Whoever waits when somebody fails is told, with the whole reason.
+// A rank that waits when another one fails is told, with the whole reason.
 void fail_while_others_wait() {
   const auto wait = [](SharedSegment& segment, int size, int rank, int) {
     if (rank == 0) {
@@ -133,7 +133,7 @@ void fail_while_others_wait() {
     Rank mine(segment, size, rank);
     try {
       mine.group.barrier(mine.rest);
-      expect(false, "nobody passes");
+      expect(false, "no rank passes");
     } catch (const quire::RankLost& lost) {
       expect(lost.rank == 7 && std::string(lost.what()) == "a reason", "the one that failed");
     }

@@ -73,7 +73,7 @@ int main(int argc, char** argv) {
     call_slowly(rounds / 20);
     call_nested(rounds / 4);
   }
-  // Callers take turns while somebody else changes the pool under them.
+  // Callers take turns while another thread changes the pool under them.
   std::atomic<bool> done{false};
   std::thread resizer([&] {
     for (int size = 1; !done.load(); size = size % 5 + 1) {

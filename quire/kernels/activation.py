@@ -37,7 +37,7 @@ def check(x: Array, activation: str, out: Array, *, gated: bool) -> None:
     """Refuse an unknown activation, or ``out`` that does not match ``x``.
 
     Raises:
-        UnsupportedInputError: As said.
+        UnsupportedInputError: The activation is unknown, or ``out`` does not match.
     """
     check_name(activation, gated=gated)
     width = x.shape[-1]

@@ -1,4 +1,4 @@
-"""How a checkpoint wants the inputs of a matrix rounded: the rule and its plain definition.
+"""The rule by which a checkpoint wants inputs of a matrix rounded, with its plain definition.
 
 A rule holds for each row (token) of x (T, K) alone, so a row's products do not depend on the rows
 that share its batch. Rounded, a row is ``factor * (codes - zero)``: codes are integers of 8 bits,

@@ -60,7 +60,7 @@ def check_spec(
     """Refuse a layer whose shapes do not fit together.
 
     Raises:
-        UnsupportedInputError: As said.
+        UnsupportedInputError: The parts do not fit; the message says which rule is broken.
     """
     if spec.num_kv_heads < 1 or spec.num_heads % spec.num_kv_heads:
         raise UnsupportedInputError(
@@ -129,7 +129,7 @@ def check_cache(spec: AttentionSpec, cache: KVCacheSpec) -> None:
     """Refuse a cache that was made for another model.
 
     Raises:
-        UnsupportedInputError: As said.
+        UnsupportedInputError: The parts do not fit; the message says which rule is broken.
     """
     wanted = (spec.num_kv_heads, spec.head_dim, False)
     got = (cache.num_kv_heads, cache.head_dim, cache.is_latent)
@@ -144,7 +144,7 @@ def check_batch(spec: AttentionSpec, batch: ForwardBatch) -> None:
     """Refuse a step whose arrays do not fit together, or do not have the spec's sections.
 
     Raises:
-        UnsupportedInputError: As said.
+        UnsupportedInputError: The parts do not fit; the message says which rule is broken.
     """
     num_tokens, requests = batch.slot_mapping.shape[0], batch.seq_lens.shape[0]
     wanted: list[tuple[int, ...]] = [(num_tokens,)]
@@ -170,7 +170,7 @@ def check(spec: AttentionSpec, qkv: Array, num_tokens: int, out: Array) -> None:
     """Refuse rows that do not match the spec and the step.
 
     Raises:
-        UnsupportedInputError: As said.
+        UnsupportedInputError: The parts do not fit; the message says which rule is broken.
     """
     heads = spec.num_heads + 2 * spec.num_kv_heads
     wanted = (num_tokens, heads * spec.head_dim), (num_tokens, spec.num_heads * spec.head_dim)

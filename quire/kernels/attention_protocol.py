@@ -60,14 +60,15 @@ class AttentionSpec:
     Attributes:
         layer: Index into the KV cache.
         num_heads, num_kv_heads, head_dim: N, K, H.
-        scale: Multiplies the scores.
-        sliding_window: A query sees this many latest positions, itself included; None for all.
-        chunk: A query sees its own stretch of this many positions alone; None for all.
-        ahead: How many later positions of its request a query sees; None for all, as encoders do.
-            A step with any must have its requests whole.
-        score_cap: Scores are bent towards it, ``cap * tanh(score / cap)``; None without.
-        rope_sections: How many rotary pairs turn by each row of the step's positions (S, T), in
-            order; empty where positions are (T,).
+        scale: Factor of the scores.
+        sliding_window: Number of latest positions that a query sees, itself included; None for all.
+        chunk: Length of the stretches of positions of which a query sees its own alone; None for
+            all.
+        ahead: Number of later positions of its request that a query sees; None for all, as encoders
+            do. A step with any must have its requests whole.
+        score_cap: Bound that scores are bent towards, ``cap * tanh(score / cap)``; None without.
+        rope_sections: Number of rotary pairs that turn by each row of the step's positions (S, T),
+            in order; empty where positions are (T,).
     """
 
     layer: int
@@ -84,14 +85,14 @@ class AttentionSpec:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class QKNorm:
-    """What queries and keys are normalised by before RoPE.
+    """The norm of queries and keys before RoPE.
 
     Attributes:
-        kind: ``rms_of_heads``: RMSNorm of each head, weights (H,) for all of them; ``rms_of_rows``:
-            RMSNorm of a token's heads together, weights (N H,) and (K H,); ``layer_of_heads``:
-            LayerNorm of each head without a bias, weights (N, H) and (K, H).
-        queries, keys: Weights, float32.
-        eps: Added to the mean square, or to the variance.
+        kind: Kind of the norm. ``rms_of_heads``: RMSNorm of each head, weights (H,) for all of
+            them; ``rms_of_rows``: RMSNorm of a token's heads together, weights (N H,) and (K H,);
+            ``layer_of_heads``: LayerNorm of each head without a bias, weights (N, H) and (K, H).
+        queries, keys: Weights of the norm, float32.
+        eps: Term added to the mean square, or to the variance.
     """
 
     kind: str
@@ -126,7 +127,7 @@ class Attention(PlannedAttention, Protocol):
 
         Args:
             qkv: (T, (N + 2 K) H): queries, keys, values; overwritten by the rotation.
-            plan: Of the step.
+            plan: The plan of the step.
             out: (T, N H), written.
 
         Returns:
@@ -144,7 +145,7 @@ class LatentSpec:
         num_heads: N.
         rank, rope_dim: r, R; a row of the cache has both.
         key_dim, value_dim: Elements of a head's key and value that are made of a latent.
-        scale: Multiplies the scores.
+        scale: Factor of the scores.
     """
 
     layer: int
@@ -168,13 +169,13 @@ class LatentSpec:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LatentWeights:
-    """What is done with latents.
+    """The weights that latents are normalised by, and made into keys and values.
 
     Attributes:
-        norm: (r,) float32, of their RMSNorm.
-        eps: Added to its mean square.
+        norm: (r,) float32, weights of the latents' RMSNorm.
+        eps: Term added to its mean square.
         heads: (N (key_dim + value_dim), r): of each head what makes its key, then its value.
-        dtype: In which they are held; None for the type they are stored in.
+        dtype: Element type that ``heads`` are held in; None for the type they are stored in.
     """
 
     norm: Array
@@ -196,7 +197,7 @@ class LatentAttention(PlannedAttention, Protocol):
         Args:
             queries: (T, N (key_dim + R)), each head's rotated part last; may be overwritten.
             latents: (T, r + R), the rotated part last; may be overwritten.
-            plan: Of the step.
+            plan: The plan of the step.
             out: (T, N value_dim), written.
 
         Returns:

@@ -1,4 +1,4 @@
-"""What a device must offer: the ops and op objects that layers are built from.
+"""The ops and op objects that a device must offer; layers are built from them.
 
 This module owns the protocol; ``registry.py`` chooses an implementation. Each op's exact
 definition is in ``kernels/<op>.py``, its meaning in ``kernels/reference``.
@@ -64,7 +64,7 @@ class Linear(Protocol):
         Args:
             x: (T, in_features).
             out: (T, out_features), written and returned; allocated when None.
-            rows: What the rows of ``x`` are in the step; None outside of one.
+            rows: The rows of the step that the rows of ``x`` are; None outside of a step.
         """
         ...
 
@@ -96,7 +96,7 @@ class ChainShape:
 
 @dataclass(frozen=True, slots=True)
 class ChainStart:
-    """Where a :class:`DraftChain` begins, on the host: one position of each row.
+    """The beginning of a :class:`DraftChain`, on the host: one position of each row.
 
     Attributes:
         input_ids: (L,) int32.
@@ -126,9 +126,10 @@ class DraftChain(Protocol):
         """Take up to ``steps`` steps.
 
         Args:
-            start: Of the first one.
-            sampling: What the first token is drawn with, without penalties, bias, or masks.
-            steps: At least 1.
+            start: Inputs of the first step.
+            sampling: Settings that the first token is drawn with, without penalties, bias, or
+                masks.
+            steps: Number of steps, at most; at least 1.
 
         Returns:
             (n, L) int32 tokens; less than ``steps`` where a row got none, as -1 in the last.
@@ -200,7 +201,7 @@ class Backend(Protocol):
             biases: (out_i,), kept in float32.
             dtype: ``float32``, ``float16`` or ``bfloat16``; None for the type they are stored in
                 (float32 where that is not one).
-            exact_activations: Do not round activations to 8 bits where weights are quantized.
+            exact_activations: Whether activations are left unrounded where weights are quantized.
         """
         ...
 
@@ -225,7 +226,7 @@ class Backend(Protocol):
             spec: Shapes, and what a query sees.
             rope: Cosines and sines, each (max positions, rotary_dim / 2) float32, or None.
                 Element ``i`` of a head rotates with element ``i + rotary_dim / 2`` (NeoX style).
-            qk_norm: Applied before RoPE.
+            qk_norm: Norm of queries and keys, applied before RoPE.
             sinks: (N,) float32: for each query head one score more in its softmax's total, which
                 has no value; or None.
             query_scales: (max positions,) float32, by which queries are multiplied after RoPE, by
@@ -240,8 +241,8 @@ class Backend(Protocol):
 
         Args:
             spec: Shapes.
-            weights: What keys and values are made of latents with.
-            rope: As for :meth:`attention`, of R elements.
+            weights: The weights that make keys and values of latents.
+            rope: The same as for :meth:`attention`, of R elements.
         """
         ...
 
@@ -357,12 +358,12 @@ class Backend(Protocol):
         """Pack one layer's mixture of experts.
 
         Args:
-            gate_up: For each expert, matrices that stack to (2 M, D); each expert's are packed
-                before the next one's are asked for.
+            gate_up: Matrices of each expert that stack to (2 M, D); each expert's are packed before
+                the next one's are asked for.
             down: The same, (D, M).
             activation: A name of ``kernels/activation.py``.
-            dtype, exact_activations: As for :meth:`linear`.
-            biases: Of each expert's gate and up, then of each one's down; empty for none.
+            dtype, exact_activations: The same as for :meth:`linear`.
+            biases: Biases of each expert's gate and up, then of each expert's down; empty for none.
         """
         ...
 
@@ -413,9 +414,9 @@ class GroupedLinear(Protocol):
     """One product of each of some experts, for rows that are sorted by expert.
 
     Attributes:
-        in_features, out_features: Of each.
+        in_features, out_features: Inputs and outputs of each product.
         nbytes: Memory of the packed weights.
-        packed: What was packed, by expert.
+        packed: Packed weights, by expert.
     """
 
     in_features: int
@@ -428,7 +429,7 @@ class GroupedLinear(Protocol):
 
         Args:
             x: Routed rows, sorted by expert.
-            starts: Where each expert's begin, and R.
+            starts: Index of each expert's first row, and R.
             out: Written and returned.
         """
         ...
@@ -439,7 +440,7 @@ class MixedExperts(Protocol):
 
     Attributes:
         nbytes: Memory of the packed weights.
-        packed: What was packed: of each expert's gate and up, then of each one's down.
+        packed: Packed weights of each expert's gate and up, then of each expert's down.
     """
 
     nbytes: int

@@ -19,12 +19,12 @@ class BlockMatrix:
 
     Attributes:
         name: The checkpoint's name, for messages.
-        type_name: As llama.cpp spells it, such as ``Q4_K``.
+        type_name: The type's name as llama.cpp spells it, such as ``Q4_K``.
         type_code: The type's number in the files.
         shape: (N, K).
         rows: (N, bytes of a row) uint8, C-contiguous, usually a view of a mapped file.
-        form: How kernels hold it.
-        dequantize: (type name, rows) to (N, K) float32: the definition of the values.
+        form: The form that kernels hold it in.
+        dequantize: Function of (type name, rows) to (N, K) float32: the definition of the values.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""What is done to each element alone: definitions and checks.
+"""Ops on each element alone: definitions and checks.
 
 ``scale``: ``out = factor * x``. ``soft_cap``: ``out = cap * tanh(x / cap)``, which bends values
 towards ``-cap .. cap``. ``add_residual``: ``residual += x``, and ``out``, where given, is a copy of

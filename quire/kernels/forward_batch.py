@@ -40,7 +40,7 @@ class ForwardBatch:
             rows see no later ones.
         adapters: (B,) int32, the slot of each request's adapter, 0 for none; None when no request
             has one.
-        num_drawn: How many of ``logits_indices``, the first ones, tokens are drawn from: their
+        num_drawn: Number of ``logits_indices``, the first ones, that tokens are drawn from: their
             logits are asked for when the step is computed.
     """
 
@@ -63,12 +63,12 @@ class ForwardBatch:
 
 @dataclass(slots=True)
 class BatchRows:
-    """Which rows of a step an array of activations holds.
+    """The rows of a step that an array of activations holds.
 
     Attributes:
         batch: The step.
         indices: Rows of the batch (int32) in the array's order; None for all T in theirs.
-        adapter_groups: Which of them have which adapter, once that was asked.
+        adapter_groups: The rows by their adapter, once that was asked.
     """
 
     batch: ForwardBatch

@@ -30,7 +30,7 @@ def check_spec(spec: LatentSpec, weights: LatentWeights, rope: tuple[Array, Arra
     """Refuse a layer whose shapes do not fit together.
 
     Raises:
-        UnsupportedInputError: As said.
+        UnsupportedInputError: The parts do not fit; the message says which rule is broken.
     """
     wanted = (spec.num_heads * (spec.key_dim + spec.value_dim), spec.rank)
     got = tuple(weights.heads.shape), tuple(weights.norm.shape)
@@ -51,7 +51,7 @@ def check_cache(spec: LatentSpec, cache: KVCacheSpec) -> None:
     """Refuse a cache that was made for another model.
 
     Raises:
-        UnsupportedInputError: As said.
+        UnsupportedInputError: The parts do not fit; the message says which rule is broken.
     """
     wanted, got = (1, spec.row_dim, True), (cache.num_kv_heads, cache.head_dim, cache.is_latent)
     if got != wanted or not 0 <= spec.layer < cache.num_layers:
@@ -65,7 +65,7 @@ def check(spec: LatentSpec, queries: Array, latents: Array, num_tokens: int, out
     """Refuse rows that do not match the spec and the step.
 
     Raises:
-        UnsupportedInputError: As said.
+        UnsupportedInputError: The parts do not fit; the message says which rule is broken.
     """
     widths = spec.query_width, spec.row_dim, spec.num_heads * spec.value_dim
     wanted = [(num_tokens, width) for width in widths]

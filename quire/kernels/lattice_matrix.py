@@ -85,7 +85,7 @@ class LatticeMatrix:
 
     @property
     def form(self) -> QuantizedForm:
-        """How it is held."""
+        """The form that the matrix is held in."""
         return lattice_form(len(self.codes), *self.shape)
 
     def rotated(self) -> np.ndarray:

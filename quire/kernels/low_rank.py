@@ -28,13 +28,13 @@ LowRank = Any
 
 @dataclass(frozen=True, slots=True)
 class LowRankPart:
-    """What an adapter adds to one of the matrices that a linear is stacked of.
+    """An adapter's addition to one of the matrices that a linear is stacked of.
 
     Attributes:
-        first_output: Of the matrix in the linear.
+        first_output: Index of the matrix's first output in the linear.
         down: (R, in_features).
         up: (outputs of the matrix, R).
-        scale: Multiplies the product with ``down``.
+        scale: Factor of the product with ``down``.
     """
 
     first_output: int
@@ -49,7 +49,7 @@ class RowGroups:
 
     Attributes:
         keys: The adapters' slots, from 1 on, each once; of routed rows any numbers above 0.
-        bounds: Of each, where its rows begin and end in ``rows``.
+        bounds: Beginning and end of each adapter's rows in ``rows``.
         rows: int32, on the host; rows without an adapter are not there.
     """
 
@@ -62,8 +62,8 @@ def group_rows(rows: BatchRows, to_numpy: Callable[[Array], Any]) -> RowGroups:
     """Return which rows have which adapter, found once for all linears that get these rows.
 
     Args:
-        rows: Of a step with ``adapters``.
-        to_numpy: Of the backend.
+        rows: Rows of a step with ``adapters``.
+        to_numpy: The backend's function that copies an array to the host.
     """
     if rows.adapter_groups is None:
         rows.adapter_groups = group_by(row_adapters(rows, to_numpy))

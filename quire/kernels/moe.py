@@ -72,7 +72,7 @@ def check_experts(gate_up: Sequence[Linear], down: Sequence[Linear], activation_
     """Refuse experts whose shapes differ or do not chain.
 
     Raises:
-        UnsupportedInputError: As said.
+        UnsupportedInputError: The experts' shapes differ or do not chain.
     """
     activation.check_name(activation_name, gated=True)
     shapes = {
@@ -91,7 +91,8 @@ def check(x: Array, ids: Array, weights: Array, out: Array) -> None:
     """Refuse routes that are not (T, k) for x and out (T, D).
 
     Raises:
-        UnsupportedInputError: As said. Expert ids are checked where they are used.
+        UnsupportedInputError: The shapes do not match. Expert ids are checked where they are
+            used.
     """
     if x.shape != out.shape or ids.shape != weights.shape or ids.shape[0] != x.shape[0]:
         raise UnsupportedInputError(
@@ -111,7 +112,7 @@ def check_rows(op: str, x: Array, factors: Array, out: Array) -> None:
     """Refuse x and out that are not (T, D), or factors (a gate, scales) that are not (T, 1).
 
     Raises:
-        UnsupportedInputError: As said.
+        UnsupportedInputError: The shapes do not match.
     """
     if len(x.shape) != 2 or x.shape != out.shape or tuple(factors.shape) != (x.shape[0], 1):
         raise UnsupportedInputError(

@@ -20,7 +20,7 @@ TABLE_SIZE = 256
 
 @dataclass(frozen=True, slots=True)
 class NestedForm:
-    """What matrices have in common that are packed as one.
+    """The form that matrices packed as one have in common.
 
     Attributes:
         table: The values of bytes.
@@ -41,12 +41,12 @@ class NestedForm:
 
 @dataclass(frozen=True, slots=True)
 class NestedScales:
-    """What bytes of a matrix's scales mean.
+    """The meaning of the bytes of a matrix's scales.
 
     Attributes:
         table: (256,) float32.
         numbers: (runs,) float32.
-        offset: Added to each scale.
+        offset: Term added to each scale.
         run: Scales of a run, a power of two.
     """
 
@@ -57,14 +57,14 @@ class NestedScales:
 
     @property
     def form(self) -> NestedForm:
-        """What must be equal of matrices that are packed as one."""
+        """The form that must be equal for matrices that are packed as one."""
         return NestedForm(tuple(self.table.tolist()), self.run)
 
     def check(self, name: str, scales: int) -> None:
         """Refuse parts that do not fit together.
 
         Raises:
-            UnsupportedInputError: Naming the matrix.
+            UnsupportedInputError: The parts do not fit; the message names the matrix.
         """
         run, found = self.run, (self.numbers.shape, self.numbers.dtype)
         if run < 1 or run & run - 1 or found != ((-(-scales // run),), np.dtype(np.float32)):

@@ -18,10 +18,10 @@ class PackedWeights:
     """Matrices of one form, stacked along the outputs: a linear, or some of its outputs.
 
     Attributes:
-        names: Of the matrices, the checkpoint's.
+        names: Names of the matrices, the checkpoint's.
         shape: (outputs, inputs) of the stack.
         dtype: Element type of floats; empty where they are quantized.
-        form: How they are quantized, or None.
+        form: The form of quantized matrices, or None.
         data: Buffer of its bytes, aligned to 64, only read: the backend's memory or a mapped file.
     """
 
@@ -33,5 +33,5 @@ class PackedWeights:
 
     @property
     def name(self) -> str:
-        """Of the first matrix, for messages."""
+        """Name of the first matrix, for messages."""
         return self.names[0]

@@ -43,7 +43,7 @@ def padded(count: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class RotationForm:
-    """How inputs and outputs of a matrix are rotated; see :mod:`quire.kernels.lattice_matrix`.
+    """The rotation of a matrix's inputs and outputs; see :mod:`quire.kernels.lattice_matrix`.
 
     Attributes:
         stages: Codes of a weight that are added up.
@@ -61,28 +61,29 @@ class RotationForm:
 
 @dataclass(frozen=True, slots=True)
 class QuantizedForm:
-    """How a matrix is held, all but its size; matrices of one form are packed as one.
+    """The form of a matrix, all but its size; matrices of one form are packed as one.
 
     Attributes:
-        bits: Of a code: 2, 3, 4, 5, 6 or 8.
+        bits: Bits of a code: 2, 3, 4, 5, 6 or 8.
         group_size: Columns that share a scale: 16, or a multiple of 32.
         scale_type: ``float32`` or ``float16``; ``int8`` or ``int4``, times a float16 super scale;
             ``e4m3``, ``e8m0``, ``nested``, ``odd``, or ``none`` with tables.
         zero: Code of the value 0, the same everywhere; 0 with a code book.
         has_offsets: Whether there are offsets, of the same type.
         code_book: 16 values for 4 bits, or None.
-        zero_type: Of each group's own zero, ``uint8`` or ``float16``; None where all have one.
+        zero_type: Type of each group's own zero, ``uint8`` or ``float16``; None where all have one.
         row_form: Whether scales are ``times`` or ``over`` a float32 for each row; None for neither.
-        float_codes: Codes are E4M3, of 8 bits.
+        float_codes: Whether codes are E4M3, of 8 bits.
         has_input_order: Whether columns are in another order than the inputs.
-        nested: What scales of type ``nested`` are; None for others.
+        nested: The form of scales of type ``nested``; None for others.
         vectors: A name of :data:`quire.kernels.vector_codes.VECTOR_CODES`, whose scale type is
             ``odd``, or ``E8P``; bits are those of a code that is looked up. Empty without vectors.
-        rotation: Of a matrix of E8P; None for others.
-        activations: How inputs are rounded; None where a kernel may choose.
-        table_type: Of tables of rows, ``float16`` or ``float32``, without scales (``none``); else
-            empty.
-        num_outliers: Added to weights of tables; None where there are none of a kind.
+        rotation: The rotation of a matrix of E8P; None for others.
+        activations: The rule by which inputs are rounded; None where a kernel may choose.
+        table_type: Type of tables of rows, ``float16`` or ``float32``, without scales (``none``);
+            else empty.
+        num_outliers: Number of values added to weights of tables; None where there are none of a
+            kind.
     """
 
     bits: int
@@ -136,7 +137,7 @@ class QuantizedForm:
 
     @property
     def kind(self) -> QuantizedForm:
-        """What is the same of matrices that are packed as one: all but the count of outliers."""
+        """The part of the form that matrices packed as one share: all but the count of outliers."""
         return self if self.num_outliers is None else replace(self, num_outliers=0)
 
     def matrix_bytes(self, rows: int, columns: int) -> int:
@@ -183,7 +184,7 @@ class QuantizedTensor:
 
     Attributes:
         name: The checkpoint's name, for messages.
-        bits: Of a code: 2, 3, 4, 5, 6 or 8.
+        bits: Bits of a code: 2, 3, 4, 5, 6 or 8.
         group_size: Columns that share a scale: 16, or a multiple of 32.
         codes: (N, K) uint8, below ``2 ** bits``.
         scales: (N, G) float16 or float32, or int8 to be multiplied with super scales, or uint8 of
@@ -193,18 +194,18 @@ class QuantizedTensor:
         code_book: (16,) float32 for 4 bits, or None.
         super_scales: (N, ceil(K / 256)) float16 where scales are int8, else None.
         super_offsets: The same for offsets.
-        nibbles: Scales and offsets are int8 from 0 to 15, to be held in half a byte each.
-        scale_type: What uint8 scales are, ``e4m3`` or ``e8m0``; else empty.
+        nibbles: Whether scales and offsets are int8 from 0 to 15, to be held in half a byte each.
+        scale_type: Type of uint8 scales, ``e4m3`` or ``e8m0``; else empty.
         zeros: (N, G) uint8 or float16: each group's own zero, or None; ``zero`` is 0 then.
         row_scales: (N,) float32 that scales are times or over, or None.
-        over_rows: Scales are over ``row_scales``, not times them.
-        float_codes: Codes are E4M3, of 8 bits.
-        input_order: (K,) int32: which input each column stands for, or None.
-        nested: What uint8 scales are in runs of theirs, or None.
-        activations: How inputs are rounded; None where a kernel may choose.
+        over_rows: Whether scales are over ``row_scales``, not times them.
+        float_codes: Whether codes are E4M3, of 8 bits.
+        input_order: (K,) int32: the input that each column stands for, or None.
+        nested: The meaning of uint8 scales in runs, or None.
+        activations: The rule by which inputs are rounded; None where a kernel may choose.
         tables: (N, 2 ** bits) float16 or float32, the values of each row's codes, or None; scales
             are (N, 0) then and groups whole rows.
-        outliers: What is added to the values of tables, or None.
+        outliers: Values added to those of tables, or None.
 
     Raises:
         UnsupportedInputError: The parts do not fit together.
@@ -353,7 +354,7 @@ class QuantizedTensor:
 
     @property
     def form(self) -> QuantizedForm:
-        """How it is held."""
+        """The form that the matrix is held in."""
         return QuantizedForm(
             bits=self.bits,
             group_size=self.group_size,

@@ -18,7 +18,7 @@ def ragged_batch(
     """Lay runs of positions out, with a fixed number of numpy calls.
 
     Args:
-        table: Holds tokens and blocks of all the positions; it need not count the tokens.
+        table: Table with tokens and blocks of all the positions; it need not count the tokens.
         block_size: Tokens per KV block.
         rows: (B,) int32, at least one.
         starts: (B,) int32, each row's first position.
@@ -52,7 +52,7 @@ def single_batch(
     """Lay out one position of each row, as :func:`ragged_batch` does.
 
     Args:
-        table: Holds tokens and blocks of all the positions; it need not count the tokens.
+        table: Table with tokens and blocks of all the positions; it need not count the tokens.
         block_size: Tokens per KV block.
         rows: (B,) int32, at least one.
         positions: (B,) int32.

@@ -1,4 +1,4 @@
-"""Which implementation serves a device; the ops themselves are elsewhere."""
+"""The choice of the implementation that serves a device; the ops themselves are elsewhere."""
 
 from __future__ import annotations
 

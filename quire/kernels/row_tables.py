@@ -29,10 +29,11 @@ TABLE_TYPES = ("float16", "float32")
 
 @dataclass(frozen=True, slots=True)
 class Outliers:
-    """What is added to some of a matrix's weights, of N rows and K columns.
+    """Values added to some of the weights of a matrix of N rows and K columns.
 
     Attributes:
-        starts: (N + 1,) int32: where each row's begin, and the last one's end.
+        starts: (N + 1,) int32: the index at which each row's values begin, and the end of the last
+            row's.
         columns: (count,) int32.
         values: (count,) float32.
     """
@@ -43,7 +44,7 @@ class Outliers:
 
     @property
     def count(self) -> int:
-        """How many there are."""
+        """Number of values."""
         return len(self.values)
 
     @property
@@ -69,7 +70,7 @@ class Outliers:
         """Refuse parts that do not fit together or the matrix.
 
         Raises:
-            UnsupportedInputError: Naming the matrix.
+            UnsupportedInputError: The parts do not fit; the message names the matrix.
         """
         starts, columns = self.starts, self.columns
         parts = (starts, columns, self.values)
@@ -98,7 +99,7 @@ def check_tables(
     """Refuse tables that do not fit the codes (N, K) of a matrix.
 
     Raises:
-        UnsupportedInputError: Naming the matrix.
+        UnsupportedInputError: The parts do not fit; the message names the matrix.
     """
     if bits not in TABLE_BITS:
         raise _refuse(name, "bits must be 3 or 4 with tables of rows", bits)

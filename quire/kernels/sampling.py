@@ -90,7 +90,8 @@ def check(logits: Array, batch: SamplingBatch) -> None:
     """Refuse settings that are not one per row.
 
     Raises:
-        UnsupportedInputError: As said. Ids outside the vocabulary are refused where they are used.
+        UnsupportedInputError: A shape does not match. Ids outside the vocabulary are refused where
+            they are used.
     """
     rows = logits.shape[0] if len(logits.shape) == 2 else -1
     for names, length in ((_ONE_EACH, rows), (_OFFSETS, rows + 1)):
@@ -121,7 +122,7 @@ def check_logprobs(logits: Array, token_ids: Array, num_top: int) -> None:
     """Refuse shapes that disagree, or more alternatives than there are tokens.
 
     Raises:
-        UnsupportedInputError: As said.
+        UnsupportedInputError: The shapes disagree, or ``num_top`` is too large.
     """
     if len(logits.shape) != 2 or tuple(token_ids.shape) != (logits.shape[0],):
         raise UnsupportedInputError(

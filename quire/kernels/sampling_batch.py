@@ -1,4 +1,4 @@
-"""What a step's tokens are drawn with, as arrays; what they mean is in ``kernels/sampling.py``."""
+"""Settings that a step's tokens are drawn with, as arrays; ``kernels/sampling.py`` defines them."""
 
 from __future__ import annotations
 

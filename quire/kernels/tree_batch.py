@@ -19,10 +19,10 @@ class BatchTree:
     """The last rows of one request of a step.
 
     Attributes:
-        request: Its index in the step.
+        request: Index of the request in the step.
         start: The first position with a choice of tokens, as the step's lengths count.
-        paths: Of each of the last rows, the tokens that it sees from there on, its own the last:
-            how many slots after that of ``start`` each lies.
+        paths: Tokens that each of the last rows sees from there on, its own the last: the number of
+            slots that each lies after that of ``start``.
     """
 
     request: int
@@ -34,9 +34,9 @@ def add_trees(step: ForwardBatch, block_size: int, trees: Sequence[BatchTree]) -
     """Make the last rows of some requests trees; their positions become those of their depths.
 
     Args:
-        step: On the host, laid out as if the tokens of each request were a chain.
+        step: The step on the host, laid out as if the tokens of each request were a chain.
         block_size: Tokens per KV block.
-        trees: At least one.
+        trees: Trees of requests, at least one.
     """
     depth = max(len(path) for tree in trees for path in tree.paths)
     starts = step.seq_lens.astype(np.int32)

@@ -1,4 +1,4 @@
-"""How codes of several columns together are held: a number of a table of vectors, and their signs.
+"""Ways to hold codes of several columns together: a number of a table of vectors, and signs.
 
 ``value = (2 s + 1) * super scale * step * (code - zero)`` with a scale ``s`` for each group, and
 codes that the table has for 8 or 4 columns at once, negative ones as far below ``zero``.
@@ -20,12 +20,12 @@ class VectorCodes:
     """A way of holding vectors.
 
     Attributes:
-        number: As ``VectorForm`` of native/include/vectors.h.
-        grid: Which table, see :func:`quire.kernels.vector_grids.vector_grid`.
-        bits: That a code needs once it is looked up.
+        number: Number of the form in ``VectorForm`` of native/include/vectors.h.
+        grid: Name of the table, see :func:`quire.kernels.vector_grids.vector_grid`.
+        bits: Bits that a code needs once it is looked up.
         group_size: Columns that share a scale.
-        step: What scales are times.
-        row_bytes: Of 256 columns of a row.
+        step: Factor that scales are multiplied by.
+        row_bytes: Bytes of 256 columns of a row.
     """
 
     number: int

@@ -156,7 +156,7 @@ def test_vectors_need_their_blocks_and_table() -> None:
     packed = native.PackedQuantizedWeights(256, 32, layout, False, None)
     packed.pack_gguf(random_matrix("IQ2_XS", 32, 256).rows, 17, 0, 32)
     values = np.empty((1, 256), np.float32)
-    packed.lookup(np.zeros(1, np.int32), 1, values)  # of a table and a step that nobody set
+    packed.lookup(np.zeros(1, np.int32), 1, values)  # of a table and a step that were never set
     assert not values.any()
     with pytest.raises(ValueError, match="layout must be that of the GGUF type"):
         packed.pack_gguf(random_matrix("IQ2_S", 32, 256).rows, 22, 0, 32)

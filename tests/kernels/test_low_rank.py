@@ -138,5 +138,5 @@ def test_rows_are_grouped_by_their_requests_adapter() -> None:
     wanted = groups_of([2, 0, 1, 2], [2, 3, 1, 1], [6, 4, 1])
     assert (wanted.keys, wanted.bounds) == ((2,), ((0, 2),))
     assert wanted.rows.tolist() == [0, 2]
-    nobody = groups_of([0, 2], [1, 1], [0])
-    assert (nobody.keys, nobody.bounds, len(nobody.rows)) == ((), (), 0)
+    without = groups_of([0, 2], [1, 1], [0])
+    assert (without.keys, without.bounds, len(without.rows)) == ((), (), 0)

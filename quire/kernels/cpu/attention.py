@@ -121,7 +121,7 @@ def create_plan(batch: ForwardBatch, kv_cache: CpuKVCache, num_sections: int) ->
     """Return a step as the native module has it, whose positions are of ``num_sections``.
 
     Raises:
-        UnsupportedInputError: It points outside the cache.
+        UnsupportedInputError: The step points outside the cache.
     """
     num_requests, max_blocks = batch.block_tables.shape
     positions = batch.positions

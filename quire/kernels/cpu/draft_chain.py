@@ -18,8 +18,9 @@ class CpuDraftChain:
     """See ``kernels/backend.py``; made by :func:`record_chain`.
 
     Args:
-        forward: Its native calls are recorded, with arrays that it uses every time.
-        shape: Of the chain.
+        forward: The head's forward, whose native calls are recorded, with arrays that it uses every
+            time.
+        shape: The shape of the chain.
     """
 
     def __init__(self, forward: Forward, shape: ChainShape) -> None:

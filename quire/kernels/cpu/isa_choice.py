@@ -1,4 +1,4 @@
-"""Which instruction set the kernels use: the one asked for, or the best, which is measured once.
+"""The kernels' instruction set: the one asked for, or the best, which is measured once.
 
 avx512bf16 multiplies bfloat16 weights and KV caches with vdpbf16ps, avx512vnni with float32
 multiply-adds, which are the faster ones on some processors. The two round differently, so the

@@ -52,9 +52,9 @@ def kernel_names(
 
     Args:
         isa: The instruction set.
-        reason: Why it was chosen, where that was for bfloat16's sake.
-        matrix_rows: From how many rows on quantized and bfloat16 weights take matrix tiles; empty
-            where they never do.
+        reason: The reason why it was chosen, where that was for bfloat16's sake.
+        matrix_rows: Number of rows from which on quantized and bfloat16 weights take matrix tiles;
+            empty where they never do.
     """
     floats = _FLOATS[isa]
     brain = _BRAINS[isa].format(matrix_rows[1]) if matrix_rows[1] else floats

@@ -42,9 +42,9 @@ class CpuLinear:
     Matrices that are held alike are packed as one; others lie side by side in the output.
 
     Attributes:
-        in_features, out_features: Of the stacked matrices.
+        in_features, out_features: Inputs and outputs of the stacked matrices.
         nbytes: Memory of the packed weights and biases.
-        packed: What was packed, from the first output to the last.
+        packed: Packed weights, from the first output to the last.
         matrices: The same as objects of the native module, each with its first output.
     """
 
@@ -203,7 +203,7 @@ def _pack_nested(
     """Pack the runs of (N, G) scales as those from ``run`` on.
 
     Returns:
-        Where each row's scales begin, (N,) int32, and the run of the next matrix.
+        (N,) int32, the index at which each row's scales begin, and the run of the next matrix.
     """
     pairs = nested.pairs()
     packed.set_nested(nested.table, pairs, run, len(pairs))

@@ -17,7 +17,7 @@ class CpuLowRank:
 
     Attributes:
         nbytes: Memory of its matrices.
-        matrix: As an object of the native module.
+        matrix: The native module's object of the adapter.
     """
 
     def __init__(self, parts: Sequence[LowRankPart], in_features: int, out_features: int) -> None:

@@ -1,4 +1,4 @@
-"""From how many rows on linears take matrix tiles: measured once for a processor that has them.
+"""The number of rows from which on linears take matrix tiles, measured once for a processor.
 
 Never changes a bit of a result (``native/runtime/matrix_rows.h``).
 """
@@ -49,7 +49,7 @@ def use(rows: Mapping[str, int]) -> None:
     """Take tiles from these numbers of rows on.
 
     Args:
-        rows: By the names of :data:`KEYS`.
+        rows: Numbers of rows by the names of :data:`KEYS`.
     """
     by_form, _ = native.matrix_rows()
     for name, number in _numbers().items():
@@ -100,7 +100,8 @@ def best_rows(seconds: Callable[[int, bool], float]) -> int:
     the others from tiles. Both kernels are tried in turn, so that it slows neither alone.
 
     Args:
-        seconds: Called with a number of rows and whether they go in tiles, ROUNDS times for each.
+        seconds: Function of a number of rows and of whether they take tiles, called ROUNDS times
+            for each.
     """
     best, most, gain = NEVER, 0.0, 0.0
     for rows in reversed(ROWS):

@@ -1,4 +1,4 @@
-"""What was measured once on this processor, kept in ``QUIRE_CACHE`` for the starts that follow."""
+"""Numbers measured once on this processor, kept in ``QUIRE_CACHE`` for the starts that follow."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What this machine can do at best, measured in under a second: the limits kernels are held to."""
+"""The machine's best rates, measured in under a second: the limits that kernels are held to."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class MachineSpeed:
     Attributes:
         threads: Compute threads that ran together.
         isa: The instruction set in use.
-        read_bytes_per_second: From memory, huge pages.
+        read_bytes_per_second: Bytes read from memory, in huge pages.
         fma_flops: float32 multiply-adds, two operations each, per second.
         dot_flops: bfloat16 dot products, per second; 0 where the instruction is missing.
         int8_ops: Dot products of bytes summed in 32 bits, per second; 0 on ``scalar``.

@@ -17,7 +17,7 @@ class VectorTable:
         vectors: (V, D) float32; V a multiple of 256, D 4 or 8.
 
     Raises:
-        ValueError: In a search: its table or an array has another size.
+        ValueError: A search is given a table or an array of another size.
 
     Source: native/include/vector_search.h.
     """

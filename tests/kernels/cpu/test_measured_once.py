@@ -1,4 +1,4 @@
-"""Numbers measured on a processor come back on it; what nobody can read is not there."""
+"""Numbers measured on a processor come back on it; an unreadable file counts as none."""
 
 from __future__ import annotations
 

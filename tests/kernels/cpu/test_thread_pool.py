@@ -1,4 +1,4 @@
-"""Compute threads among others: whoever takes a core, results and the threads' cores stay."""
+"""Compute threads among others: when others take cores, results and the threads' cores stay."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def set_cores(cores):
 
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two cores")
 def test_cores_that_come_and_go(pool, strangers):
-    """Fewer cores than threads for a while: the same bits, and nobody waits for ever."""
+    """Fewer cores than threads for a while: the same bits, and no thread waits for ever."""
     rng = np.random.default_rng(0)
     weight = rng.standard_normal((1024, 1024), dtype=np.float32)
     linear = CpuLinear([HostTensor("w", "float32", weight)], [], "float32")
