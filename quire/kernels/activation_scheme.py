@@ -49,7 +49,7 @@ class ActivationScheme:
         group_size: Inputs that share a factor: 16 or a multiple of 32; 0 for all of a row.
         scale: The stored factor, of ``e2m1`` what groups' factors are over; 0 for the row's own.
         zero: The code of 0 where the factor is stored.
-        has_zeros: Codes of 0 are other than 0: the stored one, or the row's own.
+        has_zeros: Whether the code of the value 0 is not 0: the stored one, or the row's own.
         threshold: Inputs from that magnitude on are outliers; of ``outliers`` only.
         has_power_factors: Factors of groups are powers of two.
     """

@@ -197,7 +197,7 @@ class Backend(Protocol):
         """Pack (out_i, in) matrices, stacked along the outputs.
 
         Args:
-            weights: Floats are held as ``dtype``, quantized ones as they are.
+            weights: The matrices; floats are held as ``dtype``, quantized ones as they are.
             biases: (out_i,), kept in float32.
             dtype: ``float32``, ``float16`` or ``bfloat16``; None for the type they are stored in
                 (float32 where that is not one).
@@ -430,7 +430,7 @@ class GroupedLinear(Protocol):
         Args:
             x: Routed rows, sorted by expert.
             starts: Index of each expert's first row, and R.
-            out: Written and returned.
+            out: (R, out_features), written and returned.
         """
         ...
 

@@ -46,7 +46,7 @@ class RotationForm:
     """The rotation of a matrix's inputs and outputs; see :mod:`quire.kernels.lattice_matrix`.
 
     Attributes:
-        stages: Codes of a weight that are added up.
+        stages: Number of codes of a weight that are added up.
         input_base, output_base: Sizes of the matrices of both rotations.
     """
 
