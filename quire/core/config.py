@@ -215,8 +215,8 @@ class SpeculativeOptions:
     speculative_max_model_len: int | None = option(
         None, "sequence length in tokens from which on nothing is proposed", sized=True
     )
-    ngram_prompt_lookup_max: int | None = option(None, "of ngram: most tokens that must match")
-    ngram_prompt_lookup_min: int | None = option(None, "of ngram: least tokens that must match")
+    ngram_prompt_lookup_max: int | None = option(None, "ngram: most tokens that must match")
+    ngram_prompt_lookup_min: int | None = option(None, "ngram: least tokens that must match")
     speculative_draft_tensor_parallel_size: int | None = option(None, "1: one process drafts")
     speculative_disable_by_batch_size: int | None = option(
         None, "number of running requests from which on nothing is proposed"

@@ -68,10 +68,13 @@ def place_layers(num_layers: int, need: Need, rooms: Sequence[Room]) -> list[Pla
     have = ", ".join(f"{room.device} {format_bytes(room.num_bytes)}" for room in rooms)
     holds = "; ".join(map(str, placed)) or "no layer fits"
     rest = need(rooms[-1].device, range(start, num_layers))
+    layer = "1 layer, which needs" if num_layers == 1 else f"{num_layers} layers, which need"
+    left = num_layers - start
+    others = "The last one needs" if left == 1 else f"The other {left} need"
     raise ConfigError(
-        f"[config] --device-map auto must place {num_layers} layers, which need "
-        f"{format_bytes(needed)} on one device; got room of {have}: {holds}. The other "
-        f"{num_layers - start} need {format_bytes(rest)}. Raise --max-memory or name more devices "
+        f"[config] --device-map auto must place {layer} "
+        f"{format_bytes(needed)} on one device; got room of {have}: {holds}. "
+        f"{others} {format_bytes(rest)}. Raise --max-memory or name more devices "
         "in it, lower --max-model-len or --max-num-batched-tokens, or give --quantization."
     )
 

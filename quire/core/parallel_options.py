@@ -67,7 +67,7 @@ class ParallelOptions:
         aliases=("-ep",),
     )
     num_redundant_experts: int = option(
-        0, "places for experts that other ranks have, too, on all ranks together"
+        0, "places for further copies of experts, on all ranks together"
     )
     enable_eplb: bool = option(False, "move experts between ranks by the rows that they get")
     eplb_step_interval: int = option(3000, "steps between two looks at the experts' rows")
@@ -237,21 +237,22 @@ class ParallelOptions:
 
     def _check_stages(self) -> None:
         stages, names = self.pipeline_parallel_size, ", ".join(get_args(Device))
+        each = "the one stage" if stages == 1 else f"each of the {stages} stages"
         layers, devices = _parts(self.stage_layers), _parts(self.stage_devices)
         if layers and (len(layers) != stages or not all(map(_is_count, layers))):
             raise ConfigError(
-                f"[config] --stage-layers must be a number of at least 1 for each of the {stages} "
-                f"stages of --pipeline-parallel-size; got {self.stage_layers}."
+                f"[config] --stage-layers must be a number of at least 1 for {each} "
+                f"of --pipeline-parallel-size; got {self.stage_layers}."
             )
         if devices and (len(devices) != stages or not set(devices) <= set(get_args(Device))):
             raise ConfigError(
-                f"[config] --stage-devices must be one of {names} for each of the {stages} stages "
+                f"[config] --stage-devices must be one of {names} for {each} "
                 f"of --pipeline-parallel-size; got {self.stage_devices}."
             )
         memory = _parts(self.stage_memory)
         if memory and (len(memory) != stages or not all(map(_is_size, memory))):
             raise ConfigError(
-                f"[config] --stage-memory must be bytes for each of the {stages} stages of "
+                f"[config] --stage-memory must be bytes for {each} of "
                 f"--pipeline-parallel-size; got {self.stage_memory}."
             )
 
