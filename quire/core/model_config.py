@@ -23,8 +23,8 @@ class RopeConfig:
             is divided).
         sections: Number of pairs of elements that turn by each of a token's several positions, such
             as time, height and width of an image; empty where a token has one.
-        interleaved: Whether the checkpoint pairs neighbours, (2i, 2i + 1), where kernels pair (i, i
-            + R/2): rows of queries and keys are put in order when they are loaded.
+        interleaved: Whether the checkpoint pairs neighbours, (2i, 2i + 1), where kernels pair
+            (i, i + R/2): rows of queries and keys are put in order when they are loaded.
     """
 
     theta: float

@@ -310,8 +310,8 @@ def read_max_memory(text: str) -> dict[str, int]:
     """Return the bytes of each device, in order.
 
     Args:
-        text: Devices with sizes: ``cpu=2GiB,reference=1GiB`` or ``{"cpu": "2GiB", "reference":
-            1073741824}``.
+        text: Devices with sizes: ``cpu=2GiB,reference=1GiB`` or
+            ``{"cpu": "2GiB", "reference": 1073741824}``.
 
     Raises:
         ConfigError: The text has neither form.
