@@ -383,7 +383,8 @@ class Controller:
     def _try(self, lengths: list[int], decodes: Sequence[Decoding]) -> list[int]:
         """Give more to one sequence: that without for longest, else that with the shortest.
 
-        What is never asked for is never learned, be it that many tokens hold or what they take.
+        Without trying, nothing is learned of longer proposals: neither how many of their tokens
+        hold nor the seconds that they take.
         """
         less = []
         for i, (length, request) in enumerate(zip(lengths, decodes, strict=True)):

@@ -47,7 +47,7 @@ class Vocabulary(Protocol):
         ...
 
     def token_bytes(self, token_id: int) -> bytes:
-        """Return the bytes of a token; empty for an id that there is not."""
+        """Return the bytes of a token; empty for an id that does not exist."""
         ...
 
     def token_to_id(self, token: str | None) -> int | None:
