@@ -75,7 +75,7 @@ class HubReference:
 
     @classmethod
     def parse(cls, model: str, revision: str | None) -> HubReference | None:
-        """Read ``org/name``, ``org/name:Q4_K_M`` or either after ``hf.co/``; None if it is none."""
+        """Read ``org/name``, ``org/name:Q4_K_M`` or either after ``hf.co/``; else None."""
         site = SITE.match(model)
         name = model if site is None else _PAGE.sub("", model[site.end() :])
         match = _REFERENCE.fullmatch(name)
@@ -193,7 +193,7 @@ def _check_architecture(folder: Path) -> None:
     """Refuse what cannot be loaded, before its weights are fetched.
 
     Raises:
-        UnsupportedArchitectureError: The configuration asks for what is not implemented.
+        UnsupportedArchitectureError: The configuration asks for an option that is not implemented.
     """
     try:
         read_model_config(folder)

@@ -55,7 +55,7 @@ def _has_parts(fields: ConfigFields) -> bool:
 
 
 def _differences(family: str, fields: ConfigFields) -> list[str] | None:
-    """Return the fields that a family's reader does not know; None where it cannot be it."""
+    """Return the fields that a family's reader does not know; None where it is another family."""
     read = ConfigFields(fields.values, fields.where)
     try:
         config = FAMILIES[family].read_config(read)

@@ -20,7 +20,7 @@ def take_apart(adapter: PeftAdapter, places: Sequence[AdapterPlace]) -> dict[str
     """Return what an adapter adds to each expert's modules, those of one linear with one ``down``.
 
     Raises:
-        ModelLoadError: A parameter is none of the model's, or of another shape or rank.
+        ModelLoadError: A parameter is not one of the model's, or has another shape or rank.
     """
     if not adapter.stacked:
         return {}
