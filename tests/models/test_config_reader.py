@@ -178,7 +178,7 @@ def test_experts_of_deepseek(read):
     assert greedy == ExpertRouting(top_k=2, scale=2.5)
     assert read(moe | {"first_k_dense_replace": 9}).moe is None
     for change, message in (
-        ({"n_group": 3}, "n_group must divide 8 experts"),
+        ({"n_group": 3}, r"n_group must divide the number of experts \(8\)"),
         ({"topk_group": 5}, r"topk_group must be at most n_group \(4\)"),
         ({"num_experts_per_tok": 5}, r"must be at most 4, the experts of topk_group \(2\)"),
         ({"topk_method": "best"}, "topk_method must be noaux_tc"),

@@ -153,7 +153,7 @@ def test_other_stages_are_refused(oracle, cpu, create_driver, tmp_path):
         stage_logits(out, ParallelLayout(1, 2), cpu, create_driver)
     with pytest.raises(ModelLoadError, match="got one of layers 0 to 2"):
         create_driver(out, cpu)
-    with pytest.raises(ModelLoadError, match="over 1 shards, which --tensor-parallel-size must be"):
+    with pytest.raises(ModelLoadError, match="over 1 shard, which --tensor-parallel-size must be"):
         on_ranks(2, lambda group: create_driver(out, cpu, shard=Shard(group)))
 
 
