@@ -84,9 +84,10 @@ class RateLimits:
             seconds = math.ceil(bucket.wait(amount))
             if seconds > 0:
                 self._rejections[f"key_{unit}"] += 1
+                counted = unit if per_minute > 1 else unit.removesuffix("s")
                 raise ApiError(
                     429,
-                    f"The {unit} of this API key are limited to {per_minute} a minute. "
+                    f"This API key may use {per_minute} {counted} a minute. "
                     f"Try again in {seconds} s.",
                     type="rate_limit_exceeded",
                     headers={"Retry-After": str(seconds)},

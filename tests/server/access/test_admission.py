@@ -42,7 +42,7 @@ def test_a_full_queue_is_open_to_clients_that_have_less_than_their_share():
     """Four bodies of 1,024 prompts of one key had the requests of all others refused."""
     admission = Admission(8, 800, Clock())
     first = admission.admit([100] * 8, "a")
-    with pytest.raises(ApiError, match="8 requests of 800 tokens wait"):
+    with pytest.raises(ApiError, match="Waiting prompts: 8, with 800 tokens"):
         admission.admit([1], "a")
     second = admission.admit([100] * 4, "b")  # a half
     for client, sizes in (("a", [1]), ("b", [1]), ("c", [1] * 3), ("c", [267])):
