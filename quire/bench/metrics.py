@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from quire.bench.client import Record
+from quire.core.plurals import counted
 
 
 def percentile(values: Sequence[float], percent: float) -> float:
@@ -79,7 +80,7 @@ class Latencies:
 
 @dataclass(frozen=True, slots=True)
 class Metrics:
-    """Everything that is reported; rates are per second of the run's duration."""
+    """All figures that are reported; rates are per second of the run's duration."""
 
     duration: float
     completed: int
@@ -196,17 +197,18 @@ def find_warnings(records: Sequence[Record], distributions: dict[str, Distributi
     good = [record for record in records if record.error is None]
     short = sum(record.num_output_tokens < record.job.max_tokens for record in good)
     if short:
-        found.append(f"{short} requests ended before their output length")
+        found.append(f"{counted(short, 'request')} ended before the output length")
     uncounted = sum(not record.counted_by_server for record in good)
     if uncounted:
-        found.append(f"{uncounted} answers came without usage: their tokens are chunks, counted")
+        answers = counted(uncounted, "answer")
+        found.append(f"{answers} without usage: tokens are chunks, counted by the client")
     different = sum(
         record.counted_by_server and record.num_prompt_tokens != record.job.num_prompt_tokens
         for record in good
     )
     if different:
         found.append(
-            f"{different} prompts have another length at the server than they were made for "
+            f"{counted(different, 'prompt')} of another length at the server than asked for "
             "(templates and special tokens count there); the server's is reported"
         )
     return found

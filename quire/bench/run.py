@@ -115,7 +115,7 @@ async def warm_up(client: Client, jobs: Sequence[Job], max_concurrency: int | No
     """Send jobs beforehand.
 
     Raises:
-        ConfigError: One failed: the others would too.
+        ConfigError: A request failed: the others would, too.
     """
     records = [Record(job, 0.0) for job in jobs]
     await send_all(client, records, max_concurrency, lambda record: None)

@@ -102,7 +102,7 @@ def pairs(flag: str, values: Sequence[str]) -> dict[str, str]:
     """Return the ``K=V`` of a repeatable flag.
 
     Raises:
-        ConfigError: One of them is not that.
+        ConfigError: A value is not of that form.
     """
     found = {}
     for value in values:

@@ -34,7 +34,7 @@ class Answer:
 
     @property
     def text(self) -> str:
-        """Everything generated so far."""
+        """All text generated so far."""
         return self.output.outputs[0].text if self.output else ""
 
     @property

@@ -8,6 +8,7 @@ from quire.bench.options import BenchOptions
 from quire.cli.bench_flags import BenchCommand, bench_flags, requests_bar
 from quire.cli.bench_quant import quant
 from quire.cli.bench_spec import spec
+from quire.core.plurals import counted
 
 
 @click.group()
@@ -39,7 +40,7 @@ def serve(options: BenchOptions) -> None:
     for warning in metrics.warnings:
         click.echo(f"warning: {warning}", err=True)
     for error, count in metrics.errors.most_common(10):
-        click.echo(f"failed {count} times: {error}", err=True)
+        click.echo(f"failed {counted(count, 'time')}: {error}", err=True)
     if options.save_result or options.append_result:
         found = document(metrics, run.records, options, run.model)
         path = save(found, options, load_name(options))

@@ -9,6 +9,7 @@ import click
 
 from quire.bench.spec_options import SpecOptions
 from quire.cli.bench_flags import BenchCommand, bench_flags, requests_bar
+from quire.core.plurals import counted
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -140,7 +141,7 @@ def warn(document: dict[str, Any]) -> None:
             click.echo(f"warning: {place}: {warning}", err=True)
         for way in ("without", "with"):
             for error, count in load[way]["error_counts"].items():
-                click.echo(f"{place}, {way}: failed {count} times: {error}", err=True)
+                click.echo(f"{place}, {way}: failed {counted(count, 'time')}: {error}", err=True)
 
 
 def _ratio(ratio: dict[str, Any]) -> str:

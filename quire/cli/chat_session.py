@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from quire.core.errors import RequestError
+from quire.core.plurals import counted
 from quire.core.sampling_params import SamplingParams
 from quire.core.suggestions import did_you_mean
 
@@ -211,7 +212,7 @@ class ChatSession:
             Path(name).write_text(json.dumps(saved, ensure_ascii=False, indent=2) + "\n", "utf-8")
         except (OSError, UnicodeError) as error:
             raise RequestError(f"[chat] /save needs a file to write; got {error}.") from error
-        return f"{len(self.messages)} messages saved to {name}"
+        return f"{counted(len(self.messages), 'message')} saved to {name}"
 
     def _load(self, name: str) -> str:
         try:
@@ -225,7 +226,7 @@ class ChatSession:
         if messages and messages[-1]["role"] == "user":
             messages.pop()
         self.messages, self._sampling = messages, saved["sampling"]
-        return f"{len(messages)} messages loaded from {name}"
+        return f"{counted(len(messages), 'message')} loaded from {name}"
 
     def _set(self, rest: str) -> str:
         if not rest:

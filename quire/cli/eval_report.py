@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from quire.cli.table import print_table
+from quire.core.plurals import counted
 
 Figure = dict[str, Any]
 HEAD = ("", "value", "95% interval")
@@ -39,7 +40,7 @@ def _title(report: dict[str, Any]) -> str:
 def _print_text(report: dict[str, Any]) -> None:
     text = report["text"]
     overlap = f", {text['stride']} new in each" if text["stride"] < text["window"] else ""
-    windows = "1 window" if text["num_windows"] == 1 else f"{text['num_windows']:,} windows"
+    windows = counted(text["num_windows"], "window")
     click.echo(
         f"\n{Path(text['file']).name}: {text['num_counted']:,} of {text['num_tokens']:,} tokens "
         f"counted; {windows} of up to {text['window']:,}{overlap}"
@@ -71,7 +72,7 @@ def _print_positions(buckets: list[dict[str, Any]]) -> None:
 
 
 def _print_choices(found: dict[str, Any]) -> None:
-    asked = f"{found['num_asked']:,} of {found['num_questions']:,} questions asked"
+    asked = f"{found['num_asked']:,} of {counted(found['num_questions'], 'question')} asked"
     click.echo(f"\n{Path(found['file']).name}: {asked}; {found['num_answers']:,} have an answer")
     if not found["num_answers"]:
         click.echo("no answers to compare with: --json has what was picked")

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import quire
 from quire.core.errors import UnsupportedArchitectureError
+from quire.core.plurals import counted
 from quire.models.checkpoint import Checkpoint
 from quire.models.config_fields import read_json
 from quire.models.opened_checkpoint import OpenedCheckpoint
@@ -182,7 +183,7 @@ def _write_rounded(
     copy_files(out, job.folder)
     write_config(out, job.folder, result.config, result.model_config)
     lines.append(f"They are stored as {name}, as they were when the training ended.")
-    return f"{len(modules)} matrices of {how}, stored as {name}", lines
+    return f"{counted(len(modules), 'matrix', 'matrices')} of {how}, stored as {name}", lines
 
 
 def _write_adapter(
@@ -199,7 +200,8 @@ def _write_adapter(
         f"its tensors is {after} before and after."
     ]
     if not merge:
-        return f"an adapter of rank {job.plan.rank} for {len(modules)} matrices", lines
+        matrices = counted(len(modules), "matrix", "matrices")
+        return f"an adapter of rank {job.plan.rank} for {matrices}", lines
     base = job.asked["merge_into"] or "source"
     (folder / "README.md").unlink(missing_ok=True)
     tensors = {n: stored_data(job.stored, n) for n in job.opened.weights.shapes()}
@@ -232,7 +234,7 @@ def _card(job: Finetuning, lines: Sequence[str], progress: Progress, numbers: in
     measured = "Nothing was held out of the data: it has under 20 windows."
     if progress.loss_before is not None and progress.loss_after is not None:
         measured = (
-            f"Loss of {len(windows.held_out)} windows that were held out of the data, nats per "
+            f"Loss of {counted(len(windows.held_out), 'window')} held out of the data, nats per "
             f"token: {progress.loss_before:.4f} before the first step, {progress.loss_after:.4f} "
             "after the last. `quire eval` compares it with other models."
         )
@@ -243,7 +245,8 @@ def _card(job: Finetuning, lines: Sequence[str], progress: Progress, numbers: in
         f"Made by Quire {quire.__version__} from `{job.source}`:",
         f"```bash\n{job.command}\n```",
         *lines,
-        f"{plan.steps} steps of {plan.batch_size} windows of {plan.sequence_length} tokens "
+        f"{counted(plan.steps, 'step')} of {counted(plan.batch_size, 'window')} of "
+        f"{plan.sequence_length:,} tokens "
         f"({tokens:,} tokens; the data has {windows.training.size:,}), AdamW, learning rate "
         f"{plan.learning_rate:g}, seed {plan.seed}, {numbers:,} numbers trained.",
         "## Measured",

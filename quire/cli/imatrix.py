@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from quire.core.errors import ConfigError
+from quire.core.plurals import counted
 
 FILE = click.Path(path_type=Path, dir_okay=False)
 
@@ -61,7 +62,7 @@ def imatrix(
         write_importance_matrix(out, matrix)
     except OSError as error:
         raise ConfigError(f"[imatrix] OUT must be writable; got {out}: {error.strerror}.") from None
-    click.echo(f"{out}: {len(entries)} tensors, {dataset}")
+    click.echo(f"{out}: {counted(len(entries), 'tensor')}, {dataset}")
 
 
 def _tell(notice: str) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 
 from quire.core.errors import ConfigError
+from quire.core.plurals import counted
 
 
 @click.command()
@@ -45,4 +46,5 @@ def merge(base: str, adapter: str, out: Path) -> None:
         write_weights(out, in_file_order(tensors), lambda count: advance(count, ""))
     copy_files(out, folder)
     shutil.copyfile(folder / "config.json", out / "config.json")
-    click.echo(f"{out}: {len(merged)} matrices of {folder} with {adapter} added")
+    matrices = counted(len(merged), "matrix", "matrices")
+    click.echo(f"{out}: {matrices} of {folder} with {adapter} added")

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from quire.core.errors import ConfigError
+from quire.core.plurals import counted
 from quire.quantizing.methods import METHODS
 
 if TYPE_CHECKING:
@@ -104,7 +105,8 @@ def quantize(source: str, out: Path, **asked: Any) -> None:
         measure = _measure(folder, out, asked["measure"])
         result = quantize_checkpoint(folder, out, order, stage_bar, _tell, measure)
     size = sum(tensor.nbytes for tensor in result.tensors.values())
-    click.echo(f"{out}: {size / 1e6:,.1f} MB, {len(result.schemes)} matrices quantized")
+    matrices = counted(len(result.schemes), "matrix", "matrices")
+    click.echo(f"{out}: {size / 1e6:,.1f} MB, {matrices} quantized")
 
 
 @contextlib.contextmanager

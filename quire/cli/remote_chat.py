@@ -9,6 +9,7 @@ from typing import Any
 
 from quire.cli.chat_session import MAX_TOKENS, Thought
 from quire.cli.server_connection import connect, events, read_answer, request
+from quire.core.plurals import counted
 
 
 class RemoteChat:
@@ -74,7 +75,7 @@ class RemoteChat:
         # Without a figure of the server's, as of a stopped answer, a piece is about a token.
         self.num_tokens = num_pieces if usage is None else usage.completion_tokens
         self.was_cut = reason == "length"
-        self._summary = f"{self.num_tokens} tokens"
+        self._summary = counted(self.num_tokens, "token")
         if first is not None:
             self._summary += f", first after {first - started:.2f} s"
             if self.num_tokens > 1 and last > first:

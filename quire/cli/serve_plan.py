@@ -81,10 +81,10 @@ class ServingPlan:
 
     @cached_property
     def grants(self) -> Sequence[Grant]:
-        """The memory of each model that shares it; none where the first has what it wants.
+        """The memory of each model that shares it; empty where the first model has what it wants.
 
         Raises:
-            QuireError: One cannot be loaded, or they do not fit together.
+            QuireError: A model cannot be loaded, or the models do not fit together.
         """
         if self.options.load_on_demand:
             return [self.memory.grant_on_demand(config) for config in self.configs]
@@ -287,10 +287,10 @@ class SharedMemory:
 
     @classmethod
     def measure(cls, cache: CacheOptions, weights: CoreWeights, machine: Machine) -> SharedMemory:
-        """Look what there is.
+        """Return the memory that the machine and the settings allow.
 
         Raises:
-            ConfigError: More is to be used.
+            ConfigError: The settings ask for more memory than there is.
         """
         budget = budget_from_total(machine.free_bytes, cache.gpu_memory_utilization)
         budget = cache.memory or budget

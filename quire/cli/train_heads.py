@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from quire.core.errors import ConfigError
+from quire.core.plurals import counted
 
 if TYPE_CHECKING:
     from quire.llm.llm import LLM
@@ -124,7 +125,8 @@ def _answers(
         if prompts_file is not None:
             prompts = read_prompts(prompts_file, llm.get_tokenizer())
         else:
-            click.echo(f"[train-heads] the model writes {num_prompts} questions", err=True)
+            questions = counted(num_prompts, "question")
+            click.echo(f"[train-heads] the model writes {questions}", err=True)
             prompts = write_prompts(llm, num_prompts)
         _write_answers(llm, prompts, max_tokens, paths)
     return Data(*(load_rollouts(path) for path in paths))
@@ -169,7 +171,7 @@ def _check_answers(rollouts: Sequence[RollOut]) -> None:
     if max(lengths, default=0) < 2:
         raise ConfigError(
             "[train-heads] the model must answer prompts with two tokens or more; got "
-            f"{len(rollouts)} answers that are shorter. Give other or more --prompts."
+            f"{counted(len(rollouts), 'shorter answer')}. Give other or more --prompts."
         )
 
 

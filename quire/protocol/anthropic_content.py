@@ -40,7 +40,7 @@ class ImageBlock(_Block, tag="image"):
 
 
 class DocumentBlock(_Block, tag="document"):
-    """Served where its source is text."""
+    """A document, which is served where its source is text."""
 
     source: dict[str, Any]
     title: str | None = None

@@ -24,7 +24,7 @@ _NO_MARKS = bytes(set(range(256)) - set(b'"{[,'))
 
 @dataclass(frozen=True, slots=True)
 class FieldLimit:
-    """Most that the JSON of a field may have.
+    """The bytes, objects, lists and items that a field's JSON may have at most.
 
     Attributes:
         num_bytes: None for what a body may have.

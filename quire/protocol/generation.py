@@ -46,9 +46,9 @@ class StreamOptions(msgspec.Struct, kw_only=True):
     """Extras of a streamed answer.
 
     Attributes:
-        include_usage: One last chunk without choices carries the usage.
-        continuous_usage_stats: Every chunk carries the usage so far.
-        include_obfuscation: Accepted; no padding is ever sent.
+        include_usage: Whether one last chunk without choices carries the usage.
+        continuous_usage_stats: Whether every chunk carries the usage so far.
+        include_obfuscation: Whether padding is asked for; it is never sent.
     """
 
     include_usage: bool | None = None

@@ -87,7 +87,7 @@ def find_ignored(
         body: The request's top-level fields, or those of an object in it.
         supported: Fields of the request's struct.
         refused: Fields of tier 2 with their neutral values.
-        path: Stands before the names that are returned and raised: ``parameters.``.
+        path: Text before the names that are returned and raised: ``parameters.``.
 
     Raises:
         RequestError: A refused field asks for something.

@@ -105,10 +105,10 @@ class StructuredRequest(StreamableBody, kw_only=True):
 
     @property
     def constraint_field(self) -> str | None:
-        """The field that asks for structured output; None when none does.
+        """The field that asks for structured output; None when no field does.
 
         Raises:
-            RequestError: Several do.
+            RequestError: Several fields ask.
         """
         asking = [name for name in FIELDS if self._asks(name)]
         if len(asking) > 1:
@@ -120,7 +120,7 @@ class StructuredRequest(StreamableBody, kw_only=True):
         return asking[0] if asking else None
 
     def constraint(self) -> StructuredOutputs | None:
-        """Return what the output must look like.
+        """Return the constraint on the output.
 
         Raises:
             RequestError: Several fields ask, or one is incomplete.

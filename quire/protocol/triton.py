@@ -118,7 +118,7 @@ class TritonRequest(CompatRequest, kw_only=True):
         """Return the parameters, wherever they stand.
 
         Raises:
-            RequestError: One stands in both places, with two values.
+            RequestError: A parameter stands in both places, with two values.
         """
         asked = self.parameters or TritonParameters()
         joined = TritonParameters()
@@ -142,7 +142,7 @@ class TritonRequest(CompatRequest, kw_only=True):
         """Return the completion request that has the same text.
 
         Raises:
-            RequestError: See :meth:`given` and :meth:`TritonParameters.completion_fields`.
+            RequestError: An error of :meth:`given` or :meth:`TritonParameters.completion_fields`.
         """
         fields = self.given().completion_fields()
         return CompletionRequest(**fields, prompt=self.text_input, stream=self.stream)

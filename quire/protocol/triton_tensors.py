@@ -113,7 +113,7 @@ class InferRequest(RequestBody, kw_only=True):
         """Return the settings, wherever they stand.
 
         Raises:
-            RequestError: One is wrong, or not known.
+            RequestError: A setting is wrong, or not known.
         """
         settings = {
             name: value

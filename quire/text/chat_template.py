@@ -38,10 +38,10 @@ class ChatTemplate:
 
     Attributes:
         default_kwargs: Further variables, unless a conversation brings its own.
-        default_system: Put before a conversation that has no message of the system or developer.
-        default_messages: Put before the other messages of every conversation.
+        default_system: Message before a conversation that has none of the system or developer.
+        default_messages: Messages before the other messages of every conversation.
         picture_text: Text that templates write for a picture; None if the model reads only text.
-        picture_margins: Texts that are put before and after it.
+        picture_margins: Texts before and after ``picture_text``.
     """
 
     def __init__(self, templates: Mapping[str, str], special_tokens: Mapping[str, str]) -> None:
@@ -112,9 +112,9 @@ class ChatTemplate:
             special_texts: Special tokens that are plain text in messages and tools; None for none.
             messages: Messages in OpenAI's form. Content parts must be text, which is joined by
                 newlines, or pictures where the model reads them.
-            add_generation_prompt: End with the header of an assistant's message.
-            continue_final_message: End inside the last message, so that the model continues it;
-                ``add_generation_prompt`` must be off.
+            add_generation_prompt: Whether to end with the header of an assistant's message.
+            continue_final_message: Whether to end inside the last message, so that the model
+                continues it; ``add_generation_prompt`` must be off.
             tools: JSON schemas of functions, in OpenAI's form.
             **chat_template_kwargs: More variables of the template (``enable_thinking`` ...).
 

@@ -17,7 +17,7 @@ class Detokenizer:
 
     Args:
         pieces: Bytes of the tokens (``Tokenizer.pieces``).
-        skip_special_tokens: Leave special tokens out of the text.
+        skip_special_tokens: Whether to leave special tokens out of the text.
         continues: The text goes on after a prompt, so the space before its first word stays.
     """
 

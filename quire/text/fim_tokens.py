@@ -57,12 +57,12 @@ class Vocabulary(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class FimTokens:
-    """Ids of the tokens; None for those that a model does not have.
+    """Ids of the tokens; None for tokens that a model does not have.
 
     Attributes:
-        prefix, suffix, middle: Come before the parts of the text.
-        padding: Fills batches in training.
-        repository, separator: Come before the name of a repository, and of each of its files.
+        prefix, suffix, middle: Tokens before the parts of the text.
+        padding: The token that fills batches in training.
+        repository, separator: Tokens before the name of a repository, and of each of its files.
     """
 
     prefix: int | None = None
@@ -74,7 +74,7 @@ class FimTokens:
 
     @classmethod
     def find(cls, vocabulary: Vocabulary) -> FimTokens:
-        """Look them up, those that the model's file names first."""
+        """Look the tokens up, those that the model's file names first."""
         found = {}
         for kind, spellings in SPELLINGS.items():
             named = vocabulary.special_tokens.get(f"{GGUF_NAMES[kind]}_token")

@@ -78,12 +78,12 @@ _UNPUNCTUATED = " ?[^(\\s|.,!?…。，、।۔،)]+"
 
 @dataclass(frozen=True, slots=True)
 class GgufPreTokenizer:
-    """One way of cutting.
+    """One way to cut text.
 
     Attributes:
-        patterns: Applied one after the other to what the one before left; matches and what is
-            between them become pieces.
-        ignore_merges: A piece that is a token stays whole, whatever the merges say.
+        patterns: Patterns, each of which cuts the pieces that the one before left; matches and the
+            text between them become pieces.
+        ignore_merges: Whether a piece that is a token stays whole, whatever the merges say.
         add_bos: Whether the start token is added where a file does not say.
         nfc: Whether text is normalised first.
     """

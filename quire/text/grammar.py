@@ -271,10 +271,10 @@ def check_writable(mask: int, kind: str, unwritable_id: int | None) -> None:
 
 
 def check_limits(matcher: LLMatcher, kind: str) -> None:
-    """Refuse what has made a matcher stop.
+    """Refuse a grammar that has made a matcher stop.
 
     Raises:
-        RequestError: Something has.
+        RequestError: The matcher has stopped.
     """
     if matcher.is_error():
         raise _refusal(f"{kind} cannot be enforced ({_one_line(matcher.get_error())})")

@@ -290,7 +290,7 @@ def _reference(part: dict[str, Any], root: dict[str, Any]) -> None:
 
 
 def _options(part: dict[str, Any], root: dict[str, Any]) -> None:
-    """Leave out that only one may fit where no two can."""
+    """Replace ``oneOf`` by ``anyOf`` where no value fits two of the schemas."""
     if "oneOf" in part and "anyOf" not in part and are_exclusive(part["oneOf"], root):
         part["anyOf"] = part.pop("oneOf")
 

@@ -26,7 +26,7 @@ class SentencePieceModel:
     Attributes:
         pieces, scores, types: Text, score (higher merges first) and kind of each piece.
         algorithm: :data:`UNIGRAM` or :data:`BPE`.
-        charsmap: Compiled normalisation rules, empty for identity.
+        charsmap: Normalisation rules, compiled; empty for identity.
         add_dummy_prefix: A space is put before the text.
         remove_extra_whitespaces: Runs of spaces become one, outer ones vanish.
     """
@@ -131,9 +131,9 @@ def build_tokenizer(model: SentencePieceModel, *, legacy: bool = True) -> Tokeni
     """Build the tokenizer that a sentencepiece model describes.
 
     Args:
-        legacy: Encode each stretch of text between special tokens as sentencepiece encodes a text,
-            dummy prefix included. False is what transformers calls so: only the whole text gets
-            the prefix, and only when no space is there.
+        legacy: Whether each stretch of text between special tokens is encoded as sentencepiece
+            encodes a text, dummy prefix included. False is what transformers calls so: only the
+            whole text gets the prefix, and only when no space is there.
     """
     unknown = model.pieces[model.unknown_id]
     vocabulary = {piece: index for index, piece in enumerate(model.pieces)}

@@ -22,7 +22,7 @@ class StopStrings:
 
     Args:
         stop: Stop strings, at least one, none of them empty.
-        include_in_output: Keep the stop string that was found in the text.
+        include_in_output: Whether to keep the stop string that was found in the text.
 
     Attributes:
         matched: The stop string that was found; None so far.
@@ -52,7 +52,7 @@ class StopStrings:
         """Take the next text and return what is certain to be shown; may be empty.
 
         Args:
-            text: Any length.
+            text: Text of any length.
             may_end: Whether a stop string that is complete inside ``text`` ends the sequence. One
                 that begins here and is complete in later text does in any case.
         """

@@ -79,7 +79,7 @@ class Tokenizer:
         """Return the token ids of ``text``; special tokens written in it are recognised.
 
         Args:
-            add_special_tokens: Put the model's own start (and end) tokens around the text.
+            add_special_tokens: Whether to put the model's own start and end tokens around the text.
 
         Raises:
             RequestError: ``text`` has lone surrogates, so it is no text, or the tokenizer gives up.
@@ -129,7 +129,7 @@ class Tokenizer:
             add_special_tokens: The same as in :meth:`encode`.
 
         Raises:
-            RequestError: See :meth:`encode`.
+            RequestError: The same as in :meth:`encode`.
         """
         if self.folder is not None and sum(map(len, parts)) >= PROCESS_CHARACTERS:
             return tokenizer_process.encode(self.folder, parts, add_special_tokens)
@@ -151,7 +151,7 @@ class Tokenizer:
             num_tokens: Number of token ids, at most, with the model's own around the text.
 
         Raises:
-            RequestError: See :meth:`encode`.
+            RequestError: The same as in :meth:`encode`.
         """
         length = CHARACTERS_PER_TOKEN * (num_tokens + CUT_TOKENS)
         while length < len(text):
@@ -214,8 +214,8 @@ class Tokenizer:
 
         Args:
             conversation: Messages in OpenAI's form.
-            tokenize: Return token ids.
-            add_generation_prompt: End with the header of an assistant's message.
+            tokenize: Whether to return token ids.
+            add_generation_prompt: Whether to end with the header of an assistant's message.
             **options: The same as in :meth:`render_chat`.
 
         Raises:

@@ -22,8 +22,8 @@ class Acceptance:
     """The acceptance of drafts of J tokens.
 
     Attributes:
-        equal: Per place in the draft, the share of tokens equal to the target's at that position.
-        kept: Per place, the share of drafts that are right up to there: with that token kept.
+        equal: Share of tokens equal to the target's at that position, by place in the draft.
+        kept: Share of drafts that are right up to and with that token, by place in the draft.
         tokens_per_round: Tokens of an answer for each draft when answers are drafted from their
             second token to their end, the target's own after each draft counted.
     """

@@ -58,7 +58,7 @@ class Drafts:
 
     Attributes:
         starts: (B, R) int64 positions.
-        keys, values: One of each depth: (B, N, T, H) of the genuine pairs, (B, N, R, H) after them.
+        keys, values: Tensors by depth: (B, N, T, H) of the genuine pairs, (B, N, R, H) after them.
     """
 
     starts: Tensor

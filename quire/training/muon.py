@@ -38,7 +38,7 @@ class Muon(torch.optim.Optimizer):
     Args:
         params: Matrices.
         lr: Learning rate.
-        map_: Applies a function to each of many tensors; that of a pool uses its threads.
+        map_: A function that applies another to each of many tensors; a pool's uses its threads.
     """
 
     def __init__(

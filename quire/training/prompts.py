@@ -49,7 +49,7 @@ def read_prompts(path: Path, tokenizer: Tokenizer) -> list[list[int]]:
 
 
 def write_prompts(llm: LLM, count: int, seed: int = 0) -> list[list[int]]:
-    """Let the target write the questions of users itself, and return them as prompts.
+    """Return prompts from questions that the target writes itself.
 
     Its chat template up to a user's message is completed at temperature 1; a model without a
     template writes the beginnings of documents.

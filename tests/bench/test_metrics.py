@@ -99,7 +99,7 @@ def test_short_answers_and_own_counts_are_warned_of():
     other = record(0.0, [0.1], prompt=9)
     other.counted_by_server = False
     warnings = " / ".join(measure([short, other], 1.0, [50.0], {}).warnings)
-    assert "1 requests ended before" in warnings and "1 answers came without usage" in warnings
+    assert "1 request ended before" in warnings and "1 answer without usage" in warnings
 
 
 def example() -> list[Record]:

@@ -32,7 +32,7 @@ def test_a_run_counts_every_token(server, bench, tmp_path, backend):
     assert found["request_goodput"] == found["request_throughput"]
     assert found["errors"] == [""] * 12 and all(found["ttfts"])
     # ignore_eos: exactly as many tokens as were asked for.
-    assert "ended before their output length" not in done.stderr
+    assert "ended before the output length" not in done.stderr
     if backend == "openai":
         assert "another length" not in done.stderr
 

@@ -38,7 +38,7 @@ SLOW_FIRST_TOKEN, SLOW_TOKENS = 5.0, 0.5
 
 @dataclass(frozen=True, slots=True)
 class Alarm:
-    """Something to look at.
+    """A problem that needs a look.
 
     Attributes:
         critical: Requests fail or stand still; otherwise they wait or cost more than they should.

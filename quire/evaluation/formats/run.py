@@ -84,7 +84,7 @@ def compare_formats(
     Args:
         candidates: Models, at least one; the others are compared with the first.
         task: The figures to measure.
-        bar, loading_bar: Show progress.
+        bar, loading_bar: The progress bars.
 
     Returns:
         ``formats``, an object for each candidate: its label, what

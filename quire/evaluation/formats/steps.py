@@ -91,7 +91,7 @@ class TimedSteps:
 
         Args:
             name: ``prompt``, or the number of sequences.
-            seconds: Whole rounds of steps are computed until that much time has passed.
+            seconds: Time that must have passed before the last whole round of steps ends.
             clock: A function that returns the time in seconds.
         """
         steps = self._prompt if name == "prompt" else self._decoding[int(name)]

@@ -320,7 +320,7 @@ def read_powers(matrix: StoredMatrix, part: str, shape: tuple[int, ...]) -> np.n
     """Read scales that are powers of two, E8M0.
 
     Raises:
-        WeightMismatchError: One is NaN, or the part is missing or of another shape.
+        WeightMismatchError: A number is NaN, or the part is missing or of another shape.
     """
     scales = matrix.array(part, shape, "U8", "F8_E8M0")
     if (scales == E8M0_NAN).any():

@@ -102,7 +102,7 @@ def store_gptq(matrix: QuantizedTensor, zeros_less_one: bool = True) -> dict[str
 
     Args:
         matrix: A matrix of integers, N and K such that codes of a row and of a column fill words.
-        zeros_less_one: Store zeros as one less (version 1); none may be 0 then.
+        zeros_less_one: Whether to store zeros as one less (version 1); none may be 0 then.
     """
     codes, groups = in_order_of_inputs(matrix)
     zeros = group_zeros(matrix)

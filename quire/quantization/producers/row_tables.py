@@ -159,7 +159,7 @@ def _first_borders(
     Args:
         values: (N, K) float64, ascending.
         counts: (N, K), how much each counts.
-        sums: Cumulated counts and moments, (N, K + 1) each.
+        sums: (N, K + 1) each, counts and moments, cumulated.
         count: Clusters.
     """
     rows, columns = values.shape

@@ -277,9 +277,9 @@ def _begins_with(text: str, marks: Iterable[tuple[str, ...]], final: bool) -> bo
     """Say whether ``text`` begins with one of each group of marks; None when it still may.
 
     Args:
-        text: Begins where the first mark would.
+        text: Text that begins where the first mark would.
         marks: The groups, in order; space may stand between.
-        final: No more text arrives: its end stands for the groups after the first.
+        final: Whether no more text arrives: its end then stands for the groups after the first.
     """
     rest = text
     for number, group in enumerate(marks):

@@ -19,7 +19,7 @@ class AdaptedModel:
     """A model whose matrices are held in NF4, with an adapter on each.
 
     Args:
-        model: Changed in place.
+        model: The model, which is changed in place.
         modules: The checkpoint's names of the matrices.
         plan: Rank, scale and seed of the adapters.
 
