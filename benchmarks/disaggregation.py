@@ -26,15 +26,15 @@ from rich.table import Table
 
 from benchmarks import results
 from quire import SamplingParams
-from quire.core.config import EngineConfig
-from quire.core.loading import Loading
-from quire.core.machine import read_machine
 from quire.core.metrics import add_up
 from quire.core.request import EngineRequest
 from quire.llm.engine_client import EngineClient
+from quire.llm.loading import Loading
 from quire.llm.process.proxy import EngineProxy
 from quire.llm.replicas.loading import load_replicas
 from quire.llm.replicas.roles import Roles
+from quire.settings.config import EngineConfig
+from quire.system.machine import read_machine
 from tools.random_checkpoint import PRESETS, random_checkpoint
 
 NUM_STREAMS, NUM_PROMPTS, NUM_TOKENS = 8, 3, 4096

@@ -26,11 +26,11 @@ from typing import Any
 from benchmarks.lattice_requests import BLOCK_SIZE, requests, token_ids_of
 from benchmarks.scripted_proposer import use_script
 from quire import LLM, AsyncLLM, LoRARequest, SamplingParams
-from quire.core.model_config import ModelConfig
+from quire.core.model.model_config import ModelConfig
 from quire.core.outputs import RequestOutput
 from quire.llm.engine_client import Prompt
 from quire.llm.text_engine import TextEngine
-from quire.models.config_reader import read_model_config
+from quire.models.config.config_reader import read_model_config
 
 NUM_PROPOSED = 4
 ACCEPTED = 'spec_decode_num_accepted_tokens{method="medusa"}'
@@ -371,7 +371,7 @@ def _random_models(root: Path) -> list[Path]:
 
 def _quantized_models(root: Path) -> list[tuple[str, Path, dict[str, Any]]]:
     """Return names, checkpoints and settings."""
-    from quire.quantization.gguf_types import QUANTIZED
+    from quire.checkpoints.gguf.gguf_types import QUANTIZED
     from tools.random_checkpoint import PRESETS, random_checkpoint
     from tools.random_gguf import random_gguf
 
@@ -428,7 +428,7 @@ def main(words: Sequence[str] | None = None) -> int:
     from rich.progress import track
     from rich.table import Table
 
-    from quire.models.hub import resolve_model
+    from quire.store.hub import resolve_model
 
     logging.getLogger("quire").setLevel(logging.WARNING)  # hundreds of engines are started
     console, conditions = Console(), all_conditions()

@@ -20,11 +20,11 @@ import numpy as np
 from click.testing import CliRunner
 
 from benchmarks import results
+from quire.checkpoints.gguf.gguf_file import GgufFile
+from quire.checkpoints.gguf.gguf_types import dequantize
+from quire.checkpoints.gguf.importance_matrix import ImportanceMatrix, read_importance_matrix
 from quire.cli.main import cli
-from quire.models.gguf_file import GgufFile
-from quire.models.hub import resolve_model
-from quire.models.importance_matrix import ImportanceMatrix, read_importance_matrix
-from quire.quantization.gguf_types import dequantize
+from quire.store.hub import resolve_model
 from tools.quire_tiny.heldout import heldout_text
 
 MODEL = "quire-tiny"

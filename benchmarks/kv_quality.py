@@ -16,8 +16,8 @@ from rich.table import Table
 
 from benchmarks import results
 from quire import LLM, SamplingParams
-from quire.core.kv_cache_spec import KV_DTYPE_BITS
-from quire.models.hub import resolve_model
+from quire.core.model.kv_cache_spec import KV_DTYPE_BITS
+from quire.store.hub import resolve_model
 
 WINDOW = 512
 

@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 
 from quire import SamplingParams, StructuredOutputs
-from quire.core.model_config import ModelConfig
+from quire.core.model.model_config import ModelConfig
+from quire.core.model.vision_config import VisionConfig
 from quire.core.request import Picture
-from quire.core.vision_config import VisionConfig
 from quire.llm.engine_client import Prompt
 
 BLOCK_SIZE = 8

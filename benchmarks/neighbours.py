@@ -27,8 +27,8 @@ from benchmarks.engine_steps import decode_seconds, prefill_seconds, start_decod
 from benchmarks.peers.compare import neighbour
 from benchmarks.peers.quiet import MAX_FOREIGN, Watch
 from quire import LLM
-from quire.core.machine import read_machine
 from quire.kernels.cpu.native import native
+from quire.system.machine import read_machine
 
 GROUP = Path("/sys/fs/cgroup/cpu")
 PERIOD = 100_000

@@ -33,8 +33,8 @@ from benchmarks.speculated import OFF, Ask, take_turns
 from benchmarks.speculation_methods import THINGS
 from quire import LLM, SamplingParams
 from quire.bench.prompts import built_in
-from quire.core.machine import read_machine
-from quire.models.embedded import ASSETS
+from quire.checkpoints.embedded import ASSETS
+from quire.system.machine import read_machine
 from tools.random_checkpoint import PRESETS, random_checkpoint
 
 MODEL = "quire-tiny"

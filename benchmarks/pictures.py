@@ -32,7 +32,7 @@ from quire import LLM, SamplingParams
 from quire.core.request import Picture
 from quire.kernels.backend import Backend
 from quire.kernels.registry import create_backend
-from quire.models.config_reader import read_model_config
+from quire.models.config.config_reader import read_model_config
 from quire.models.vision.loader import load_encoder
 from quire.models.vision.slices import finish
 from tools.random_checkpoint import PRESETS, random_checkpoint

@@ -24,7 +24,7 @@ from rich.table import Table
 from benchmarks import results
 from benchmarks.growth.growth import make_model
 from quire import LLM, SamplingParams
-from quire.core.machine import read_machine
+from quire.system.machine import read_machine
 
 TOKENS = 512
 BLOCKS = TOKENS // 16

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import platform
 
-from quire.core.processor import ARM_NAMES, CPUINFO, arm_part, cpu_fields
+from quire.system.processor import ARM_NAMES, CPUINFO, arm_part, cpu_fields
 
 #: Flags that decide which kernels run, as /proc/cpuinfo calls them.
 INSTRUCTIONS = (

@@ -26,17 +26,17 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks import results
-from quire.core.config import ModelOptions
+from quire.checkpoints.gguf.gguf_file import is_gguf
+from quire.checkpoints.gguf.gguf_writer import write_gguf
 from quire.kernels.backend import Backend
-from quire.kernels.forward_batch import ForwardBatch
+from quire.kernels.batch.forward_batch import ForwardBatch
 from quire.kernels.registry import create_backend
-from quire.models.gguf_export import GgufExport
-from quire.models.gguf_file import is_gguf
-from quire.models.gguf_writer import write_gguf
-from quire.models.hub import find_model, resolve_model
+from quire.models.gguf.gguf_export import GgufExport
 from quire.models.loader import load_model
 from quire.quantization.plan import create_plan
-from quire.text.tokenizer import load_tokenizer
+from quire.settings.config import ModelOptions
+from quire.store.hub import find_model, resolve_model
+from quire.text.tokenizers.tokenizer import load_tokenizer
 from tools.quire_tiny.heldout import SEED, heldout_text
 
 BLOCK = 16
@@ -198,7 +198,7 @@ def tiny_cases(folder: Path, root: Path, has_peer: bool) -> Iterator[Case]:
 
 
 def _vocabulary(folder: Path, export: GgufExport) -> dict[str, Any]:
-    from quire.text.gguf_vocabulary import gguf_vocabulary
+    from quire.text.tokenizers.gguf_vocabulary import gguf_vocabulary
 
     return gguf_vocabulary(folder, export.config.vocab_size)
 

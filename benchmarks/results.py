@@ -23,7 +23,7 @@ from typing import Any
 
 from benchmarks import processor
 from benchmarks.wanted import claim
-from quire.core.processor import name_processor
+from quire.system.processor import name_processor
 
 RESULTS = Path(__file__).parent / "results"
 #: Characters of the longest part of a file that is a row; a longer one is a table of rows.

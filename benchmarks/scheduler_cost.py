@@ -23,14 +23,14 @@ from rich.table import Table
 
 from benchmarks import results
 from quire.core.client import Client
-from quire.core.config import EngineConfig
-from quire.core.kv_cache_spec import KVCacheSpec
 from quire.core.metrics import Samples
-from quire.core.model_config import ModelConfig
+from quire.core.model.kv_cache_spec import KVCacheSpec
+from quire.core.model.model_config import ModelConfig
 from quire.core.request import EngineRequest
 from quire.core.sampling_params import SamplingParams
 from quire.core.step import SchedulerOutput, SequenceResult, StepOutput
 from quire.engine.engine import Engine
+from quire.settings.config import EngineConfig
 
 NUM_PROMPT_TOKENS, NUM_OUTPUT_TOKENS = 32, 64
 #: Of the cases in which some wait.

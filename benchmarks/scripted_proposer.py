@@ -12,13 +12,13 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from quire.core.speculative_config import SpeculativeMethod
-from quire.engine.lookahead import Lookahead
-from quire.kernels.token_table import IntArray, TokenTable
+from quire.engine.scheduling.lookahead import Lookahead
+from quire.kernels.batch.token_table import IntArray, TokenTable
 from quire.llm.text_engine import TextEngine
-from quire.speculative.controller import Controller
+from quire.speculative.drafters.tree_drafting import write_trees
+from quire.speculative.pace.controller import Controller
 from quire.speculative.proposer import Draw, Rank
 from quire.speculative.token_tree import ROOT, TokenTree, TreeShape
-from quire.speculative.tree_drafting import write_trees
 
 
 class ScriptedProposer:

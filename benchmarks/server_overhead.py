@@ -27,8 +27,8 @@ import uvloop
 from benchmarks import results
 from benchmarks.sse_client import SseClient, Timeline
 from quire import SamplingParams
-from quire.core.config import EngineConfig
 from quire.llm.async_llm import AsyncLLM
+from quire.settings.config import EngineConfig
 from tools.serve_process import ServeProcess
 
 LIMITS = {"first_token_seconds": 0.003, "gap_seconds": 0.001, "throughput_share": 0.10}

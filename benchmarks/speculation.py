@@ -28,8 +28,8 @@ from benchmarks import results
 from benchmarks.scripted_proposer import use_script
 from benchmarks.speculated import Answered, answer, compared
 from quire import LLM, SamplingParams
-from quire.core.machine import read_machine
-from quire.speculative.controller import Controller
+from quire.speculative.pace.controller import Controller
+from quire.system.machine import read_machine
 
 LENGTHS = (1, 2, 4, 6, 8)
 TREES = {

@@ -23,7 +23,7 @@ from rich.table import Table
 from benchmarks import results
 from benchmarks.speculated import Ask, take_turns
 from quire import LLM, SamplingParams
-from quire.core.machine import read_machine
+from quire.system.machine import read_machine
 
 MODEL = "quire-tiny"
 LENGTHS = (1, 2, 4)

@@ -27,7 +27,7 @@ from rich.table import Table
 from benchmarks import results
 from benchmarks.engine_steps import prompt
 from quire import LLM, SamplingParams
-from quire.core.machine import read_machine
+from quire.system.machine import read_machine
 from tools.random_checkpoint import PRESETS, random_checkpoint
 
 TOKENS, BLOCK = 2048, 16

@@ -21,7 +21,7 @@ from click.testing import CliRunner
 
 from benchmarks import results
 from quire.cli.main import cli
-from quire.core.quantization_names import QUANTIZATIONS
+from quire.core.model.quantization_names import QUANTIZATIONS
 from tools.random_checkpoint import PRESETS, random_checkpoint
 from tools.random_gguf import random_gguf
 

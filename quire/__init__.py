@@ -13,14 +13,12 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from quire.core.beam_search_params import BeamSearchParams
-    from quire.core.engine_keywords import KvCacheConfig
     from quire.core.outputs import CompletionOutput, RequestOutput
     from quire.core.sampling_params import RequestOutputKind, SamplingParams
     from quire.core.speculative_params import SpeculativeParams
     from quire.core.structured_outputs import StructuredOutputs
     from quire.core.structured_outputs import StructuredOutputs as GuidedDecodingParams
     from quire.core.structured_outputs import StructuredOutputs as StructuredOutputsParams
-    from quire.llm.adapter_reader import LoRARequest
     from quire.llm.async_llm import AsyncLLM
     from quire.llm.async_llm import AsyncLLM as AsyncLLMEngine
     from quire.llm.engine_args import EngineArgs
@@ -28,8 +26,10 @@ if TYPE_CHECKING:
     from quire.llm.engine_client import Prompt as PromptType
     from quire.llm.engine_client import TextPrompt, TokensPrompt
     from quire.llm.llm import LLM
+    from quire.llm.requests.adapter_reader import LoRARequest
     from quire.llm.script_flags import FlexibleArgumentParser
     from quire.llm.text_engine import TextEngine as LLMEngine
+    from quire.settings.engine_keywords import KvCacheConfig
     from quire.vllm_modules import random_uuid
 
 __all__ = [
@@ -70,8 +70,8 @@ _HOMES = {
     "FlexibleArgumentParser": "quire.llm.script_flags:FlexibleArgumentParser",
     "GuidedDecodingParams": "quire.core.structured_outputs:StructuredOutputs",
     "LLMEngine": "quire.llm.text_engine:TextEngine",
-    "LoRARequest": "quire.llm.adapter_reader:LoRARequest",
-    "KvCacheConfig": "quire.core.engine_keywords:KvCacheConfig",
+    "LoRARequest": "quire.llm.requests.adapter_reader:LoRARequest",
+    "KvCacheConfig": "quire.settings.engine_keywords:KvCacheConfig",
     "PromptType": "quire.llm.engine_client:Prompt",
     "RequestOutput": "quire.core.outputs:RequestOutput",
     "RequestOutputKind": "quire.core.sampling_params:RequestOutputKind",

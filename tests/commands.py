@@ -30,7 +30,7 @@ from pathlib import Path
 import psutil
 
 import quire
-from quire.text.template_processes import end_processes
+from quire.text.templates.template_processes import end_processes
 from tests.preforked import READ_EARLY, Preforked, begins_with, children
 
 COMMAND = [sys.executable, "-m", "quire.cli.main"]
@@ -223,7 +223,7 @@ def _loggers() -> Iterator[None]:
     root.setLevel(logging.WARNING)
     ours.setLevel(logging.NOTSET)
     try:
-        from quire.core.log import get_logger
+        from quire.system.log import get_logger
 
         get_logger("quire")
         yield

@@ -29,9 +29,9 @@ from typing import Any
 import httpx2
 import pytest
 
-from quire.core.collector import collect_seldom
 from quire.core.errors import NoKernelError
 from quire.kernels.registry import create_backend
+from quire.system.collector import collect_seldom
 from tests.commands import run_quire
 from tools.random_checkpoint import PRESETS, random_checkpoint
 
@@ -195,7 +195,7 @@ def _measured_briefly() -> Iterator[None]:
 
     Usually of thirteen, for a fifth of a second: hundreds are started here, with lengths set.
     """
-    from quire.runner import model_runner
+    from quire.runner.step import model_runner
     from tests.sizes import sized
 
     with pytest.MonkeyPatch.context() as patch:

@@ -6,8 +6,8 @@ import json
 import shutil
 from pathlib import Path
 
-from quire.models.safetensors_file import SafetensorsFile
-from quire.models.safetensors_writer import tensor_data, write_safetensors
+from quire.checkpoints.safetensors_file import SafetensorsFile
+from quire.checkpoints.safetensors_writer import tensor_data, write_safetensors
 
 
 def first_layers(model: Path, out: Path, num_layers: int) -> None:

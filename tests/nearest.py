@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable, Mapping
 
-from quire.core.machine import read_machine
+from quire.system.machine import read_machine
 from tests.durations import read_durations
 from tools.rooms import changed_since, reached
 

@@ -11,7 +11,7 @@ second), and each is a fork of that (``tests/forking.py``): it has a pid, an exi
 its own, is a child of this process, and is as ``python -m`` leaves it (``__main__``, ``sys.argv``,
 working folder, environment, signals, standard streams), less the second of imports. It ends as an
 interpreter does: the fork runs out of the main module. Engines, ranks and sandboxes that it starts
-(:class:`~quire.core.child_process.ChildProcess`) are such forks again.
+(:class:`~quire.system.child_process.ChildProcess`) are such forks again.
 
 What differs from a fresh interpreter, so that a test of it needs ``subprocess``:
 
@@ -308,12 +308,12 @@ def _origin(environment: Mapping[str, str], args: Sequence[str]) -> Origin:
 
 
 def fork_children() -> None:
-    """Fork what :class:`~quire.core.child_process.ChildProcess` starts in this process."""
-    import quire.core.child_process
+    """Fork what :class:`~quire.system.child_process.ChildProcess` starts in this process."""
+    import quire.system.child_process
 
     names = {"DEVNULL": subprocess.DEVNULL, "TimeoutExpired": subprocess.TimeoutExpired}
     forking: Any = SimpleNamespace(Popen=Preforked, **names)
-    quire.core.child_process.subprocess = forking
+    quire.system.child_process.subprocess = forking
 
 
 def children(process: psutil.Process, *, recursive: bool = False) -> list[psutil.Process]:

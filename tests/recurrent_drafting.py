@@ -8,15 +8,15 @@ from typing import Any
 import numpy as np
 import torch
 
-from quire.core.kv_cache_spec import KVCacheSpec
-from quire.kernels.sampling_batch import SamplingBatch
-from quire.kernels.token_table import IntArray, TokenTable
+from quire.core.model.kv_cache_spec import KVCacheSpec
+from quire.kernels.batch.sampling_batch import SamplingBatch
+from quire.kernels.batch.token_table import IntArray, TokenTable
 from quire.models.decoder import Decoder
 from quire.models.draft_heads.head_tensors import HeadBuilder, HeadTensors
-from quire.runner.loaded_heads import RECURRENT
-from quire.speculative.parallel import ParallelProposer
-from quire.speculative.recurrent import RecurrentProposer
-from quire.speculative.target_states import ComputedStates
+from quire.runner.memory.loaded_heads import RECURRENT
+from quire.speculative.drafters.parallel import ParallelProposer
+from quire.speculative.drafters.recurrent import RecurrentProposer
+from quire.speculative.drafters.target_states import ComputedStates
 from quire.training.recurrent_head import RecurrentHead
 from tests.kernels.sampling_cases import batch
 from tests.published_heads import draft

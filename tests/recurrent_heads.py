@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from quire.models.safetensors_file import SafetensorsFile
+from quire.checkpoints.safetensors_file import SafetensorsFile
 from quire.training.draft_layer import LayerShape
 from quire.training.eagle import EagleHead
 from quire.training.eagle3 import Eagle3Head

@@ -26,9 +26,9 @@ import psutil
 import pytest
 
 from benchmarks.robustness import server_state
-from quire.models.embedded import LISTED
-from tests.models.hub_stand_in import HubStandIn, serving
+from quire.checkpoints.embedded import LISTED
 from tests.preforked import Preforked
+from tests.store.hub_stand_in import HubStandIn, serving
 from tools.random_checkpoint import PRESETS, random_checkpoint
 from tools.serve_process import ServeProcess
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from quire.core.model_config import ModelConfig
+from quire.core.model.model_config import ModelConfig
 
 TINY_MODEL = ModelConfig(
     architecture="LlamaForCausalLM",

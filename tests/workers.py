@@ -29,7 +29,7 @@ from typing import Any, NoReturn
 
 import pytest
 
-from quire.core.machine import read_machine
+from quire.system.machine import read_machine
 from tests.durations import read_durations
 from tests.lazy_packages import import_named
 

@@ -18,10 +18,10 @@ LIST = ROOT / "tools/passed.json"
 PATHS = {
     "arm": ("CMakeLists.txt", "native", "quire/kernels", "scripts/check_arm", "tools/check_arm"),
     "ray": (
-        "quire/core/parallel_options.py",
+        "quire/settings/parallel_options.py",
         "quire/distributed",
         "quire/llm/replicas",
-        "quire/runner/parallel",
+        "quire/runner/ranks",
         "scripts/test_ray",
         "tests/ray",
         "tools/ray_cluster.py",

@@ -13,10 +13,10 @@ from typing import Any
 import click
 import numpy as np
 
+from quire.checkpoints.safetensors_writer import TensorData, tensor_data, write_safetensors
 from quire.models.adapters.peft_folder import WEIGHTS
 from quire.models.adapters.peft_settings import CONFIG
 from quire.models.adapters.places import read_places
-from quire.models.safetensors_writer import TensorData, tensor_data, write_safetensors
 
 TARGETS = (
     *("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"),

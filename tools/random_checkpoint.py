@@ -16,7 +16,7 @@ from typing import Any
 import click
 import numpy as np
 
-from quire.models.config_reader import read_model_config
+from quire.models.config.config_reader import read_model_config
 from quire.models.family_tensors import family_names
 from quire.models.vision.loader import vision_weights
 from quire.models.weight_map import WeightMap

@@ -17,11 +17,11 @@ from typing import Any
 
 import numpy as np
 
-from quire.models.gguf_export import GgufExport
-from quire.models.gguf_writer import TensorPlan, write_gguf
-from quire.quantization.gguf_layouts import LAYOUTS
-from quire.quantization.gguf_types import dequantize, quantize
-from quire.text.gguf_vocabulary import gguf_vocabulary
+from quire.checkpoints.gguf.gguf_layouts import LAYOUTS
+from quire.checkpoints.gguf.gguf_types import dequantize, quantize
+from quire.checkpoints.gguf.gguf_writer import TensorPlan, write_gguf
+from quire.models.gguf.gguf_export import GgufExport
+from quire.text.tokenizers.gguf_vocabulary import gguf_vocabulary
 from tools.random_checkpoint import PRESETS, random_checkpoint
 
 #: Where a block has its float16 scale and, in some types, that of its offsets.
@@ -55,7 +55,7 @@ def random_gguf(
 
     Args:
         path: Replaced when it is there.
-        type_name: A key of :data:`quire.quantization.gguf_layouts.LAYOUTS`.
+        type_name: A key of :data:`quire.checkpoints.gguf.gguf_layouts.LAYOUTS`.
         preset: Of :data:`tools.random_checkpoint.PRESETS`, with the sizes above.
         seed: The same seed gives the same bytes.
         config: In place of a preset's, as in ``config.json``.

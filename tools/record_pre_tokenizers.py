@@ -19,8 +19,8 @@ from typing import Any
 
 from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
-from quire.models.gguf_writer import write_gguf
-from quire.text.gguf_pre_tokenizers import PRE_TOKENIZERS
+from quire.checkpoints.gguf.gguf_writer import write_gguf
+from quire.text.tokenizers.gguf_pre_tokenizers import PRE_TOKENIZERS
 
 RECORD = Path(__file__).parent.parent / "tests/text/pre_tokenizers.json"
 TEXTS = [

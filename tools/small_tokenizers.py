@@ -22,7 +22,7 @@ from tokenizers import (
 from tokenizers import Tokenizer as Backend
 from tokenizers.trainers import BpeTrainer
 
-from quire.text.tokenizer import load_tokenizer
+from quire.text.tokenizers.tokenizer import load_tokenizer
 from tools.random_checkpoint import CHAT_TEMPLATE, PRESETS, random_checkpoint
 
 CORPUS = [

@@ -36,8 +36,8 @@ from benchmarks.peers.setup import ROOT
 from quire import LLM
 from quire.bench.options import BenchOptions
 from quire.bench.run import run_benchmark
-from quire.core.machine import read_machine
 from quire.kernels.cpu.native import native
+from quire.system.machine import read_machine
 from tools.random_checkpoint import PRESETS, random_checkpoint
 
 HOME = ROOT / "build/growth"

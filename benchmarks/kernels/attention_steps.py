@@ -15,7 +15,7 @@ import numpy as np
 
 from benchmarks import results
 from benchmarks.kernels import roofline
-from quire.core.kv_cache_spec import KV_DTYPE_BITS, KVCacheSpec
+from quire.core.model.kv_cache_spec import KV_DTYPE_BITS, KVCacheSpec
 from quire.kernels.cpu.attention import CpuKVCache
 from quire.kernels.cpu.native import native
 from quire.kernels.cpu.probe import MachineSpeed

@@ -25,8 +25,8 @@ from benchmarks.limits.accounts import Costs
 from benchmarks.limits.phases import Phases
 from benchmarks.peers.setup import ROOT
 from benchmarks.stopwatch import Stopwatch
-from quire.core.machine import read_machine
 from quire.kernels.cpu.native import native
+from quire.system.machine import read_machine
 
 PARTS = ("kernels", "phases")
 DTYPES = (

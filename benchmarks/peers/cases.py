@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from quire.core.model_config import ModelConfig
-from quire.models.gguf_config import read_gguf_config
-from quire.models.gguf_file import GgufFile
+from quire.checkpoints.gguf.gguf_file import GgufFile
+from quire.core.model.model_config import ModelConfig
+from quire.models.gguf.gguf_config import read_gguf_config
 
 DEEP = 2048
 BATCH_DEPTH = 16

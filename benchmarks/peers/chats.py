@@ -29,7 +29,7 @@ from benchmarks import results
 from benchmarks.peers.burst import PEER, QUIRE, free_port, running, tree
 from benchmarks.peers.quiet import Watch
 from benchmarks.peers.setup import Peers, add_options, build_server, locate
-from quire.models.hub import resolve_model
+from quire.store.hub import resolve_model
 
 MODEL, RESULT = "smollm2", "chats_smollm2"
 SLOTS = (1, 4, 8, 16, 32)

@@ -37,7 +37,7 @@ from benchmarks.peers.burst import PEER, QUIRE, free_port, running, tree
 from benchmarks.peers.quiet import Watch
 from benchmarks.peers.setup import Peers, add_options, build_server, convert_model, locate
 from quire.bench.prompts import built_in
-from quire.models.hub import resolve_model
+from quire.store.hub import resolve_model
 
 RESULT = "speculation_peers"
 CLIENTS = (1, 4, 16)

@@ -16,8 +16,8 @@ import threading
 import time
 from pathlib import Path
 
-from quire.core import heap
-from quire.core.process_usage import resident_bytes
+from quire.system import heap
+from quire.system.process_usage import resident_bytes
 
 FOLDER = "QUIRE_GROWTH_FOLDER"
 POLL_SECONDS = 0.05

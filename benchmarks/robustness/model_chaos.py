@@ -45,11 +45,11 @@ from benchmarks.robustness.model_operations import (
     judge,
 )
 from quire.kernels.cpu.measured_once import FILE
-from quire.llm.memory_needs import PROCESS_BYTES
+from quire.llm.planning.memory_needs import PROCESS_BYTES
 from quire.server.generation.pulls import MAX_PULLS
 from quire.server.registry.model_table import HOLDING, RETRY_SECONDS
-from tests.models.hub_stand_in import HubStandIn, serving
 from tests.preforked import children
+from tests.store.hub_stand_in import HubStandIn, serving
 from tools.random_checkpoint import PRESETS, random_checkpoint
 from tools.serve_process import ServeProcess
 

@@ -13,7 +13,7 @@ namespace {
 
 class PackedQuantizedWeights : public PackedWeights {
  public:
-  // Values are checked by kernels/quantized_tensor.py. `mapped` holds packed weights, or is None.
+  // Values are checked by kernels/matrices/quantized_tensor.py. `mapped` holds packed weights, or is None.
   PackedQuantizedWeights(int64_t in_features, int64_t out_features, nb::dict layout,
                          bool exact_activations, nb::handle mapped) {
     const Form form(layout);
@@ -95,7 +95,7 @@ class PackedQuantizedWeights : public PackedWeights {
     kernels().pack_lattice(weights_, numbers, factors);
   }
 
-  // A permutation of the inputs, checked by kernels/quantized_tensor.py.
+  // A permutation of the inputs, checked by kernels/matrices/quantized_tensor.py.
   void set_input_order(nb::handle order) {
     const Input<int32_t> inputs(order, weights_.in_features);
     if (!weights_.input_order || !ids_inside(inputs, weights_.in_features, weights_.in_features))
@@ -105,7 +105,7 @@ class PackedQuantizedWeights : public PackedWeights {
                 static_cast<size_t>(weights_.in_features) * sizeof(int32_t));
   }
 
-  // How inputs are rounded: a rule that kernels/quantized_tensor.py has checked.
+  // How inputs are rounded: a rule that kernels/matrices/quantized_tensor.py has checked.
   void set_activations(int codes, int64_t group_size, float scale, int zero, bool has_zeros,
                        float threshold, bool has_power_factors) {
     const auto kind = static_cast<ActivationCodes>(codes);

@@ -1,5 +1,5 @@
 // Packing vector codes straight from the blocks of a GGUF file: a byte of a line each.
-// Source: the block structures of ggml (ggml-common.h); quire/quantization/gguf_vector_types.py in
+// Source: the block structures of ggml (ggml-common.h); quire/checkpoints/gguf/gguf_vector_types.py in
 // numpy.
 #include "include/gguf_vectors.h"
 

@@ -1,5 +1,5 @@
 // Factors and codes of inputs that are rounded to floats of few bits in small groups;
-// quire/kernels/activation_scheme.py has the definitions.
+// quire/kernels/matrices/activation_scheme.py has the definitions.
 #pragma once
 
 #include "include/activation_scheme.h"

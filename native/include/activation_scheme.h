@@ -5,7 +5,7 @@
 
 namespace quire {
 
-// What a row's rounded inputs are; quire/kernels/activation_scheme.py has the definitions.
+// What a row's rounded inputs are; quire/kernels/matrices/activation_scheme.py has the definitions.
 enum class ActivationCodes : int32_t {
   own = 0,       // the engine's: bytes in groups of some inputs, made with the product
   int8 = 1,      // bytes

@@ -5,7 +5,7 @@
 
 namespace quire {
 
-// The numbers are those of kernels/vector_codes.py.
+// The numbers are those of kernels/matrices/vector_codes.py.
 enum class VectorForm : int32_t {
   none = 0,
   iq1_s = 1,
@@ -39,7 +39,7 @@ enum class TopBit { sign, scale, index, shift };
 //   0 bits  none: a scale's bits are the top bits of signs, or the high ones of iq1_s
 //
 // A scale is 2 s + 1. E8P has scales as codes of single inputs have
-// (quire/kernels/lattice_codes.py).
+// (quire/kernels/matrices/lattice_codes.py).
 struct VectorLayout {
   int32_t inputs;      // of a vector: 4 or 8
   int32_t index_bits;  // from 8 on

@@ -1,5 +1,5 @@
 """Load for any server that speaks OpenAI's API, and what its clients saw; knows no engine.
 
-``workload`` makes requests, ``arrivals`` their times, ``connection`` and ``client`` send them,
-``metrics`` turns records into figures, ``report`` prints and saves them; ``run`` joins these.
+Requests are sent over HTTP at their times, and every figure is computed from the clients' records.
+The reports have the shapes of ``vllm bench serve``.
 """

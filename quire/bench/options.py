@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from quire.bench.server_options import ServerOptions, check
-from quire.core.config import option
 from quire.core.errors import ConfigError
+from quire.settings.config import option
 
 #: What a percentile or an SLO can be of.
 METRICS = ("ttft", "tpot", "itl", "e2el")

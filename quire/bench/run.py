@@ -20,7 +20,7 @@ from quire.bench.workload import Job, make_jobs
 from quire.core.errors import ConfigError
 
 if TYPE_CHECKING:
-    from quire.text.tokenizer import Tokenizer
+    from quire.text.tokenizers.tokenizer import Tokenizer
 
 #: A client that is later than this measures itself.
 LATE_SECONDS = 0.01
@@ -135,7 +135,7 @@ def _starts(jobs: list[Job], options: BenchOptions) -> list[float]:
 def _tokenizer(options: BenchOptions) -> Tokenizer | None:
     if options.tokenizer is None:
         return None
-    from quire.models.hub import resolve_model
-    from quire.text.tokenizer import load_tokenizer
+    from quire.store.hub import resolve_model
+    from quire.text.tokenizers.tokenizer import load_tokenizer
 
     return load_tokenizer(resolve_model(options.tokenizer))

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from quire.core.config import option
 from quire.core.errors import ConfigError
+from quire.settings.config import option
 
 #: A flag, whether its value can be, what it must be, and the value.
 Check = tuple[str, bool, str, Any]

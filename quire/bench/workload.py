@@ -16,7 +16,7 @@ from quire.bench.options import BenchOptions
 from quire.core.errors import ConfigError
 
 if TYPE_CHECKING:
-    from quire.text.tokenizer import Tokenizer
+    from quire.text.tokenizers.tokenizer import Tokenizer
 
 #: Ids below this are special in many vocabularies.
 FIRST_TOKEN = 5

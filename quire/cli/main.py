@@ -14,40 +14,46 @@ from collections.abc import Sequence
 import click
 
 from quire.core.errors import QuireError
-from quire.core.other_programs import instead_of
+from quire.settings.other_programs import instead_of
 
 #: Name -> (where it lives, its line in ``quire --help``, which so imports no command).
 COMMANDS = {
-    "run": ("quire.cli.run:run", "Talk to a model by its name, on a server that stays."),
+    "run": ("quire.cli.chat.run:run", "Talk to a model by its name, on a server that stays."),
     "serve": ("quire.cli.serve:serve", "Answer HTTP requests in OpenAI's and other APIs."),
-    "generate": ("quire.cli.generate:generate", "Complete prompts and print the text."),
-    "chat": ("quire.cli.chat:chat", "Talk to a model without a server."),
-    "pull": ("quire.cli.pull:pull", "Download a model into the cache."),
-    "list": ("quire.cli.list:list_", "Show the models on this machine."),
-    "show": ("quire.cli.show:show", "Show what is known of a model."),
-    "create": ("quire.cli.create:create", "Name a model with settings of its own."),
-    "copy": ("quire.cli.copy:copy", "Give a model one more name."),
-    "rm": ("quire.cli.rm:rm", "Remove models and their files."),
-    "convert": ("quire.cli.convert:convert", "Write a checkpoint to a GGUF file."),
-    "imatrix": ("quire.cli.imatrix:imatrix", "Write how much each input's errors count."),
-    "quantize": ("quire.cli.quantize:quantize", "Write a checkpoint in few bits: GPTQ, AWQ, ..."),
+    "generate": ("quire.cli.chat.generate:generate", "Complete prompts and print the text."),
+    "chat": ("quire.cli.chat.chat:chat", "Talk to a model without a server."),
+    "pull": ("quire.cli.models.pull:pull", "Download a model into the cache."),
+    "list": ("quire.cli.models.list:list_", "Show the models on this machine."),
+    "show": ("quire.cli.models.show:show", "Show what is known of a model."),
+    "create": ("quire.cli.models.create:create", "Name a model with settings of its own."),
+    "copy": ("quire.cli.models.copy:copy", "Give a model one more name."),
+    "rm": ("quire.cli.models.rm:rm", "Remove models and their files."),
+    "convert": ("quire.cli.models.convert:convert", "Write a checkpoint to a GGUF file."),
+    "imatrix": ("quire.cli.models.imatrix:imatrix", "Write how much each input's errors count."),
+    "quantize": (
+        "quire.cli.models.quantize:quantize",
+        "Write a checkpoint in few bits: GPTQ, AWQ, ...",
+    ),
     "train-heads": (
-        "quire.cli.train_heads:train_heads",
+        "quire.cli.models.train_heads:train_heads",
         "Train draft heads for a model on its own answers.",
     ),
     "finetune": (
-        "quire.cli.finetune:finetune",
+        "quire.cli.models.finetune:finetune",
         "Train a model's own matrices: rounded (QAT), or by adapters (QLoRA).",
     ),
-    "merge": ("quire.cli.merge:merge", "Write a model with an adapter added to it."),
+    "merge": ("quire.cli.models.merge:merge", "Write a model with an adapter added to it."),
     "ps": ("quire.cli.ps:ps", "Show the models of a running server."),
     "top": ("quire.cli.top.command:top", "Watch a running server: figures and alarms, live."),
     "stop": ("quire.cli.stop:stop", "Unload a model of a running server."),
-    "ask": ("quire.cli.ask:ask", "Ask a running server and print its answer as it arrives."),
-    "bench": ("quire.cli.bench:bench", "Measure a server under load, or weight formats."),
-    "eval": ("quire.cli.eval:evaluate", "Judge a model: perplexity, divergence, multiple choice."),
-    "calc": ("quire.cli.calc:calc", "Compute KV cache sizes and how many sequences fit."),
-    "doctor": ("quire.cli.doctor:doctor", "Show what this machine gives Quire, measured."),
+    "ask": ("quire.cli.chat.ask:ask", "Ask a running server and print its answer as it arrives."),
+    "bench": ("quire.cli.measure.bench:bench", "Measure a server under load, or weight formats."),
+    "eval": (
+        "quire.cli.measure.eval:evaluate",
+        "Judge a model: perplexity, divergence, multiple choice.",
+    ),
+    "calc": ("quire.cli.calc.calc:calc", "Compute KV cache sizes and how many sequences fit."),
+    "doctor": ("quire.cli.measure.doctor:doctor", "Show what this machine gives Quire, measured."),
     "completion": ("quire.cli.completion:completion", "Print a shell's completion script."),
     "help": ("quire.cli.help:help_", "Show the help of a command."),
     "version": ("quire.cli.version:version", "Print version, commit and instruction set."),
@@ -171,8 +177,8 @@ def _with_remedy(error: click.ClickException) -> click.ClickException:
 
 def _is_model(name: str) -> bool:
     """Return whether a name is one of a model on this machine or in the catalogue."""
-    from quire.models.hub import find_model
-    from quire.models.named_models import named_model
+    from quire.store.hub import find_model
+    from quire.store.named_models import named_model
 
     try:
         return find_model(name) is not None or named_model(name) is not None

@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Any, get_type_hints
 import click
 from click.core import ParameterSource
 
-from quire.cli.engine_flags import ConfigOption, EngineCommand, config_option, engine_flags
-from quire.core import env
-from quire.core.background_stream import use_background_stderr
-from quire.core.config import EngineConfig
+from quire.cli.flags.engine_flags import ConfigOption, EngineCommand, config_option, engine_flags
 from quire.core.errors import ConfigError
-from quire.core.known_settings import server_settings
 from quire.server.options import ServerOptions
+from quire.settings.config import EngineConfig
+from quire.settings.known_settings import server_settings
+from quire.system import env
+from quire.system.background_stream import use_background_stderr
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp
@@ -99,12 +99,12 @@ def _answer(configs: Sequence[EngineConfig], options: ServerOptions) -> None:
     # It imports the engine on another core. The kernel ends it with this thread, the main one.
     process = start_engine_process() if options.preload or not options.load_on_demand else None
     from quire.cli.serve_plan import first_name
-    from quire.core.collector import collect_seldom
-    from quire.core.loading import Loading
-    from quire.core.log import set_format
+    from quire.llm.loading import Loading
     from quire.server.access.authentication import ApiKey
     from quire.server.lifecycle import Load, Server, handle_signals, run_server
     from quire.server.loading_app import create_loading_app
+    from quire.system.collector import collect_seldom
+    from quire.system.log import set_format
 
     # The thread that reads the engine's outputs and the event loop share the GIL. At Python's 5 ms
     # per turn a small model, which makes a token in 0.3 ms, would wait for its own server.
@@ -161,7 +161,7 @@ def _plan(
 
 def _tell(configs: Sequence[EngineConfig], options: ServerOptions) -> None:
     """Print what serving would take, without loading anything; refuse what it would refuse."""
-    from quire.llm.dry_run import dry_run_lines
+    from quire.llm.planning.dry_run import dry_run_lines
 
     _, _, plan = _plan(configs, options)
     plan.check()
@@ -185,8 +185,8 @@ def _compute_only(
         )
     if has_others:
         raise ConfigError("[config] --nnodes is of one model; got several. Name one.")
-    from quire.core.log import set_format
-    from quire.llm.headless import compute_for_server
+    from quire.llm.replicas.headless import compute_for_server
+    from quire.system.log import set_format
 
     use_background_stderr()
     set_format(options.log_format)
@@ -218,7 +218,7 @@ def _for_model(config: EngineConfig, name: str) -> EngineConfig:
 def _say(options: ServerOptions, line: str, level: str = "info") -> None:
     """Write a line that people wait for."""
     if options.log_format == "json" or level != "info":
-        from quire.core.log import get_logger
+        from quire.system.log import get_logger
 
         getattr(get_logger(__name__), level)("%s", line)
     else:

@@ -8,11 +8,8 @@ from functools import partial
 from typing import TYPE_CHECKING, TypeAlias
 
 from quire.cli.serve_plan import Grant, ServingPlan, SharedMemory
-from quire.core.child_process import ChildProcess
-from quire.core.config import EngineConfig
-from quire.core.loading import Loading
-from quire.core.machine import read_machine
 from quire.core.metrics import stem_of
+from quire.llm.loading import Loading
 from quire.llm.process.launcher import ChildLauncher, EngineLauncher
 from quire.llm.process.proxy import EngineProxy
 from quire.server.access.authentication import ApiKey
@@ -23,6 +20,9 @@ from quire.server.registry.engines import RegisteredEngine
 from quire.server.registry.model_registry import ModelRegistry, RegisteredModel
 from quire.server.registry.model_table import Entry
 from quire.server.registry.stored_models import StoredModels
+from quire.settings.config import EngineConfig
+from quire.system.child_process import ChildProcess
+from quire.system.machine import read_machine
 
 if TYPE_CHECKING:
     from quire.llm.replicas.replicated_engine import ReplicatedEngine

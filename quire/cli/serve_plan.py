@@ -8,24 +8,24 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from quire.core.cache_options import CacheOptions
-from quire.core.config import EngineConfig, ModelOptions
+from quire.checkpoints.file_state import file_state
 from quire.core.errors import ConfigError
-from quire.core.machine import Machine, read_machine
-from quire.core.memory_budget import budget_from_total
-from quire.core.resolve import check_memory
 from quire.llm.replicas.roles import Roles
-from quire.models.file_state import file_state
-from quire.models.hub import resolve_model, served_name
+from quire.planner.memory_budget import budget_from_total
 from quire.server.generation.adapters import NamedFolder, parse_modules
 from quire.server.generation.answer_parser import AnswerFormats
 from quire.server.generation.scoring import Scoring
 from quire.server.observability.tracing import check_available
 from quire.server.options import ServerOptions
 from quire.server.registry.core_weights import CoreWeights
+from quire.settings.cache_options import CacheOptions
+from quire.settings.config import EngineConfig, ModelOptions
+from quire.settings.resolve import check_memory
+from quire.store.hub import resolve_model, served_name
+from quire.system.machine import Machine, read_machine
 
 if TYPE_CHECKING:
-    from quire.llm.memory_needs import MemoryNeeds
+    from quire.llm.planning.memory_needs import MemoryNeeds
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,9 +117,9 @@ class ServingPlan:
         Raises:
             QuireError: A model cannot be loaded, or they do not fit together.
         """
-        from quire.llm.adapter_reader import AdapterReader
-        from quire.llm.model_plan import plan_model
+        from quire.llm.planning.model_plan import plan_model
         from quire.llm.replicas.loading import own_engines
+        from quire.llm.requests.adapter_reader import AdapterReader
 
         for config in self.granted:
             for own in own_engines(config, self.machine, self.roles):
@@ -313,7 +313,7 @@ class SharedMemory:
             ConfigError: The models do not fit together.
         """
         # Imported where it is needed: with one model the server loads no kernels.
-        from quire.llm.memory_needs import share_memory
+        from quire.llm.planning.memory_needs import share_memory
 
         engines = {self.identity(config): config for config in reversed(configs)}
         needs = {identity: self._needs(config) for identity, config in engines.items()}
@@ -349,6 +349,6 @@ class SharedMemory:
         return nameless, file_state(Path(config.model.model)), niceness
 
     def _needs(self, config: EngineConfig) -> MemoryNeeds:
-        from quire.llm.memory_needs import memory_needs
+        from quire.llm.planning.memory_needs import memory_needs
 
         return memory_needs(config, self.machine)

@@ -9,8 +9,8 @@ from urllib.parse import urlsplit
 
 import click
 
-from quire.core import env
 from quire.core.errors import ConfigError, QuireError, RequestError
+from quire.system import env
 
 if TYPE_CHECKING:
     from http.client import HTTPConnection, HTTPResponse

@@ -6,7 +6,7 @@ from dataclasses import KW_ONLY, dataclass, replace
 
 from quire.core.adapters import AdapterReference
 from quire.core.client import SHARED, Client
-from quire.core.picture_tiling import Tiling
+from quire.core.model.picture_tiling import Tiling
 from quire.core.sampling_params import SamplingParams
 
 
@@ -85,7 +85,7 @@ class EngineRequest:
         params: Sampling settings. With ``n`` > 1 the prompt is computed once and shared.
         prompt: The prompt as text, to be reported back; None when it was given as token ids.
         priority: The request's priority, lower first, under the ``priority`` policy; see
-            :data:`~quire.engine.request_queue.AGEING_SECONDS`. Within 32 bits.
+            :data:`~quire.engine.scheduling.request_queue.AGEING_SECONDS`. Within 32 bits.
         extra_keys: Keys that separate its prefix cache from others' besides the tokens, such as
             ``("salt:...", "adapter:...")``.
         range_keys: Keys that separate the blocks of certain positions, and those after them, from
@@ -96,7 +96,7 @@ class EngineRequest:
         deadline: Time at which it ends with ``timeout``, in whatever state; in seconds on the
             monotonic clock, which processes share.
         client: The client that it runs for. Clients that compete are served alike, by their
-            weights; see :mod:`quire.engine.fair_queue`.
+            weights; see :mod:`quire.engine.scheduling.fair_queue`.
         speculative_method: The method that its tokens are proposed by; only where their origins are
             reported.
         continuation: The blocks that it takes from another request, and leaves to others.

@@ -1,7 +1,7 @@
 """Methods by which a server proposes tokens ahead of its model, and their limits; plain data.
 
-Read from settings by :mod:`quire.core.speculative_settings`; what one request asks of them is in
-:mod:`quire.core.speculative_params`.
+Read from settings by :mod:`quire.settings.speculative_settings`; what one request asks of them is
+in :mod:`quire.core.speculative_params`.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, NoReturn, TypeAlias, get_args
 
 from quire.core.errors import ConfigError
-from quire.core.quantization_names import (
+from quire.core.model.quantization_names import (
     QUANTIZATIONS,
     STORED_NAMES,
     QuantizationName,

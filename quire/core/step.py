@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-from quire.core.forward_work import Work
+from quire.core.model.forward_work import Work
 from quire.core.request import EngineRequest
 from quire.core.sampling_params import SamplingParams
 

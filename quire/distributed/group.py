@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from quire.kernels.forward_batch import Array
+from quire.kernels.batch.forward_batch import Array
 
 
 @dataclass(slots=True)

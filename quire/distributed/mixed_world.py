@@ -6,11 +6,11 @@ import os
 from collections.abc import Sequence
 
 from quire.core.errors import ConfigError
-from quire.core.log import get_logger
 from quire.distributed.command_ring import CommandChannel
 from quire.distributed.group import Group
 from quire.distributed.shared_memory_group import SharedMemory
 from quire.distributed.torch_group import TorchWorld
+from quire.system.log import get_logger
 
 log = get_logger(__name__)
 

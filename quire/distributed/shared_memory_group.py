@@ -16,8 +16,8 @@ from quire.core.errors import ConfigError, RankDeadError
 from quire.distributed.command_ring import CommandRing
 from quire.distributed.group import CollectiveCounts
 from quire.distributed.segment_layout import TEXT_BYTES, SegmentLayout, SegmentSizes
+from quire.kernels.batch.forward_batch import Array
 from quire.kernels.cpu.native import native
-from quire.kernels.forward_batch import Array
 
 native.raise_lost_ranks_as(RankDeadError)
 

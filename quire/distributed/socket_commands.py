@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from quire.core.errors import RankDeadError
-from quire.distributed.connections import Door, introduce, keep_alive
+from quire.system.connections import Door, introduce, keep_alive
 
 _LENGTH, _RANK = struct.Struct("<Q"), struct.Struct("<I")
 _KEY = "commands"

@@ -11,7 +11,7 @@ import numpy as np
 
 from quire.core.errors import RankDeadError
 from quire.distributed.group import CollectiveCounts
-from quire.kernels.forward_batch import Array
+from quire.kernels.batch.forward_batch import Array
 
 #: Seconds that a rank waits for others: a test that hangs forever reports nothing.
 SECONDS = 60.0

@@ -17,7 +17,7 @@ import numpy as np
 from quire.core.errors import ConfigError, RankDeadError
 from quire.distributed.group import CollectiveCounts
 from quire.distributed.socket_commands import SocketCommands
-from quire.kernels.forward_batch import Array
+from quire.kernels.batch.forward_batch import Array
 
 #: Bytes of messages that their ranks have not received yet, at most; more have to wait.
 _MOST_SENT_BYTES = 256 << 20

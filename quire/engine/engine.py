@@ -6,8 +6,6 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 
-from quire.core.config import EngineConfig
-from quire.core.encoder_settings import fit_to_model
 from quire.core.errors import (
     EngineDeadError,
     PromptTooLongError,
@@ -15,30 +13,32 @@ from quire.core.errors import (
     RequestError,
 )
 from quire.core.metrics import Samples
-from quire.core.model_config import ModelConfig
+from quire.core.model.model_config import ModelConfig
 from quire.core.outputs import RequestMetrics
 from quire.core.request import EngineRequest
-from quire.engine.adapter_gate import LOADING_SECONDS, AdapterGate
-from quire.engine.block_lifetimes import BlockLifetimes
-from quire.engine.block_observer import CanaryFeed
-from quire.engine.block_pool import BlockPool
+from quire.engine.cache.block_lifetimes import BlockLifetimes
+from quire.engine.cache.block_observer import CanaryFeed
+from quire.engine.cache.block_pool import BlockPool
+from quire.engine.cache.kv_cache_manager import KVCacheManager
+from quire.engine.cache.kv_layout import create_layout
 from quire.engine.deadlines import Deadlines
 from quire.engine.engine_output import EngineOutput
 from quire.engine.executor import Executor
 from quire.engine.flights import Flights
-from quire.engine.kv_cache_manager import KVCacheManager
-from quire.engine.kv_layout import create_layout
-from quire.engine.lookahead import LookaheadPolicy
-from quire.engine.picture_gate import PictureGate
-from quire.engine.push_gate import PushGate
+from quire.engine.gates.adapter_gate import LOADING_SECONDS, AdapterGate
+from quire.engine.gates.picture_gate import PictureGate
+from quire.engine.gates.push_gate import PushGate
+from quire.engine.gates.tier_gate import TIER_SECONDS, TierGate
 from quire.engine.request import Request, derive_seed, sequence_seed
-from quire.engine.request_queue import arrival_order
-from quire.engine.scheduler import Scheduler
-from quire.engine.sequence_groups import PART, divide
+from quire.engine.scheduling.lookahead import LookaheadPolicy
+from quire.engine.scheduling.request_queue import arrival_order
+from quire.engine.scheduling.scheduler import Scheduler
+from quire.engine.scheduling.sequence_groups import PART, divide
+from quire.engine.scheduling.step_rules import check_steps
 from quire.engine.stats import StepWatch
-from quire.engine.step_rules import check_steps
-from quire.engine.tier_gate import TIER_SECONDS, TierGate
-from quire.speculative.controller import Controller
+from quire.settings.config import EngineConfig
+from quire.settings.encoder_settings import fit_to_model
+from quire.speculative.pace.controller import Controller
 
 #: Seconds for which pictures are encoded before the engine looks for new requests, while no request
 #: decodes.

@@ -6,13 +6,13 @@ import socket
 from collections.abc import Callable, Mapping
 from typing import Protocol
 
-from quire.core.kv_cache_spec import KVCacheSpec
 from quire.core.metrics import Samples
+from quire.core.model.kv_cache_spec import KVCacheSpec
 from quire.core.step import SchedulerOutput, StepOutput
-from quire.engine.adapter_gate import Adapters
-from quire.engine.picture_gate import Pictures
-from quire.engine.push_gate import Outgoing
-from quire.engine.tier_gate import Tiers
+from quire.engine.gates.adapter_gate import Adapters
+from quire.engine.gates.picture_gate import Pictures
+from quire.engine.gates.push_gate import Outgoing
+from quire.engine.gates.tier_gate import Tiers
 
 
 class StepHandle(Protocol):

@@ -19,7 +19,7 @@ from quire.core.step import ScheduledRequest, SchedulerOutput, SequenceResult, S
 from quire.engine.engine_output import EngineOutput
 from quire.engine.executor import StepHandle
 from quire.engine.request import Request
-from quire.engine.scheduler import Scheduler
+from quire.engine.scheduling.scheduler import Scheduler
 
 
 @dataclass(slots=True)

@@ -12,20 +12,20 @@ from pathlib import Path
 
 import numpy as np
 
-from quire.core.config import EngineConfig
 from quire.core.counts import format_bytes
 from quire.core.errors import ConfigError
-from quire.core.machine import read_machine
-from quire.core.resolve import resolve
 from quire.evaluation.distributions import compare_rows, loss_rows
 from quire.evaluation.steps import Piece, create_batch, most_blocks, plan_steps, targets
 from quire.evaluation.windows import Window
-from quire.kernels.forward_batch import ForwardBatch
+from quire.kernels.batch.forward_batch import ForwardBatch
 from quire.kernels.registry import create_backend
-from quire.models.config_reader import read_generating_config
+from quire.models.config.config_reader import read_generating_config
 from quire.models.decoder import Decoder, HiddenStates
 from quire.models.model_builder import Progress
-from quire.runner.loaded_model import expected_demand, load
+from quire.runner.memory.loaded_model import expected_demand, load
+from quire.settings.config import EngineConfig
+from quire.settings.resolve import resolve
+from quire.system.machine import read_machine
 
 log = logging.getLogger(__name__)
 

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from quire.evaluation.windows import Window
-from quire.text.tokenizer import Tokenizer
+from quire.text.tokenizers.tokenizer import Tokenizer
 
 
 class Encoder(Protocol):

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from quire.evaluation.windows import Window
-from quire.kernels.forward_batch import ForwardBatch
+from quire.kernels.batch.forward_batch import ForwardBatch
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from quire.core.errors import ConfigError
-from quire.text.tokenizer import Tokenizer
+from quire.text.tokenizers.tokenizer import Tokenizer
 
 
 def check_same_vocabulary(

@@ -42,9 +42,9 @@ from __future__ import annotations
 import math
 
 from quire.core.errors import UnsupportedInputError
-from quire.core.kv_cache_spec import KVCacheSpec
+from quire.core.model.kv_cache_spec import KVCacheSpec
 from quire.kernels.backend import Array, AttentionSpec, QKNorm
-from quire.kernels.forward_batch import ForwardBatch
+from quire.kernels.batch.forward_batch import ForwardBatch
 
 #: Kinds of :class:`~quire.kernels.backend.QKNorm`, in the order of native/include/attention.h.
 QK_NORMS = ("rms_of_heads", "rms_of_rows", "layer_of_heads")

@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from quire.core.kv_cache_spec import KVCacheSpec
-from quire.kernels.forward_batch import Array, ForwardBatch
-from quire.kernels.host_tensor import HostTensor
+from quire.core.model.kv_cache_spec import KVCacheSpec
+from quire.kernels.batch.forward_batch import Array, ForwardBatch
+from quire.kernels.matrices.host_tensor import HostTensor
 
 #: What an attention op prepared for a step; only the backend that made it looks inside.
 AttentionPlan = Any

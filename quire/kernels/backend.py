@@ -16,23 +16,23 @@ from typing import Any, Protocol, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from quire.core.kv_cache_spec import KVCacheSpec
-from quire.core.moe_config import ExpertRouting
+from quire.core.model.kv_cache_spec import KVCacheSpec
+from quire.core.model.moe_config import ExpertRouting
 from quire.kernels.attention_protocol import Attention as Attention
 from quire.kernels.attention_protocol import AttentionPlan as AttentionPlan
 from quire.kernels.attention_protocol import AttentionSpec as AttentionSpec
 from quire.kernels.attention_protocol import KVCache as KVCache
 from quire.kernels.attention_protocol import LatentAttention, LatentSpec, LatentWeights
 from quire.kernels.attention_protocol import QKNorm as QKNorm
-from quire.kernels.block_matrix import BlockMatrix
-from quire.kernels.forward_batch import Array as Array
-from quire.kernels.forward_batch import BatchRows, ForwardBatch
-from quire.kernels.host_tensor import HostTensor
-from quire.kernels.lattice_matrix import LatticeMatrix
+from quire.kernels.batch.forward_batch import Array as Array
+from quire.kernels.batch.forward_batch import BatchRows, ForwardBatch
+from quire.kernels.batch.sampling_batch import SamplingBatch
 from quire.kernels.low_rank import LowRank, LowRankPart
+from quire.kernels.matrices.block_matrix import BlockMatrix
+from quire.kernels.matrices.host_tensor import HostTensor
+from quire.kernels.matrices.lattice_matrix import LatticeMatrix
+from quire.kernels.matrices.quantized_tensor import QuantizedTensor
 from quire.kernels.packed_weights import PackedWeights
-from quire.kernels.quantized_tensor import QuantizedTensor
-from quire.kernels.sampling_batch import SamplingBatch
 
 #: A matrix (out, in) to be packed, or that a CPU backend packed before.
 Weight = HostTensor | QuantizedTensor | BlockMatrix | LatticeMatrix | PackedWeights

@@ -21,9 +21,9 @@ Source: DeepSeek-AI 2024 (DeepSeek-V2), section 2.1. CPU: native/runtime/latent_
 from __future__ import annotations
 
 from quire.core.errors import UnsupportedInputError
-from quire.core.kv_cache_spec import KVCacheSpec
+from quire.core.model.kv_cache_spec import KVCacheSpec
 from quire.kernels.attention_protocol import LatentSpec, LatentWeights
-from quire.kernels.forward_batch import Array
+from quire.kernels.batch.forward_batch import Array
 
 
 def check_spec(spec: LatentSpec, weights: LatentWeights, rope: tuple[Array, Array]) -> None:

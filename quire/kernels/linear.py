@@ -8,11 +8,11 @@ A row of y depends on its row of x alone, bit for bit, whatever T and the number
 CPU: native/cpu/linear.cpp. On AVX512_BF16 x is rounded to bfloat16 where the weights are bfloat16;
 everywhere else the products are float32.
 
-Quantized matrices (``kernels/quantized_tensor.py``) stay as they are. Each row of x is rounded as
-their ``activations`` say (``kernels/activation_scheme.py``), else to 8 bits in groups of 32 to 128
-inputs (scale ``max|x| / 127``, to nearest even), unless ``exact_activations``: then it is
-multiplied as it is. E4M3 codes in groups of 32 or more are multiplied as bfloat16 weights are, x
-treated as for those, and scaled afterwards. CPU: native/cpu/linear_quantized.cpp.
+Quantized matrices (``kernels/matrices/quantized_tensor.py``) stay as they are. Each row of x is
+rounded as their ``activations`` say (``kernels/matrices/activation_scheme.py``), else to 8 bits in
+groups of 32 to 128 inputs (scale ``max|x| / 127``, to nearest even), unless ``exact_activations``:
+then it is multiplied as it is. E4M3 codes in groups of 32 or more are multiplied as bfloat16
+weights are, x treated as for those, and scaled afterwards. CPU: native/cpu/linear_quantized.cpp.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from collections.abc import Sequence
 
 from quire.core.errors import UnsupportedInputError
 from quire.kernels.backend import Array, Weight
-from quire.kernels.host_tensor import NUMPY_DTYPES, HostTensor
+from quire.kernels.matrices.host_tensor import NUMPY_DTYPES, HostTensor
 
 
 def held_dtype(weights: Sequence[Weight], dtype: str | None) -> str:

@@ -19,8 +19,8 @@ import numpy as np
 import numpy.typing as npt
 
 from quire.core.errors import UnsupportedInputError
-from quire.kernels.forward_batch import Array, BatchRows
-from quire.kernels.host_tensor import HostTensor
+from quire.kernels.batch.forward_batch import Array, BatchRows
+from quire.kernels.matrices.host_tensor import HostTensor
 
 #: An adapter of one linear on a backend; only the backend that made it looks inside.
 LowRank = Any

@@ -24,7 +24,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from quire.core.errors import UnsupportedInputError
-from quire.core.moe_config import ExpertRouting
+from quire.core.model.moe_config import ExpertRouting
 from quire.kernels import activation
 from quire.kernels.backend import Array, Linear
 

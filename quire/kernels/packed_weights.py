@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from quire.kernels.quantized_tensor import QuantizedForm, padded
+from quire.kernels.matrices.quantized_tensor import QuantizedForm, padded
 
 
 def float_bytes(rows: int, columns: int, dtype_bytes: int) -> int:

@@ -36,7 +36,7 @@ from __future__ import annotations
 
 from quire.core.errors import UnsupportedInputError
 from quire.kernels.backend import Array
-from quire.kernels.sampling_batch import SamplingBatch
+from quire.kernels.batch.sampling_batch import SamplingBatch
 
 _G = 0x9E3779B97F4A7C15  # 2 ** 64 / golden ratio
 _ONE_EACH = (

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from quire.kernels.backend import Array, Backend, Linear
-from quire.kernels.forward_batch import BatchRows
+from quire.kernels.batch.forward_batch import BatchRows
 from quire.layers.attention import Mixing
 from quire.layers.mlp import FeedForward
 from quire.layers.norm import Norm

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from quire.kernels.backend import Array, Backend, Linear
-from quire.kernels.forward_batch import BatchRows
+from quire.kernels.batch.forward_batch import BatchRows
 
 
 class ShapedHead:

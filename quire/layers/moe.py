@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from quire.core.moe_config import ExpertRouting
+from quire.core.model.moe_config import ExpertRouting
 from quire.kernels.backend import Array, Backend, Linear, MixedExperts
 from quire.layers.workspace import Activations
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from quire.kernels.backend import Array, Backend
-from quire.kernels.forward_batch import BatchRows
+from quire.kernels.batch.forward_batch import BatchRows
 
 
 class Norm(Protocol):

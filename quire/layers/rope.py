@@ -9,7 +9,7 @@ import math
 
 import numpy as np
 
-from quire.core.model_config import QueryScaling, RopeConfig
+from quire.core.model.model_config import QueryScaling, RopeConfig
 
 
 def rope_table_bytes(rope: RopeConfig, num_positions: int) -> int:

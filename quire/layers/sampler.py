@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from quire.core.step import TokenLogprobs
 from quire.kernels.backend import Array, Backend
-from quire.kernels.sampling_batch import SamplingBatch
+from quire.kernels.batch.sampling_batch import SamplingBatch
 
 IntArray = npt.NDArray[np.int32]
 FloatArray = npt.NDArray[np.float32]

@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from quire.core.kv_cache_spec import DTYPE_BYTES
-from quire.core.model_config import ModelConfig
+from quire.core.model.kv_cache_spec import DTYPE_BYTES
+from quire.core.model.model_config import ModelConfig
 from quire.kernels.backend import Array, AttentionPlan, Backend
-from quire.kernels.forward_batch import BatchRows, ForwardBatch
+from quire.kernels.batch.forward_batch import BatchRows, ForwardBatch
 
 #: Most rows of which views are kept: decodes, which come again and again. Longer steps have
 #: thousands of lengths; views of each would stay for good, 2 KB, to save 7 us of milliseconds.

@@ -18,23 +18,23 @@ from queue import Empty, SimpleQueue
 from typing import Any, Unpack
 
 from quire.core.adapters import AdapterReference
-from quire.core.config import EngineConfig
 from quire.core.errors import EngineDeadError
-from quire.core.keyword_types import EngineKeywords
 from quire.core.metrics import Samples
-from quire.core.model_config import ModelConfig
+from quire.core.model.model_config import ModelConfig
 from quire.core.outputs import RequestOutput
 from quire.core.request import EngineRequest
 from quire.core.sampling_params import SamplingParams
 from quire.llm.engine_args import EngineArgs
 from quire.llm.engine_client import EngineProgress, Prompt
-from quire.llm.output_streams import OutputStreams
-from quire.llm.params import params_size
+from quire.llm.outputs.output_streams import OutputStreams
 from quire.llm.process.counter_pace import CounterPace
 from quire.llm.progress import loading_bar
+from quire.llm.requests.params import params_size
 from quire.llm.text_engine import TextEngine
+from quire.settings.config import EngineConfig
+from quire.settings.keyword_types import EngineKeywords
 from quire.text.off_loop import INLINE_CHARACTERS, run_by_size
-from quire.text.tokenizer import Tokenizer
+from quire.text.tokenizers.tokenizer import Tokenizer
 
 Command = Callable[[], Any]
 

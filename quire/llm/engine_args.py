@@ -7,12 +7,12 @@ from dataclasses import fields, make_dataclass
 from os import PathLike
 from typing import Any, Self, Unpack
 
-from quire.core.config import PARTS, SETTINGS, EngineConfig
-from quire.core.engine_keywords import read_keywords
-from quire.core.keyword_types import EngineKeywords
-from quire.core.log import get_logger
-from quire.core.other_programs import meant_setting
 from quire.llm.script_flags import add_flags, settings_of
+from quire.settings.config import PARTS, SETTINGS, EngineConfig
+from quire.settings.engine_keywords import read_keywords
+from quire.settings.keyword_types import EngineKeywords
+from quire.settings.other_programs import meant_setting
+from quire.system.log import get_logger
 
 log = get_logger(__name__)
 

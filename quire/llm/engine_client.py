@@ -9,10 +9,10 @@ from typing import Any, NotRequired, Protocol, TypeAlias, TypedDict
 
 from quire.core.adapters import AdapterReference
 from quire.core.metrics import Samples
-from quire.core.model_config import ModelConfig
+from quire.core.model.model_config import ModelConfig
 from quire.core.outputs import RequestOutput
 from quire.core.request import EngineRequest
-from quire.llm.output_streams import OutputStreams
+from quire.llm.outputs.output_streams import OutputStreams
 
 
 class TextPrompt(TypedDict):

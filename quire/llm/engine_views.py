@@ -6,12 +6,12 @@ from collections.abc import AsyncGenerator
 from typing import Any, Protocol
 
 from quire.core.adapters import AdapterReference
-from quire.core.config import ModelOptions
 from quire.core.metrics import Samples, add_counters
 from quire.core.outputs import RequestOutput
 from quire.core.request import EngineRequest
 from quire.llm.engine_client import EngineClient, EngineProgress
-from quire.text.tokenizer import Tokenizer
+from quire.settings.config import ModelOptions
+from quire.text.tokenizers.tokenizer import Tokenizer
 
 
 class SharedEngine(EngineClient, Protocol):

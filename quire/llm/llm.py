@@ -13,20 +13,16 @@ from typing import Any, Literal, Never, Self, TypeAlias, Unpack
 import numpy as np
 
 from quire.core.beam_search_params import BeamSearchParams
-from quire.core.engine_keywords import settings_help
 from quire.core.errors import RequestError
-from quire.core.keyword_types import EngineKeywords
-from quire.core.log import few_lines, get_logger
-from quire.core.metric_readings import Metric, readings
 from quire.core.outputs import RequestOutput
 from quire.core.request import EngineRequest
 from quire.core.sampling_params import RequestOutputKind, SamplingParams
 from quire.core.suggestions import did_you_mean
-from quire.llm.adapter_reader import LoRARequest
-from quire.llm.beam_search import BeamSearch, BeamSearchOutput, width_errors
+from quire.llm.beams.beam_search import BeamSearch, BeamSearchOutput, width_errors
 from quire.llm.engine_args import EngineArgs
 from quire.llm.engine_client import Prompt
 from quire.llm.interrupts import collect_interrupts
+from quire.llm.metric_readings import Metric, readings
 from quire.llm.offline.arguments import (
     ChatOptions,
     Params,
@@ -37,8 +33,7 @@ from quire.llm.offline.arguments import (
     is_conversation,
     read_chat_options,
 )
-from quire.llm.pictures.conversations import ConversationPictures
-from quire.llm.pooling_outputs import (
+from quire.llm.outputs.pooling_outputs import (
     ClassificationOutput,
     EmbeddingOutput,
     PooledRequestOutput,
@@ -53,10 +48,15 @@ from quire.llm.pooling_outputs import (
     scores,
     vector,
 )
+from quire.llm.pictures.conversations import ConversationPictures
 from quire.llm.progress import loading_bar, prompts_bar
-from quire.llm.prompts import chat_prompt, read_pair
+from quire.llm.requests.adapter_reader import LoRARequest
+from quire.llm.requests.prompts import chat_prompt, read_pair
 from quire.llm.text_engine import TextEngine
-from quire.text.tokenizer import Tokenizer
+from quire.settings.engine_keywords import settings_help
+from quire.settings.keyword_types import EngineKeywords
+from quire.system.log import few_lines, get_logger
+from quire.text.tokenizers.tokenizer import Tokenizer
 
 log = get_logger(__name__)
 Message = dict[str, Any]

@@ -1,6 +1,6 @@
 """An engine's settings as flags of a script's own parser, as vLLM's examples take them.
 
-The flags of ``quire`` itself are made in ``quire/cli/engine_flags.py``, of the same fields.
+The flags of ``quire`` itself are made in ``quire/cli/flags/engine_flags.py``, of the same fields.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from collections.abc import Sequence
 from dataclasses import fields
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
-from quire.core.config import PARTS, SETTINGS, EngineConfig
 from quire.core.counts import parse_count
-from quire.core.known_settings import engine_settings, flag_name
+from quire.settings.config import PARTS, SETTINGS, EngineConfig
+from quire.settings.known_settings import engine_settings, flag_name
 
 
 class FlexibleArgumentParser(ArgumentParser):

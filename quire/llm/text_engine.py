@@ -10,25 +10,25 @@ from dataclasses import replace
 from typing import Any, Self
 
 from quire.core.adapters import AdapterReference
-from quire.core.config import EngineConfig
 from quire.core.errors import EngineDeadError
-from quire.core.log import get_logger
 from quire.core.metrics import Samples
-from quire.core.model_config import ModelConfig
+from quire.core.model.model_config import ModelConfig
 from quire.core.outputs import RequestOutput
 from quire.core.request import EngineRequest
 from quire.core.sampling_params import SamplingParams
 from quire.engine.engine import Engine
 from quire.engine.engine_output import EngineOutput
-from quire.llm.draft_vocabulary import pair_draft_vocabularies
 from quire.llm.engine_args import EngineArgs
 from quire.llm.engine_client import Prompt
-from quire.llm.inferred_methods import infer_methods
-from quire.llm.output_processor import OutputProcessor
-from quire.llm.request_reader import RequestReader
+from quire.llm.outputs.output_processor import OutputProcessor
+from quire.llm.planning.draft_vocabulary import pair_draft_vocabularies
+from quire.llm.planning.inferred_methods import infer_methods
+from quire.llm.requests.request_reader import RequestReader
 from quire.models.model_builder import Progress
 from quire.runner.in_process_executor import load_executor
-from quire.text.tokenizer import Tokenizer
+from quire.settings.config import EngineConfig
+from quire.system.log import get_logger
+from quire.text.tokenizers.tokenizer import Tokenizer
 
 log = get_logger(__name__)
 

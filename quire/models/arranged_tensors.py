@@ -12,10 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from quire.core.model_config import ModelConfig
-from quire.kernels.host_tensor import HostTensor
-from quire.models.latent_rows import neighbours_apart
-from quire.models.matrix_rows import (
+from quire.checkpoints.latent_rows import neighbours_apart
+from quire.checkpoints.matrix_rows import (
     Picks,
     Tensor,
     pick_columns,
@@ -23,9 +21,11 @@ from quire.models.matrix_rows import (
     pick_outputs,
     pick_rows,
 )
-from quire.models.tensor_source import Entry, TensorSource
+from quire.checkpoints.tensor_source import Entry, TensorSource
+from quire.checkpoints.weight_names import WeightNames
+from quire.core.model.model_config import ModelConfig
+from quire.kernels.matrices.host_tensor import HostTensor
 from quire.models.weight_map import WeightMap
-from quire.models.weight_names import WeightNames
 
 Change = Callable[[Tensor], Tensor]
 

@@ -10,12 +10,12 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from quire.core.errors import ConfigError
-from quire.core.model_config import ModelConfig
+from quire.core.model.model_config import ModelConfig
 from quire.kernels.backend import Array, Backend, KVCache, Linear
-from quire.kernels.forward_batch import BatchRows, ForwardBatch
-from quire.layers.adapter_slots import AdapterSlots
+from quire.kernels.batch.forward_batch import BatchRows, ForwardBatch
+from quire.layers.adapters.adapter_slots import AdapterSlots
 from quire.layers.decoder_layer import Layer
-from quire.layers.rank_experts import RankExperts
+from quire.layers.parallel.rank_experts import RankExperts
 from quire.layers.state_head import StateHead
 from quire.layers.workspace import Activations, Workspace
 from quire.models.embedded_rows import EmbeddedRows

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from quire.kernels.backend import Backend, Experts, GroupedLinear, MixedExperts, Weight
-from quire.kernels.host_tensor import HostTensor
-from quire.layers.own_experts import Packed
+from quire.kernels.matrices.host_tensor import HostTensor
+from quire.layers.parallel.own_experts import Packed
 from quire.models.adapters.adapted_parts import AdaptedParts
 from quire.models.weight_map import LinearWeights, MLPWeights
 

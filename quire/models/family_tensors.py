@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from quire.core.model_config import ModelConfig
-from quire.models.registry import get_family
-from quire.models.tensor_source import TensorSource, open_source
+from quire.checkpoints.tensor_source import TensorSource, open_source
+from quire.checkpoints.weight_names import WeightNames
+from quire.core.model.model_config import ModelConfig
+from quire.models.config.registry import get_family
 from quire.models.weight_map import WeightMap
-from quire.models.weight_names import WeightNames
 
 
 def family_names(config: ModelConfig) -> WeightNames:

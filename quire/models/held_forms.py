@@ -7,7 +7,7 @@ import re
 from collections import Counter
 
 from quire.core.errors import ConfigError
-from quire.kernels.quantized_tensor import QuantizedForm
+from quire.kernels.matrices.quantized_tensor import QuantizedForm
 from quire.quantization.plan import SMALL_MODEL, QuantizationPlan
 
 log = logging.getLogger(__name__)

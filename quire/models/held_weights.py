@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from quire.kernels.backend import Array, Linear
+from quire.kernels.matrices.quantized_tensor import QuantizedForm
 from quire.kernels.packed_weights import PackedWeights
-from quire.kernels.quantized_tensor import QuantizedForm
 
 #: Names of matrices that are one linear, how each is rounded at load (None: not at all), and
 #: whether activations are not.

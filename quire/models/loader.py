@@ -11,11 +11,14 @@ from pathlib import Path
 
 import numpy as np
 
+from quire.checkpoints.packed_weights_cache import PackedWeightsCache, open_packed_weights_cache
+from quire.checkpoints.quantized.quantized_checkpoint import QuantizedCheckpoint
+from quire.checkpoints.tensor_source import TensorSource, check_tensors
 from quire.core.errors import ConfigError, WeightMismatchError
-from quire.core.kv_cache_spec import DTYPE_BYTES
-from quire.core.model_config import ModelConfig
+from quire.core.model.kv_cache_spec import DTYPE_BYTES
+from quire.core.model.model_config import ModelConfig
 from quire.kernels.backend import Backend
-from quire.models.config_reader import read_generating_config, read_model_config
+from quire.models.config.config_reader import read_generating_config, read_model_config
 from quire.models.decoder import Decoder
 from quire.models.draft_heads.mtp_layouts import module_names
 from quire.models.family_tensors import map_weights, open_tensors, stored_names
@@ -23,11 +26,8 @@ from quire.models.held_weights import HeldWeights
 from quire.models.model import Model
 from quire.models.model_builder import ModelBuilder, Progress
 from quire.models.opened_checkpoint import OpenedCheckpoint
-from quire.models.packed_weights_cache import PackedWeightsCache, open_packed_weights_cache
-from quire.models.quantized_checkpoint import QuantizedCheckpoint
 from quire.models.shards.rank_model import Shard
 from quire.models.stage import Stage
-from quire.models.tensor_source import TensorSource, check_tensors
 from quire.models.vision.loader import encoder_names
 from quire.models.weight_map import WeightMap
 from quire.quantization.plan import QuantizationPlan

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
-from quire.core.model_config import ModelConfig
+from quire.core.model.model_config import ModelConfig
 from quire.kernels.backend import Array, Backend, KVCache, Linear
-from quire.kernels.forward_batch import ForwardBatch
+from quire.kernels.batch.forward_batch import ForwardBatch
 from quire.layers.residual_capture import ResidualCapture
 from quire.layers.state_head import StateHead
 from quire.models.decoder import HiddenStates

@@ -7,17 +7,19 @@ from dataclasses import replace
 
 import numpy as np
 
+from quire.checkpoints.formats.stored_matrix import UnpackedMatrix
+from quire.checkpoints.packed_weights_cache import PackedWeightsCache
+from quire.checkpoints.quantized.input_rounding import with_fine_inputs
 from quire.core.counts import format_bytes
 from quire.core.errors import ConfigError
-from quire.core.machine import read_machine
-from quire.core.model_config import ModelConfig, QueryScaling
-from quire.core.moe_config import MoEConfig
+from quire.core.model.model_config import ModelConfig, QueryScaling
+from quire.core.model.moe_config import MoEConfig
 from quire.kernels.attention_protocol import AttentionSpec, LatentSpec, LatentWeights, QKNorm
 from quire.kernels.backend import Array, Backend, Linear, Weight
-from quire.kernels.block_matrix import BlockMatrix
-from quire.kernels.host_tensor import HostTensor
+from quire.kernels.matrices.block_matrix import BlockMatrix
+from quire.kernels.matrices.host_tensor import HostTensor
+from quire.kernels.matrices.quantized_tensor import QuantizedTensor
 from quire.kernels.packed_weights import PackedWeights
-from quire.kernels.quantized_tensor import QuantizedTensor
 from quire.layers.attention import HeadsMixing, LatentMixing, QueryRank
 from quire.layers.decoder_layer import DecoderLayer, End, Layer, ParallelLayer
 from quire.layers.logits_head import logits_head
@@ -33,14 +35,12 @@ from quire.models.embedded_rows import EmbeddedRows
 from quire.models.expert_maker import ExpertMaker
 from quire.models.held_forms import HeldForms
 from quire.models.held_weights import HeldWeights, LinearKey, RopeTables
-from quire.models.input_rounding import with_fine_inputs
 from quire.models.opened_checkpoint import OpenedCheckpoint
-from quire.models.packed_weights_cache import PackedWeightsCache
 from quire.models.shards.rank_model import RankModel, Shard, WholeModel
 from quire.models.weight_map import LinearWeights, NormWeights
-from quire.quantization.formats.stored_matrix import UnpackedMatrix
 from quire.quantization.plan import QuantizationPlan, refuse_quantized
 from quire.quantization.round_to_nearest import Scheme, quantize
+from quire.system.machine import read_machine
 
 Progress = Callable[[int, int], None]
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from quire.core.model_config import ModelConfig
+from quire.checkpoints.tensor_source import TensorSource
+from quire.core.model.model_config import ModelConfig
 from quire.models.stage import Stage
-from quire.models.tensor_source import TensorSource
 from quire.models.weight_map import WeightMap
 
 

@@ -14,7 +14,7 @@ from typing import Protocol
 
 import numpy as np
 
-from quire.core.kv_cache_spec import KVCacheSpec
+from quire.core.model.kv_cache_spec import KVCacheSpec
 from quire.distributed.group import Group
 from quire.kernels.backend import Array, Backend
 from quire.layers.workspace import Activations

@@ -7,19 +7,19 @@ from dataclasses import dataclass, replace
 from itertools import groupby
 from pathlib import Path
 
-from quire.core.kv_cache_spec import DTYPE_BYTES
-from quire.core.model_config import ModelConfig
+from quire.checkpoints.gguf.gguf_checkpoint import FLOATS, GgufCheckpoint
+from quire.checkpoints.gguf.gguf_types import FORMS
+from quire.checkpoints.quantized.quantization_config import read_quantization
+from quire.checkpoints.quantized.quantized_checkpoint import MatrixEntry, QuantizedCheckpoint
+from quire.checkpoints.rank_files import RankEntry, RankFolder
+from quire.core.model.kv_cache_spec import DTYPE_BYTES
+from quire.core.model.model_config import ModelConfig
+from quire.kernels.matrices.quantized_tensor import QuantizedForm, stacked_form
 from quire.kernels.packed_weights import float_bytes
-from quire.kernels.quantized_tensor import QuantizedForm, stacked_form
 from quire.layers.rope import rope_table_bytes
 from quire.models.family_tensors import family_names, map_weights, open_tensors, stored_names
-from quire.models.gguf_checkpoint import FLOATS, GgufCheckpoint
-from quire.models.quantization_config import read_quantization
-from quire.models.quantized_checkpoint import MatrixEntry, QuantizedCheckpoint
-from quire.models.shards.rank_files import RankEntry, RankFolder
 from quire.models.shards.rank_weights import RankPart
 from quire.models.weight_map import LinearWeights, WeightMap
-from quire.quantization.gguf_types import FORMS
 from quire.quantization.plan import QuantizationPlan, refuse_quantized
 from quire.quantization.round_to_nearest import Scheme
 

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from quire.core.model_config import LatentConfig, ModelConfig
-from quire.models.weight_names import WeightNames
+from quire.checkpoints.weight_names import WeightNames
+from quire.core.model.model_config import LatentConfig, ModelConfig
 
 Shapes = Iterator[tuple[str, tuple[int, ...]]]
 

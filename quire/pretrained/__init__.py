@@ -1,4 +1,8 @@
-"""Entry points with the names of transformers, AutoAWQ and AutoGPTQ, on Quire's engine."""
+"""Entry points with the names of transformers, AutoAWQ and AutoGPTQ, on Quire's engine.
+
+Scripts of those libraries run with one changed import. Options that mean nothing here are refused
+by name.
+"""
 
 from __future__ import annotations
 

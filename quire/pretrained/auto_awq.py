@@ -8,13 +8,13 @@ from typing import Any, NoReturn
 
 from quire.core.counts import parse_count
 from quire.core.errors import ConfigError
-from quire.models.hub import resolve_model
 from quire.pretrained.auto_model import ENGINE, engine_keywords
 from quire.pretrained.options import GPUS, KERNELS, Option, done, idle, read_options, refused
 from quire.pretrained.quantizable import QuantizableModel, floats_folder, quantized_source
 from quire.pretrained.quantization_configs import Asked, calibration_text, encode_by
-from quire.quantizing.calibration import Calibration
+from quire.quantizing.inputs.calibration import Calibration
 from quire.quantizing.scheme import create_scheme
+from quire.store.hub import resolve_model
 
 _LOAD: dict[str, Option] = {
     "dtype": done("auto"),

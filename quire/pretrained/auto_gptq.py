@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Any, ClassVar, NoReturn
 
 from quire.core.errors import ConfigError
-from quire.models.hub import resolve_model
 from quire.pretrained.auto_model import ENGINE, engine_keywords
 from quire.pretrained.options import GPUS, KERNELS, Option, done, idle, read_options, refused
 from quire.pretrained.quantizable import QuantizableModel, floats_folder, quantized_source
 from quire.pretrained.quantization_configs import Asked
 from quire.pretrained.quantized_folder import tokens_of
 from quire.quantizing.scheme import create_scheme
+from quire.store.hub import resolve_model
 
 _LOAD: dict[str, Option] = {
     "dtype": done("auto"),

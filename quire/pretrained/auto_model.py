@@ -7,16 +7,16 @@ from os import PathLike
 from pathlib import Path
 from typing import Any, NoReturn
 
-from quire.core.engine_keywords import keyword_names
+from quire.checkpoints.config_fields import read_json
 from quire.core.errors import ConfigError
-from quire.core.log import get_logger
-from quire.models.config_fields import read_json
-from quire.models.hub import resolve_model
 from quire.pretrained.model import PretrainedModel
 from quire.pretrained.options import GPUS, KERNELS, Option, done, idle, read_options, refused
 from quire.pretrained.quantization_configs import QuantizationConfig
 from quire.pretrained.quantized_folder import TemporaryFolder, quantized_folder
 from quire.pretrained.types import dtype_name
+from quire.settings.engine_keywords import keyword_names
+from quire.store.hub import resolve_model
+from quire.system.log import get_logger
 
 log = get_logger(__name__)
 

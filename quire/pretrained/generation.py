@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from quire.checkpoints.config_fields import read_json
 from quire.core.errors import ConfigError
 from quire.core.sampling_params import SamplingParams
-from quire.models.config_fields import read_json
 from quire.pretrained.options import Option, done, idle, read_options, refused
 
 #: Tokens that are generated where nothing says how many, and the ``top_k`` of sampling.

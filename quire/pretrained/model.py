@@ -6,10 +6,9 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
+from quire.checkpoints.config_fields import read_json
 from quire.core.errors import ConfigError
-from quire.core.log import get_logger
 from quire.llm.llm import LLM
-from quire.models.config_fields import read_json
 from quire.pretrained.generation import (
     ARGUMENTS,
     OF_SAMPLING,
@@ -21,6 +20,7 @@ from quire.pretrained.options import read_options
 from quire.pretrained.quantized_folder import TemporaryFolder
 from quire.pretrained.saved_folder import save_folder
 from quire.pretrained.token_rows import like, read_prompts, read_rows
+from quire.system.log import get_logger
 
 log = get_logger(__name__)
 

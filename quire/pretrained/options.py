@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from quire.core.errors import ConfigError
-from quire.core.log import get_logger
+from quire.system.log import get_logger
 
 log = get_logger(__name__)
 

@@ -6,8 +6,8 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
+from quire.checkpoints.config_fields import read_json
 from quire.core.errors import ConfigError
-from quire.models.config_fields import read_json
 from quire.pretrained.model import PretrainedModel
 from quire.pretrained.quantization_configs import Asked
 from quire.pretrained.quantized_folder import TemporaryFolder, quantized_folder

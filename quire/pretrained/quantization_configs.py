@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
 from quire.core.errors import ConfigError
-from quire.models.hub import resolve_model
 from quire.pretrained.options import KERNELS, Option, idle, refused
 from quire.pretrained.types import dtype_name
-from quire.quantizing.calibration import Calibration
+from quire.quantizing.inputs.calibration import Calibration
 from quire.quantizing.scheme import Scheme, create_scheme
-from quire.text.tokenizer import load_tokenizer
+from quire.store.hub import resolve_model
+from quire.text.tokenizers.tokenizer import load_tokenizer
 
 HEADS = ("lm_head", "embed_tokens", "model.embed_tokens")
 #: Order of a layer's matrices where one is calibrated after another.

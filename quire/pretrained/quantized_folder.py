@@ -12,15 +12,15 @@ from typing import Any
 import numpy as np
 
 from quire.core.errors import ConfigError
-from quire.core.log import get_logger
 from quire.llm.stage_bar import stage_bar
-from quire.models.config_reader import read_model_config
+from quire.models.config.config_reader import read_model_config
 from quire.pretrained.quantization_configs import HEADS, Asked
-from quire.quantizing.calibration import calibration_samples
+from quire.quantizing.inputs.calibration import calibration_samples
 from quire.quantizing.quantize_checkpoint import Order, quantize_checkpoint
 from quire.quantizing.run import Job, linear_modules
 from quire.quantizing.scheme import Recipe, skip_rules
 from quire.quantizing.stored_format import FORMATS
+from quire.system.log import get_logger
 
 log = get_logger(__name__)
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
+from quire.checkpoints.checkpoint import INDEX, Checkpoint
 from quire.core.errors import ConfigError, ModelLoadError
-from quire.models.checkpoint import INDEX, Checkpoint
 from quire.quantizing.output import write_weights
 from quire.quantizing.run import in_file_order
 from quire.quantizing.unfinished import stored_data

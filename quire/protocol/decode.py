@@ -19,7 +19,7 @@ import msgspec
 from quire.core.built_types import built
 from quire.core.errors import RequestError
 from quire.protocol.body_limits import check_field
-from quire.protocol.chat_completion import Message, TextPart
+from quire.protocol.openai.chat_completion import Message, TextPart
 from quire.protocol.request_fields import find_ignored
 
 T = TypeVar("T", bound=msgspec.Struct)

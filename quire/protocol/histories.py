@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable, Iterator
 
-from quire.protocol.chat_completion import Message
+from quire.protocol.openai.chat_completion import Message
 
 #: Between texts that become one.
 SEPARATOR = "\n"

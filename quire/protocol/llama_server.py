@@ -9,9 +9,9 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from quire.protocol.compat import CompatRequest, refuse, shared_fields
-from quire.protocol.completion import CompletionRequest
 from quire.protocol.decimal_text import read_decimal
 from quire.protocol.generation import MAX_TOKEN_ID, Count, Seed
+from quire.protocol.openai.completion import CompletionRequest
 from quire.protocol.prompt_list import PromptField, read_prompts
 from quire.protocol.speculation import NumTokens, SpeculativeField, SpeculativeOptions
 from quire.protocol.structured_outputs import StructuredOutputsField

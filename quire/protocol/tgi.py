@@ -8,7 +8,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from quire.protocol.compat import CommonSettings, CompatRequest, refuse, shared_fields
-from quire.protocol.completion import CompletionRequest
+from quire.protocol.openai.completion import CompletionRequest
 from quire.protocol.speculation import SpeculativeField
 from quire.protocol.structured_outputs import tgi_constraint
 

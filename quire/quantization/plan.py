@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Literal
 
-from quire.core.config import KEEP, ModelOptions
 from quire.core.errors import ConfigError
-from quire.core.model_config import ModelConfig
-from quire.core.quantization_names import QUANTIZATIONS
-from quire.kernels.quantized_tensor import QuantizedForm
+from quire.core.model.model_config import ModelConfig
+from quire.core.model.quantization_names import QUANTIZATIONS
+from quire.kernels.matrices.quantized_tensor import QuantizedForm
 from quire.quantization.round_to_nearest import Scheme, create_scheme
+from quire.settings.config import KEEP, ModelOptions
 
 #: Models of fewer parameters have inputs of 16 bits unless told otherwise. Their two best tokens
 #: are often so close that rounding to 8 bits changes which one wins: smollm2, of 135 million, then

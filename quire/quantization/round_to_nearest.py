@@ -14,8 +14,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from quire.core.errors import ModelLoadError
-from quire.kernels.host_tensor import HostTensor
-from quire.kernels.quantized_tensor import QuantizedForm, QuantizedTensor, padded
+from quire.kernels.matrices.host_tensor import HostTensor
+from quire.kernels.matrices.quantized_tensor import QuantizedForm, QuantizedTensor, padded
 
 #: The 16 values of NF4.
 NF4 = np.array(

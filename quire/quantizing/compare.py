@@ -5,14 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from quire.core.config import EngineConfig
 from quire.evaluation.local_model import LocalModel
 from quire.evaluation.run import judge
 from quire.evaluation.scorer import LocalEncoder
 from quire.evaluation.task import Task, prepare
-from quire.models.config_reader import read_model_config
-from quire.quantizing.layer_inputs import Bar
-from quire.text.tokenizer import load_tokenizer
+from quire.models.config.config_reader import read_model_config
+from quire.quantizing.inputs.layer_inputs import Bar
+from quire.settings.config import EngineConfig
+from quire.text.tokenizers.tokenizer import load_tokenizer
 
 
 def compare_with_source(source: Path, out: Path, text: Path, bar: Bar) -> list[str]:

@@ -8,11 +8,11 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from quire.checkpoints.checkpoint import INDEX, SINGLE
+from quire.checkpoints.config_fields import read_json
+from quire.checkpoints.quantized.quantization_config import KEYS
+from quire.checkpoints.safetensors_writer import TensorData, write_safetensors
 from quire.core.errors import ModelLoadError
-from quire.models.checkpoint import INDEX, SINGLE
-from quire.models.config_fields import read_json
-from quire.models.quantization_config import KEYS
-from quire.models.safetensors_writer import TensorData, write_safetensors
 
 #: Most bytes of a file of weights.
 SHARD_BYTES = 5_000_000_000

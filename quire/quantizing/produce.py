@@ -11,10 +11,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from quire.kernels.lattice_matrix import LatticeMatrix
-from quire.kernels.quantized_tensor import QuantizedTensor
-from quire.kernels.row_tables import join_outliers
-from quire.quantization.formats.stored_matrix import UnpackedMatrix
+from quire.checkpoints.formats.stored_matrix import UnpackedMatrix
+from quire.kernels.matrices.lattice_matrix import LatticeMatrix
+from quire.kernels.matrices.quantized_tensor import QuantizedTensor
+from quire.kernels.matrices.row_tables import join_outliers
 from quire.quantization.producers.float4 import global_factor, quantize_mxfp4, quantize_nvfp4
 from quire.quantization.producers.float8 import quantize_float8
 from quire.quantization.producers.gptq import GPTQSettings, quantize_gptq

@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import quire
-from quire.core.machine import read_machine
 from quire.kernels.registry import create_backend
 from quire.quantizing import output
 from quire.quantizing.card import CardFacts, model_card
-from quire.quantizing.layer_inputs import Bar
+from quire.quantizing.inputs.layer_inputs import Bar
 from quire.quantizing.run import Job, Result, Run
 from quire.quantizing.unfinished import Unfinished
+from quire.system.machine import read_machine
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from quire.checkpoints.formats.stored_matrix import UnpackedMatrix
 from quire.models.weight_map import LinearWeights
-from quire.quantization.formats.stored_matrix import UnpackedMatrix
-from quire.quantizing.input_sums import InputSums
+from quire.quantizing.inputs.input_sums import InputSums
 from quire.quantizing.methods import METHODS
 from quire.quantizing.produce import LinkedMatrices, produce
 from quire.quantizing.scheme import Scheme

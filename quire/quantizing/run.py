@@ -13,26 +13,26 @@ from typing import Any
 
 import numpy as np
 
+from quire.checkpoints.checkpoint import Checkpoint
+from quire.checkpoints.safetensors_writer import TensorData, tensor_data
 from quire.core.errors import ConfigError, UnsupportedArchitectureError
 from quire.core.plurals import counted
 from quire.kernels.backend import Backend
-from quire.kernels.host_tensor import HostTensor
+from quire.kernels.matrices.host_tensor import HostTensor
 from quire.models.arranged_tensors import row_orders
-from quire.models.checkpoint import Checkpoint
 from quire.models.loader import open_generating
 from quire.models.opened_checkpoint import OpenedCheckpoint
-from quire.models.safetensors_writer import TensorData, tensor_data
 from quire.models.vision.loader import encoder_names
 from quire.models.weight_map import LinearWeights, WeightMap
-from quire.quantizing.input_scales import input_scales
-from quire.quantizing.input_sums import InputSums
-from quire.quantizing.layer_inputs import Bar, LayerInputs, QuantizedPrefix
+from quire.quantizing.inputs.input_scales import input_scales
+from quire.quantizing.inputs.input_sums import InputSums
+from quire.quantizing.inputs.layer_inputs import Bar, LayerInputs, QuantizedPrefix
+from quire.quantizing.inputs.statistics import Statistics, samples_digest, source_state
 from quire.quantizing.layouts.layout import HEAD_FORMATS
 from quire.quantizing.methods import METHODS
 from quire.quantizing.quantize_layer import LayerQuantizer, LayerResult
 from quire.quantizing.scale_layer import LayerScaler
 from quire.quantizing.scheme import Recipe, Scheme
-from quire.quantizing.statistics import Statistics, samples_digest, source_state
 from quire.quantizing.stored_format import StoredFormat
 from quire.quantizing.unfinished import Unfinished, stored_data
 

@@ -14,13 +14,13 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from quire.models.checkpoint import Checkpoint
-from quire.models.safetensors_file import DTYPES
-from quire.models.safetensors_writer import TensorData
+from quire.checkpoints.checkpoint import Checkpoint
+from quire.checkpoints.safetensors_file import DTYPES
+from quire.checkpoints.safetensors_writer import TensorData
 from quire.models.weight_map import LinearWeights, NormWeights, WeightMap
 from quire.quantization.producers.awq import ScaledMatrix, search_scales
 from quire.quantization.producers.smoothing import smoothing_scales
-from quire.quantizing.input_sums import InputSums
+from quire.quantizing.inputs.input_sums import InputSums
 from quire.quantizing.methods import METHODS
 from quire.quantizing.scheme import Scheme
 

@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from quire.core.errors import ConfigError
-from quire.core.regular_files import read_regular_text
 from quire.quantization.producers.float8 import SCALES
 from quire.quantization.producers.integer_grid import IntegerGrid
 from quire.quantizing.methods import BITS, METHODS, Method, methods_with
+from quire.system.regular_files import read_regular_text
 
 #: Beyond it the weights that stay take more memory than the others.
 MOST_SPARSE = 0.05

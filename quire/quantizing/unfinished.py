@@ -12,11 +12,11 @@ from typing import Any
 
 import numpy as np
 
+from quire.checkpoints.checkpoint import SINGLE, Checkpoint
+from quire.checkpoints.quantized.quantization_config import read_quantization
+from quire.checkpoints.quantized.quantized_checkpoint import QuantizedCheckpoint
+from quire.checkpoints.safetensors_writer import TensorData, write_safetensors
 from quire.core.errors import ConfigError
-from quire.models.checkpoint import SINGLE, Checkpoint
-from quire.models.quantization_config import read_quantization
-from quire.models.quantized_checkpoint import QuantizedCheckpoint
-from quire.models.safetensors_writer import TensorData, write_safetensors
 from quire.quantizing.one_writer import one_writer
 
 FOLDER = ".unfinished"

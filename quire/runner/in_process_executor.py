@@ -8,35 +8,35 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-from quire.core import machine_speed
-from quire.core.config import EngineConfig
-from quire.core.forward_work import decoder_shape
-from quire.core.log import get_logger
-from quire.core.machine import Machine, read_machine
+from quire.checkpoints.gguf.gguf_file import forget_gguf
 from quire.core.metrics import Samples
-from quire.core.model_config import ModelConfig
+from quire.core.model.forward_work import decoder_shape
+from quire.core.model.model_config import ModelConfig
 from quire.core.speculative_config import MethodName
 from quire.core.step import SchedulerOutput, StepOutput
 from quire.core.structured_outputs import GrammarSource
 from quire.kernels.registry import create_backend
-from quire.models.gguf_file import forget_gguf
 from quire.models.model_builder import Progress
-from quire.runner.adapter_placing import create_reader
-from quire.runner.adapter_store import AdapterStore
-from quire.runner.engine_plan import EnginePlan, plan_engine
-from quire.runner.kv_canary import create_canary
-from quire.runner.loaded_drafts import divide_progress, load_draft
-from quire.runner.loaded_heads import load_head, with_heads
-from quire.runner.loaded_model import LoadedModel, load
-from quire.runner.memory import MemoryPlan
-from quire.runner.model_runner import ModelRunner, RunnerOptions
-from quire.runner.parallel.placement import Placement, place
-from quire.runner.step_estimate import StepEstimate
-from quire.runner.step_parts import Ending
-from quire.runner.tiers.create import create_tiers
-from quire.runner.transfer.outbox import Outbox
+from quire.planner import machine_speed
+from quire.runner.blocks.kv_canary import create_canary
+from quire.runner.blocks.tiers.create import create_tiers
+from quire.runner.blocks.transfer.outbox import Outbox
+from quire.runner.memory.adapter_placing import create_reader
+from quire.runner.memory.adapter_store import AdapterStore
+from quire.runner.memory.engine_plan import EnginePlan, plan_engine
+from quire.runner.memory.loaded_drafts import divide_progress, load_draft
+from quire.runner.memory.loaded_heads import load_head, with_heads
+from quire.runner.memory.loaded_model import LoadedModel, load
+from quire.runner.memory.memory import MemoryPlan
+from quire.runner.ranks.placement import Placement, place
+from quire.runner.step.model_runner import ModelRunner, RunnerOptions
+from quire.runner.step.step_estimate import StepEstimate
+from quire.runner.step.step_parts import Ending
+from quire.settings.config import EngineConfig
 from quire.speculative.create import Maker, create_proposers
-from quire.speculative.vocabularies import VocabularyPair
+from quire.speculative.drafters.vocabularies import VocabularyPair
+from quire.system.log import get_logger
+from quire.system.machine import Machine, read_machine
 
 log = get_logger(__name__)
 

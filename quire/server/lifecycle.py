@@ -21,10 +21,8 @@ from starlette.types import ASGIApp
 from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 from uvicorn.server import HANDLED_SIGNALS
 
-from quire.core.background_stream import wait_until_logged
 from quire.core.errors import ConfigError
-from quire.core.loading import Loading
-from quire.core.log import get_logger, library_config
+from quire.llm.loading import Loading
 from quire.server.access.authentication import OPEN_PATHS
 from quire.server.http.body import MAX_BODY_BYTES
 from quire.server.http.connection_rules import (
@@ -37,6 +35,8 @@ from quire.server.http.protocol import HttpProtocol
 from quire.server.http.unread_answers import UnreadAnswers
 from quire.server.http.websocket_protocol import WebSocketProtocol
 from quire.server.options import ServerOptions
+from quire.system.background_stream import wait_until_logged
+from quire.system.log import get_logger, library_config
 
 if TYPE_CHECKING:  # it imports the engine, and the first second comes before that
     from quire.server.generation.models import ManagedModels

@@ -12,8 +12,8 @@ from starlette.responses import Response
 from starlette.routing import Route, Router
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from quire.core.loading import Loading
 from quire.core.metrics import Samples
+from quire.llm.loading import Loading
 from quire.server.access.authentication import ApiKey
 from quire.server.access.outer_layers import with_outer_layers
 from quire.server.http.body import json_response

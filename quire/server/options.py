@@ -1,4 +1,4 @@
-"""Settings of the HTTP server, with defaults; the engine's are in :mod:`quire.core.config`."""
+"""Settings of the HTTP server, with defaults; the engine's are in :mod:`quire.settings.config`."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Literal
 
-from quire.core.config import option
 from quire.core.errors import ConfigError
-from quire.core.log import LogFormat
+from quire.settings.config import option
+from quire.system.log import LogFormat
 
 _PREFIX = re.compile(r"[A-Za-z_][A-Za-z0-9_]*:?")
 _URL = re.compile(r"https?://[^/]")

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 from quire.core.speculative_config import MethodName, SpeculativeMethod
-from quire.kernels.token_table import TokenTable
-from quire.speculative.ngram import NgramProposer, lookup_lengths
+from quire.kernels.batch.token_table import TokenTable
+from quire.speculative.drafters.ngram import NgramProposer, lookup_lengths
 from quire.speculative.proposer import Proposer
 
 #: Makes the proposer of a drafter that is loaded.

@@ -12,10 +12,10 @@ from typing import Protocol, runtime_checkable
 import numpy as np
 import numpy.typing as npt
 
-from quire.core.forward_work import Work
-from quire.kernels.forward_batch import Array
-from quire.kernels.sampling_batch import SamplingBatch
-from quire.kernels.token_table import IntArray
+from quire.core.model.forward_work import Work
+from quire.kernels.batch.forward_batch import Array
+from quire.kernels.batch.sampling_batch import SamplingBatch
+from quire.kernels.batch.token_table import IntArray
 from quire.speculative.token_tree import TreeShape
 
 Chances = npt.NDArray[np.float32]

@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 from weakref import WeakKeyDictionary
 
-from quire.core.turns import Turns
+from quire.system.turns import Turns
 
 T = TypeVar("T")
 

@@ -1,1 +1,5 @@
-"""Training of draft heads on a target's own answers: torch for heads, the engine for the rest."""
+"""Training of draft heads on a target's own answers, and fine-tuning of models.
+
+torch computes heads and gradients, the engine computes hidden states. A run that was stopped goes
+on from its work folder.
+"""

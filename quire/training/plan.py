@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from quire.core.errors import ConfigError
-from quire.core.model_config import ModelConfig
+from quire.core.model.model_config import ModelConfig
 from quire.training.draft_layer import LayerShape
 from quire.training.eagle import EagleHead
 from quire.training.eagle3 import Eagle3Head

@@ -10,8 +10,8 @@ from quire.core.errors import ConfigError, RequestError
 from quire.core.sampling_params import SamplingParams
 from quire.llm.engine_client import Prompt
 from quire.llm.llm import LLM
-from quire.llm.prompts import chat_prompt, tokenize_prompt
-from quire.text.tokenizer import Tokenizer
+from quire.llm.requests.prompts import chat_prompt, tokenize_prompt
+from quire.text.tokenizers.tokenizer import Tokenizer
 
 #: Tokens of a question that the target writes.
 QUESTION_TOKENS = 128

@@ -11,7 +11,7 @@ from pathlib import Path
 import torch
 
 from quire.core.errors import ConfigError
-from quire.models.config_reader import read_generating_config
+from quire.models.config.config_reader import read_generating_config
 from quire.training.acceptance import Acceptance, draft_all, measure_acceptance
 from quire.training.examples import Examples, write_states
 from quire.training.head_files import Head, load_head, save_head

@@ -13,12 +13,12 @@ import numpy as np
 import torch
 
 from quire.core.errors import ConfigError
-from quire.core.kv_cache_spec import KVCacheSpec
-from quire.core.model_config import ModelConfig
-from quire.kernels.forward_batch import ForwardBatch
+from quire.core.model.kv_cache_spec import KVCacheSpec
+from quire.core.model.model_config import ModelConfig
+from quire.kernels.batch.forward_batch import ForwardBatch
 from quire.kernels.registry import create_backend
 from quire.layers.residual_capture import ResidualCapture
-from quire.models.config_reader import read_model_config
+from quire.models.config.config_reader import read_model_config
 from quire.models.family_tensors import map_weights, open_tensors
 from quire.models.loader import load_model
 

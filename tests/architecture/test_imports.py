@@ -98,8 +98,8 @@ def loaded_modules(statement: str) -> set[str]:
     [
         ("import quire", {"numpy", "torch", "rich", "tokenizers"}),
         ("import quire.cli.main", {"numpy", "torch", "tokenizers", "starlette"}),
-        ("import quire.engine.scheduler", {"numpy", "torch"}),
-        ("import quire.text.tokenizer", {"numpy", "torch"}),
+        ("import quire.engine.scheduling.scheduler", {"numpy", "torch"}),
+        ("import quire.text.tokenizers.tokenizer", {"numpy", "torch"}),
         ("from quire import LLM", {"torch", "starlette", "transformers"}),
         ("import quire.distributed.torch_group", {"torch"}),
     ],

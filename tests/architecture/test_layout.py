@@ -14,6 +14,8 @@ OWN_TESTS = sorted((ROOT / "tests").rglob("*.py"))
 MAX_FILE_LINES = 500
 MAX_FUNCTION_LINES = 60
 MAX_PARAMETERS = 8
+MAX_ROOM_FILES = 20
+ROOMS = sorted({path.parent for path in SOURCES} - {ROOT / "quire"})
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
@@ -55,6 +57,29 @@ def test_file_is_not_too_long() -> None:
     assert {file: count for file, count in lines.items() if count > MAX_FILE_LINES} == {}
 
 
+def test_rooms_have_few_files() -> None:
+    counts = {name(room): len(list(room.glob("*.py"))) for room in ROOMS}
+    assert {room: count for room, count in counts.items() if count > MAX_ROOM_FILES} == {}
+
+
+def test_rooms_say_what_is_in_them() -> None:
+    inits = [room / "__init__.py" for room in ROOMS]
+    assert [name(path) for path in inits if not path.exists()] == []
+    texts = {path: ast.get_docstring(parsed()[name(path)]) or "" for path in inits}
+    house = {path: text for path, text in texts.items() if path.parent.parent == ROOT / "quire"}
+    assert [name(path) for path, text in house.items() if text.count("\n") < 2] == []
+
+
+def test_tests_lie_in_the_rooms_of_what_they_test() -> None:
+    tops = {room.name for room in ROOMS if room.parent == ROOT / "quire"}
+    folders = {path.parent.relative_to(ROOT / "tests") for path in OWN_TESTS}
+    mirrored = {folder for folder in folders if folder.parts and folder.parts[0] in tops}
+    tested = {folder for folder in mirrored if list((ROOT / "tests" / folder).glob("test_*.py"))}
+    assert [
+        str(folder) for folder in sorted(tested) if not (ROOT / "quire" / folder).is_dir()
+    ] == []
+
+
 def num_lines(node: Function) -> int:
     """Count the lines of a function's body after its docstring."""
     body = node.body[1:] if ast.get_docstring(node, clean=False) else node.body
@@ -86,7 +111,7 @@ def test_module_has_a_docstring() -> None:
 def test_environment_is_read_in_one_place() -> None:
     texts = {name(path): path.read_text() for path in SOURCES}
     readers = [file for file, text in texts.items() if "os.environ" in text or "os.getenv" in text]
-    assert readers == ["quire/core/env.py"]
+    assert readers == ["quire/system/env.py"]
 
 
 def test_no_wildcard_imports() -> None:

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from quire.cli.bench_quant import create_candidates
+from quire.cli.measure.bench_quant import create_candidates
 from quire.evaluation.formats.candidate import describe
 from quire.evaluation.formats.held_bits import formula_bits
 from quire.evaluation.local_model import LocalModel
-from quire.kernels.quantized_tensor import QuantizedForm
+from quire.kernels.matrices.quantized_tensor import QuantizedForm
 
 FIXTURES = Path(__file__).parents[1] / "fixtures" / "quantized"
 SETTINGS = {"dtype": "auto", "activations": "int8", "threads": 1}

@@ -8,9 +8,9 @@ import pytest
 from click.testing import CliRunner
 
 from quire.bench.quant_plot import place_labels
-from quire.cli.bench_quant import quant
+from quire.cli.measure.bench_quant import quant
 from quire.evaluation.formats.held_bits import formula_bits
-from quire.kernels.quantized_tensor import QuantizedForm
+from quire.kernels.matrices.quantized_tensor import QuantizedForm
 
 QUICK = ("--rounds", "1", "--seconds", "0", "--threads", "1", "--batch-sizes", "1,3")
 

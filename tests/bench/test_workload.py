@@ -15,8 +15,8 @@ from quire.bench.arrivals import arrival_times
 from quire.bench.options import BenchOptions
 from quire.bench.workload import make_jobs, read_trace
 from quire.core.errors import ConfigError
-from quire.models.hub import resolve_model
-from quire.text.tokenizer import load_tokenizer
+from quire.store.hub import resolve_model
+from quire.text.tokenizers.tokenizer import load_tokenizer
 
 TRACE = Path(__file__).parents[3] / "shared/data/traces/azure_llm_2023_conv.csv"
 

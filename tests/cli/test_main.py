@@ -10,10 +10,10 @@ from dataclasses import fields
 
 import pytest
 
-from quire.cli.engine_flags import config_fields
+from quire.cli.chat.run import _fields, run
+from quire.cli.flags.engine_flags import config_fields
 from quire.cli.main import COMMANDS
-from quire.cli.run import _fields, run
-from quire.core import machine_speed
+from quire.planner import machine_speed
 from quire.server.options import ServerOptions
 from tests.commands import changed_early, environment
 

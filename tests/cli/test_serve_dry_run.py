@@ -7,10 +7,10 @@ import shutil
 import pytest
 from click.testing import CliRunner
 
+from quire.checkpoints.embedded import ASSETS
 from quire.cli.main import run
 from quire.cli.serve import serve
 from quire.core.errors import ConfigError
-from quire.models.embedded import ASSETS
 
 
 def tell(*arguments: str) -> str:

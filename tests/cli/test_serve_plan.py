@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from quire.checkpoints.embedded import ASSETS
 from quire.cli.serve import serve
 from quire.core.errors import QuireError
-from quire.core.machine import read_machine
-from quire.models.embedded import ASSETS
+from quire.system.machine import read_machine
 from tests.commands import run_quire
 
 #: More than there is; half of it is not.

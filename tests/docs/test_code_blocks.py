@@ -21,11 +21,11 @@ import click
 import pytest
 from PIL import Image
 
+from quire.checkpoints.embedded import ASSETS
 from quire.cli.main import cli
-from quire.models.embedded import ASSETS
-from quire.models.preset_file import read_preset_file
 from quire.quantizing.scheme import read_rules
 from quire.server.access.authentication import read_key_file
+from quire.store.preset_file import read_preset_file
 from tests.commands import environment, fork, run_quire
 from tests.first_layers import first_layers
 from tests.servers import start_server

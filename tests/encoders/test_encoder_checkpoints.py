@@ -10,7 +10,7 @@ from safetensors.numpy import load_file, save_file
 
 from quire import LLM
 from quire.core.errors import ModelLoadError, UnsupportedArchitectureError, WeightMismatchError
-from quire.models.config_reader import read_model_config
+from quire.models.config.config_reader import read_model_config
 from tests.encoders.conftest import TEXTS
 
 

@@ -12,11 +12,11 @@ from click.testing import CliRunner
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 
 from quire import LLM
+from quire.checkpoints.gguf.gguf_file import GgufFile
 from quire.cli.main import cli
 from quire.core.errors import UnsupportedArchitectureError
-from quire.models.gguf_export import GgufExport
-from quire.models.gguf_file import GgufFile
-from quire.text.tokenizer import load_tokenizer
+from quire.models.gguf.gguf_export import GgufExport
+from quire.text.tokenizers.tokenizer import load_tokenizer
 from tests.encoders.conftest import TEXTS
 from tests.lazy_packages import lazy_package
 from tests.models.llama_converter import converter_classes, write_with

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from quire.core.config import EngineConfig
 from quire.core.errors import ConfigError
 from quire.server.generation.scoring import Scoring
 from quire.server.options import ServerOptions
+from quire.settings.config import EngineConfig
 from tests.encoders.conftest import TEXTS
 from tests.server.conftest import serve_live
 

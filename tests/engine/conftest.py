@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from quire.core.config import EngineConfig
-from quire.core.model_config import ModelConfig
+from quire.core.model.model_config import ModelConfig
 from quire.core.request import EngineRequest
 from quire.core.sampling_params import SamplingParams
 from quire.core.step import (
@@ -19,6 +18,7 @@ from quire.core.step import (
 from quire.engine.engine import Engine
 from quire.engine.engine_output import EngineOutput
 from quire.engine.request import Request
+from quire.settings.config import EngineConfig
 from tests.engine.paged_executor import (
     VOCAB_SIZE,
     AcceptingExecutor,

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from hashlib import blake2b
 from typing import Any
 
-from quire.core.kv_cache_spec import KVCacheSpec
+from quire.core.model.kv_cache_spec import KVCacheSpec
 from quire.core.sampling_params import SamplingParams
 from quire.core.step import (
     PromptLogprobs,
@@ -18,11 +18,11 @@ from quire.core.step import (
     StepOutput,
     TokenLogprobs,
 )
-from quire.engine.adapter_gate import Adapters
-from quire.engine.picture_gate import Pictures
-from quire.engine.tier_gate import Tiers
-from quire.kernels.token_table import TokenTable
-from quire.runner.step_parts import StepParts
+from quire.engine.gates.adapter_gate import Adapters
+from quire.engine.gates.picture_gate import Pictures
+from quire.engine.gates.tier_gate import Tiers
+from quire.kernels.batch.token_table import TokenTable
+from quire.runner.step.step_parts import StepParts
 
 VOCAB_SIZE = 1000
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 from quire.core.client import SHARED, Client
-from quire.core.kv_cache_spec import KVCacheSpec
+from quire.core.model.kv_cache_spec import KVCacheSpec
 from quire.core.outputs import RequestMetrics
 from quire.core.request import EngineRequest, RangeKey
 from quire.core.sampling_params import SamplingParams
-from quire.engine.fair_queue import FairQueue
 from quire.engine.request import Request
-from quire.engine.request_queue import RequestQueue, arrival_order
+from quire.engine.scheduling.fair_queue import FairQueue
+from quire.engine.scheduling.request_queue import RequestQueue, arrival_order
 
 
 def spec(block_size: int, **window: Any) -> KVCacheSpec:

@@ -7,9 +7,9 @@ from collections.abc import Callable, Sequence
 
 from quire.core.found_blocks import FoundBlocks
 from quire.core.step import SchedulerOutput, StepOutput
-from quire.engine.tier_gate import Tiers
-from quire.kernels.token_table import TokenTable
-from quire.runner.step_parts import StepParts
+from quire.engine.gates.tier_gate import Tiers
+from quire.kernels.batch.token_table import TokenTable
+from quire.runner.step.step_parts import StepParts
 from tests.engine.paged_executor import PagedExecutor
 
 #: What a block holds: of each layer its slots' values.

@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from quire.core.config import EngineConfig
 from quire.evaluation.local_model import LocalModel
 from quire.evaluation.windows import Cut
-from quire.models.hub import resolve_model
-from quire.text.tokenizer import load_tokenizer
+from quire.settings.config import EngineConfig
+from quire.store.hub import resolve_model
+from quire.text.tokenizers.tokenizer import load_tokenizer
 
 
 @pytest.fixture(scope="session")

@@ -5,13 +5,13 @@ import math
 import numpy as np
 import pytest
 
-from quire.core.config import EngineConfig
 from quire.core.errors import ConfigError
 from quire.evaluation import local_model
 from quire.evaluation.figures import by_position, compare, mean_loss, perplexity
 from quire.evaluation.local_model import LocalModel
 from quire.evaluation.windows import Cut
 from quire.kernels.registry import create_backend
+from quire.settings.config import EngineConfig
 
 
 def losses_of(model, windows):

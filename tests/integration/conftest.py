@@ -13,8 +13,8 @@ from benchmarks import lattice_requests
 from benchmarks.equality import Condition, few_conditions
 from quire import LLM
 from quire.core.outputs import RequestOutput
-from quire.engine.prefill_policy import PrefillPolicy
-from quire.runner import mask_threads
+from quire.engine.scheduling.prefill_policy import PrefillPolicy
+from quire.runner.step import mask_threads
 from tests import preforked
 from tests.sizes import sized
 from tools.random_checkpoint import PRESETS
@@ -194,5 +194,5 @@ def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Grammars are followed in time on any machine: none sits out a step, and none is slow."""
     monkeypatch.setattr(mask_threads, "SECONDS_BESIDES", 60.0)
     monkeypatch.setattr(mask_threads, "SECONDS_ALONE", 60.0)
-    monkeypatch.setattr("quire.runner.grammar_lookahead.SLOW_SECONDS", 60.0)
-    monkeypatch.setattr("quire.runner.sampling_state.SLOW_SECONDS", 60.0)
+    monkeypatch.setattr("quire.runner.step.grammar_lookahead.SLOW_SECONDS", 60.0)
+    monkeypatch.setattr("quire.runner.step.sampling_state.SLOW_SECONDS", 60.0)

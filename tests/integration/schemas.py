@@ -6,7 +6,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from quire.text.json_schema import FORMATS
+from quire.text.grammars.json_schema import FORMATS
 
 Schema = dict[str, Any]
 

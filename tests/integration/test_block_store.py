@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from quire import SamplingParams
-from quire.models.hub import resolve_model
+from quire.store.hub import resolve_model
 
 pytestmark = pytest.mark.usefixtures("dear_computing")
 ASKED = SamplingParams(temperature=0.8, seed=3, max_tokens=12, logprobs=2, ignore_eos=True)

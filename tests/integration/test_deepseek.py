@@ -15,8 +15,8 @@ from safetensors.numpy import load_file
 from benchmarks.equality import check_lattice
 from quire import LLM, SamplingParams
 from quire.core.errors import ConfigError
-from quire.core.forward_work import decoder_shape
-from quire.models.config_reader import read_model_config
+from quire.core.model.forward_work import decoder_shape
+from quire.models.config.config_reader import read_model_config
 from tests.draft_heads import expert_module_tensors, write_head, write_target
 from tests.integration.conftest import lattice
 from tools.random_checkpoint import PRESETS, random_checkpoint
@@ -99,7 +99,7 @@ def test_a_module_computes_what_transformers_does(
     transformers = pytest.importorskip("transformers")
     from transformers.models.deepseek_v3 import modeling_deepseek_v3 as modeling
 
-    from quire.kernels.forward_batch import ForwardBatch
+    from quire.kernels.batch.forward_batch import ForwardBatch
     from quire.kernels.registry import create_backend
     from quire.models.draft_heads.head_tensors import HeadBuilder, HeadTensors
     from quire.models.draft_heads.mtp import load_mtp, read_mtp

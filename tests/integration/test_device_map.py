@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 from quire import LLM, SamplingParams
-from quire.core.config import EngineConfig
 from quire.core.errors import ConfigError
-from quire.core.machine import read_machine
-from quire.llm.memory_needs import memory_needs
+from quire.llm.planning.memory_needs import memory_needs
+from quire.settings.config import EngineConfig
+from quire.system.machine import read_machine
 from tools.random_gguf import random_gguf
 
 SMALL: dict[str, Any] = {

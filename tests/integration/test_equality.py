@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.equality import all_conditions, check_lattice
-from quire.models.hub import resolve_model
+from quire.store.hub import resolve_model
 from tests.covering import cover
 from tests.integration.conftest import FAMILIES, lattice, turns
 from tests.sizes import sized

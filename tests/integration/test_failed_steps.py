@@ -10,7 +10,7 @@ import pytest
 from quire import LLM, SamplingParams
 from quire.core.structured_outputs import StructuredOutputs
 from quire.models.decoder import Decoder
-from quire.runner.sampling_state import SamplingState
+from quire.runner.step.sampling_state import SamplingState
 
 POISON = 300  # no request draws it
 ALLOWED = list(range(256))

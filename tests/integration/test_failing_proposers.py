@@ -10,13 +10,13 @@ import pytest
 
 from benchmarks.scripted_proposer import ScriptedProposer, use_script
 from quire import LLM, SamplingParams
+from quire.checkpoints.embedded import ASSETS
 from quire.core.outputs import RequestOutput
-from quire.kernels.token_table import IntArray
-from quire.models.embedded import ASSETS
-from quire.speculative.draft_model import DraftModelProposer
-from quire.speculative.medusa import MedusaProposer
+from quire.kernels.batch.token_table import IntArray
+from quire.speculative.drafters.draft_model import DraftModelProposer
+from quire.speculative.drafters.medusa import MedusaProposer
+from quire.speculative.drafters.recurrent import RecurrentProposer
 from quire.speculative.proposer import Draw
-from quire.speculative.recurrent import RecurrentProposer
 from tests.sizes import sized
 
 PROMPTS = [[5, 9, 30, 7], [8, 8, 3], [40, 41, 42, 43, 44]]

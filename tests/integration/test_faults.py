@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from quire import LLM, SamplingParams
-from quire.models.checkpoint import Checkpoint
+from quire.checkpoints.checkpoint import Checkpoint
 
 POISON = 300  # a token no request samples: its embedding is not a number
 ALLOWED = list(range(256))

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from benchmarks.equality import check_lattice
+from quire.checkpoints.gguf.gguf_layouts import LAYOUTS
 from quire.kernels.registry import create_backend
-from quire.quantization.gguf_layouts import LAYOUTS
 from quire.quantization.plan import QuantizationPlan
 from tests.integration.conftest import lattice
 from tests.models.conftest import Driver

@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 
 from quire import LLM
-from quire.core.config import EngineConfig
+from quire.checkpoints.embedded import ASSETS
 from quire.core.errors import ConfigError
-from quire.core.machine import read_machine
-from quire.llm.inferred_methods import infer_methods
-from quire.llm.memory_needs import memory_needs
-from quire.models.embedded import ASSETS
+from quire.llm.planning.inferred_methods import infer_methods
+from quire.llm.planning.memory_needs import memory_needs
+from quire.settings.config import EngineConfig
+from quire.system.machine import read_machine
 from tests.draft_heads import medusa_tensors, write_head
 
 HEADS = ASSETS / "quire-tiny-heads"

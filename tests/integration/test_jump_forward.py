@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from quire import LLM, SamplingParams, StructuredOutputs
 from quire.core.errors import RequestError
-from quire.models.hub import resolve_model
-from quire.runner import jump_forward
+from quire.runner.step import jump_forward
+from quire.store.hub import resolve_model
 from tests.integration.conftest import share
 from tests.integration.schemas import schemas
 from tests.sizes import sized

@@ -13,7 +13,7 @@ from benchmarks.kv_quality import held_out_ids, perplexity
 from quire import LLM, SamplingParams
 from quire.core.counts import format_bytes
 from quire.core.errors import ConfigError
-from quire.models.hub import resolve_model
+from quire.store.hub import resolve_model
 from tests.sizes import sized
 from tools.random_checkpoint import PRESETS, random_checkpoint
 

@@ -16,8 +16,8 @@ import pytest
 
 from benchmarks.equality import Condition, run
 from quire import LLM, SamplingParams
-from quire.models.hub import resolve_model
-from quire.runner.tiers import shared_tier
+from quire.runner.blocks.tiers import shared_tier
+from quire.store.hub import resolve_model
 from tests.integration.conftest import once
 from tests.integration.test_block_store import ask, start
 from tests.preforked import Preforked
@@ -81,8 +81,8 @@ def test_blocks_come_back_from_disk_evicted_and_after_a_restart(
 OTHER_PROCESS = """
 import json, sys
 from quire import LLM, SamplingParams
-from quire.engine.prefill_policy import PrefillPolicy
-from quire.runner.tiers import block_writer
+from quire.engine.scheduling.prefill_policy import PrefillPolicy
+from quire.runner.blocks.tiers import block_writer
 PrefillPolicy.prompt_token_seconds = 1.0  # as of ``dear_computing``
 block_writer.LAST_SECONDS = 60.0
 settings, work = json.loads(sys.argv[1])

@@ -15,9 +15,9 @@ import pytest
 from benchmarks import quality
 from benchmarks.peers.setup import QUANTIZE
 from quire import LLM, SamplingParams
+from quire.checkpoints.embedded import ASSETS, EMBEDDED
 from quire.cli.main import run
-from quire.models.embedded import ASSETS, EMBEDDED
-from quire.text.gguf_pre_tokenizers import PRE_TOKENIZERS
+from quire.text.tokenizers.gguf_pre_tokenizers import PRE_TOKENIZERS
 from tests.first_layers import first_layers
 from tests.sizes import sized
 from tools.random_checkpoint import PRESETS, random_checkpoint

@@ -10,15 +10,15 @@ import pytest
 
 from quire import LLM, SamplingParams
 from quire.cli.main import run
-from quire.core.config import ModelOptions
-from quire.core.number_types import NUMBER_TYPES
 from quire.evaluation.formats.held_bits import held_bits
-from quire.kernels.host_tensor import HostTensor
+from quire.kernels.matrices.host_tensor import HostTensor
+from quire.kernels.matrices.small_floats import E4M3
 from quire.kernels.registry import create_backend
-from quire.kernels.small_floats import E4M3
 from quire.models.loader import load_model
+from quire.planner.number_types import NUMBER_TYPES
 from quire.quantization.plan import create_plan
 from quire.quantization.round_to_nearest import create_scheme, quantize
+from quire.settings.config import ModelOptions
 
 PAGE = Path(__file__).parents[2] / "docs" / "choosing_quantization.md"
 HEADING = "## Types of numbers"

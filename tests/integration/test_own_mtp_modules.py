@@ -13,8 +13,8 @@ import pytest
 
 from quire import LLM, SamplingParams
 from quire.core.errors import ConfigError, WeightMismatchError
-from quire.kernels.token_table import IntArray
-from quire.speculative.recurrent import RecurrentProposer
+from quire.kernels.batch.token_table import IntArray
+from quire.speculative.drafters.recurrent import RecurrentProposer
 from tests.draft_heads import Tensors, normal, write_head, write_target
 
 Create = Callable[..., LLM]

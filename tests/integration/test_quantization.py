@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from quire import LLM, SamplingParams
-from quire.core.config import EngineConfig
 from quire.core.errors import ConfigError
+from quire.settings.config import EngineConfig
 
 GREEDY = SamplingParams(temperature=0, max_tokens=8, ignore_eos=True, logprobs=1)
 

@@ -18,14 +18,14 @@ from safetensors.numpy import save_file
 from benchmarks import lattice_requests
 from benchmarks.equality import Condition, check_lattice, run_baseline
 from quire import LLM, LoRARequest, SamplingParams
+from quire.checkpoints.embedded import ASSETS
 from quire.core.errors import EngineDeadError
 from quire.core.request import EngineRequest
 from quire.core.step import SchedulerOutput
-from quire.engine.turns import Turns
-from quire.models.config_reader import read_model_config
-from quire.models.embedded import ASSETS
-from quire.models.hub import resolve_model
-from quire.runner.sampling_state import SamplingState
+from quire.engine.scheduling.turns import Turns
+from quire.models.config.config_reader import read_model_config
+from quire.runner.step.sampling_state import SamplingState
+from quire.store.hub import resolve_model
 from tests.integration.conftest import FAMILIES, lattice, once
 from tests.preforked import children
 from tests.robustness.conftest import wait_for
@@ -273,7 +273,7 @@ def test_experts_that_move_between_steps(
     checkpoint: Callable[..., Path], caplog: pytest.LogCaptureFixture
 ) -> None:
     """Each rank decides alone; two that decide otherwise would wait for each other, or mix rows."""
-    caplog.set_level(logging.DEBUG, "quire.layers.rank_experts")
+    caplog.set_level(logging.DEBUG, "quire.layers.parallel.rank_experts")
     conditions = [Condition(batched=True, chunked=True)]
     varied = {"tensor_parallel_size": 2, "enable_expert_parallel": True}
     moving = {"enable_eplb": True, "eplb_step_interval": 3, "num_redundant_experts": 2}

@@ -16,9 +16,9 @@ from click.testing import CliRunner
 
 from quire.cli.serve import serve
 from quire.cli.serve_plan import plan_serving
-from quire.core.config import EngineConfig
 from quire.core.errors import ConfigError
 from quire.server.options import ServerOptions
+from quire.settings.config import EngineConfig
 from tests.ports import free_ports
 from tests.preforked import children
 from tests.robustness.conftest import SHORT, Crowd, ask, is_ready, wait_for

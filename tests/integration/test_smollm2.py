@@ -3,7 +3,7 @@
 import pytest
 
 from quire import LLM, SamplingParams
-from quire.models.hub import find_model
+from quire.store.hub import find_model
 
 QUESTIONS = ["What is 2+2?", "Explain in one sentence why the sky is blue.", "Name three fruits."]
 #: What people ask first, and what its 135 million parameters answer when nothing is rounded but

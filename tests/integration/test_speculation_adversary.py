@@ -13,10 +13,10 @@ import pytest
 
 from benchmarks.scripted_proposer import use_script
 from quire import LLM, SamplingParams
+from quire.checkpoints.embedded import ASSETS
+from quire.checkpoints.safetensors_file import SafetensorsFile
 from quire.core.outputs import RequestOutput
-from quire.models.embedded import ASSETS
-from quire.models.safetensors_file import SafetensorsFile
-from quire.speculative.controller import CHOICE_STEPS, Controller
+from quire.speculative.pace.controller import CHOICE_STEPS, Controller
 from tests.draft_heads import medusa_tensors, normal, write_head
 from tests.sizes import sized
 
@@ -113,8 +113,8 @@ def test_what_never_holds_is_only_tried_after_50_rounds(
     """Rounds of a whole answer are fewer than 50, and all but the first ones are of one token.
 
     Tokens past the first of a round are counted over two answers: a second one is proposed while
-    both are expected to hold in :data:`~quire.speculative.controller.LEAST_GAIN` of all cases, that
-    is, for 9 rounds.
+    both are expected to hold in :data:`~quire.speculative.pace.controller.LEAST_GAIN` of all cases,
+    that is, for 9 rounds.
     """
     plain = plain_answers(TINY, [PROMPT], LATER)
     first = adversary.generate([PROMPT], LATER, use_tqdm=False)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from quire import LLM, SamplingParams
-from quire.models.embedded import ASSETS
+from quire.checkpoints.embedded import ASSETS
 from tests.integration.conftest import once
 from tests.sizes import sized
 

@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 from quire import LLM, SamplingParams
-from quire.core.forward_work import Work
+from quire.checkpoints.embedded import ASSETS
+from quire.core.model.forward_work import Work
 from quire.core.outputs import RequestOutput
 from quire.core.step import StepOutput
-from quire.models.embedded import ASSETS
-from quire.runner.step_estimate import StepEstimate
-from quire.speculative.catch_up import LEAST_TOKENS, MOST_PAIRS, CatchUp
+from quire.runner.step.step_estimate import StepEstimate
+from quire.speculative.drafters.catch_up import LEAST_TOKENS, MOST_PAIRS, CatchUp
 from tests.integration.conftest import FAMILIES, once
 from tests.sizes import sized
 

@@ -12,13 +12,13 @@ from typing import Any
 import pytest
 
 from quire import LLM, SamplingParams
+from quire.checkpoints.embedded import ASSETS
 from quire.cli.main import run
-from quire.core.config import EngineConfig
 from quire.core.errors import ConfigError
-from quire.core.machine import read_machine
-from quire.llm.memory_needs import memory_needs
+from quire.llm.planning.memory_needs import memory_needs
 from quire.llm.text_engine import TextEngine
-from quire.models.embedded import ASSETS
+from quire.settings.config import EngineConfig
+from quire.system.machine import read_machine
 
 TINY = ASSETS / "quire-tiny"
 DRAFT = ASSETS / "quire-tiny-draft"

@@ -11,10 +11,10 @@ import pytest
 
 from benchmarks.scripted_proposer import use_script
 from quire import LLM, SamplingParams, StructuredOutputs
-from quire.models.hub import resolve_model
-from quire.runner import mask_threads
-from quire.runner.grammar_lookahead import GrammarLookahead
-from quire.text.grammar import SequenceMatcher
+from quire.runner.step import mask_threads
+from quire.runner.step.grammar_lookahead import GrammarLookahead
+from quire.store.hub import resolve_model
+from quire.text.grammars.grammar import SequenceMatcher
 from tests.integration.conftest import once, share
 from tests.sizes import sized
 

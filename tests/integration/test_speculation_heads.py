@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 
 from quire import LLM, SamplingParams
+from quire.checkpoints.embedded import ASSETS
 from quire.core.errors import ConfigError
 from quire.core.outputs import RequestOutput
 from quire.core.speculative_params import SpeculativeParams
 from quire.kernels.cpu.backend import CpuBackend
-from quire.models.embedded import ASSETS
-from quire.runner.speculation import Speculation
+from quire.runner.step.speculation import Speculation
 from tests.draft_heads import medusa_tensors, write_head
 from tests.integration.conftest import fewer, share
 from tests.integration.test_speculation_draft import FEW_BLOCKS

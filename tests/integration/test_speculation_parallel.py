@@ -12,11 +12,11 @@ import pytest
 from safetensors.numpy import save_file
 
 from quire import LLM, SamplingParams
+from quire.checkpoints.embedded import ASSETS
+from quire.checkpoints.safetensors_file import SafetensorsFile
 from quire.core.errors import ConfigError
 from quire.core.outputs import RequestOutput
-from quire.models.embedded import ASSETS
-from quire.models.safetensors_file import SafetensorsFile
-from quire.speculative.parallel import ParallelProposer
+from quire.speculative.drafters.parallel import ParallelProposer
 from tests.draft_heads import normal
 from tests.integration.conftest import fewer, share
 from tests.integration.test_speculation_heads import (

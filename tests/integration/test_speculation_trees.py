@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 
 from quire import LLM, SamplingParams, StructuredOutputs
+from quire.checkpoints.embedded import ASSETS
 from quire.core.outputs import RequestOutput
 from quire.core.step import StepOutput
-from quire.kernels.forward_batch import ForwardBatch
-from quire.kernels.tree_batch import BatchTree, add_trees
-from quire.models.embedded import ASSETS
-from quire.runner.step_estimate import StepEstimate
+from quire.kernels.batch.forward_batch import ForwardBatch
+from quire.kernels.batch.tree_batch import BatchTree, add_trees
+from quire.runner.step.step_estimate import StepEstimate
 from tests.integration.conftest import share
 from tests.integration.test_speculation_draft import (
     FEW_BLOCKS,
@@ -143,7 +143,7 @@ def test_estimates_know_what_the_rows_of_a_tree_see(
     def counting(self: StepEstimate, plan: Any, output: StepOutput, seconds: float) -> None:
         masked.append(output.num_masked_pairs)
 
-    monkeypatch.setattr("quire.runner.input_batch.add_trees", adding)
+    monkeypatch.setattr("quire.runner.step.input_batch.add_trees", adding)
     monkeypatch.setattr(StepEstimate, "add", counting)
     llm = create(speculative_config=with_tree("medusa", "static"))
     llm.generate(PROMPTS, params("greedy", 20))

@@ -12,8 +12,8 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from quire import LLM, SamplingParams
+from quire.checkpoints.embedded import ASSETS
 from quire.core.errors import ConfigError
-from quire.models.embedded import ASSETS
 
 TINY = ASSETS / "quire-tiny"
 HEAD = ASSETS / "quire-tiny-heads" / "eagle3"

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from quire import LLM, SamplingParams, StructuredOutputs
 from quire.core.errors import GRAMMAR_LIMIT, RequestError
-from quire.models.hub import resolve_model
+from quire.store.hub import resolve_model
 from tests.integration.schemas import schemas
 from tests.sizes import sized
 

@@ -11,7 +11,7 @@ import httpx2
 import pytest
 
 from quire import LLM, SamplingParams
-from quire.models.embedded import ASSETS
+from quire.checkpoints.embedded import ASSETS
 from tests.servers import start_server
 
 TINY = ASSETS / "quire-tiny"

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from quire.core.kv_cache_spec import KVCacheSpec
+from quire.core.model.kv_cache_spec import KVCacheSpec
 from quire.kernels.backend import AttentionSpec, QKNorm
-from quire.kernels.forward_batch import ForwardBatch
+from quire.kernels.batch.forward_batch import ForwardBatch
 
 
 @dataclass(frozen=True)

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from quire.core.kv_cache_spec import KVCacheSpec
+from quire.core.model.kv_cache_spec import KVCacheSpec
 from quire.kernels.attention_protocol import LatentSpec, LatentWeights
-from quire.kernels.host_tensor import HostTensor
+from quire.kernels.matrices.host_tensor import HostTensor
 from tests.kernels.attention_cases import Case, Tables
 
 

@@ -6,8 +6,8 @@ from itertools import product
 
 import numpy as np
 
-from quire.kernels.lattice_matrix import LatticeMatrix
-from quire.kernels.rotation import hartley_matrix, odd_part
+from quire.kernels.matrices.lattice_matrix import LatticeMatrix
+from quire.kernels.matrices.rotation import hartley_matrix, odd_part
 
 #: Vectors of norm 12 in halves, as QuIP#'s code lists them.
 NORM_12 = (

@@ -7,13 +7,13 @@ from itertools import pairwise
 
 import numpy as np
 
-from quire.kernels.activation_scheme import round_rows
 from quire.kernels.cpu.linear import CpuLinear
-from quire.kernels.host_tensor import HostTensor
-from quire.kernels.nested_scales import NestedScales
-from quire.kernels.quantized_tensor import QuantizedTensor, integer_code_book, padded
-from quire.kernels.row_tables import Outliers
-from quire.kernels.small_floats import E2M1, E4M3
+from quire.kernels.matrices.activation_scheme import round_rows
+from quire.kernels.matrices.host_tensor import HostTensor
+from quire.kernels.matrices.nested_scales import NestedScales
+from quire.kernels.matrices.quantized_tensor import QuantizedTensor, integer_code_book, padded
+from quire.kernels.matrices.row_tables import Outliers
+from quire.kernels.matrices.small_floats import E2M1, E4M3
 
 #: As IQ4_NL has it: whole numbers, so that nothing is lost in integers.
 BOOK = np.array(

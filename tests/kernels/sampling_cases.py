@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from quire.kernels.sampling_batch import SamplingBatch
+from quire.kernels.batch.sampling_batch import SamplingBatch
 from tests.sizes import sized
 
 NEUTRAL = {

@@ -9,11 +9,11 @@ import pytest
 import torch
 
 from quire.core.errors import UnsupportedInputError
+from quire.kernels.batch.forward_batch import ForwardBatch
+from quire.kernels.batch.tree_batch import BatchTree, add_trees, tree_paths
 from quire.kernels.cpu.attention import CpuAttention, CpuKVCache
-from quire.kernels.forward_batch import ForwardBatch
 from quire.kernels.reference.attention import ReferenceAttention
 from quire.kernels.reference.kv_cache import ReferenceKVCache
-from quire.kernels.tree_batch import BatchTree, add_trees, tree_paths
 from tests.kernels.attention_cases import SHAPES, Case, Tables
 from tests.kernels.attention_runs import attend, random_qkv, rows_of, run_cpu
 from tests.kernels.conftest import ALL_ISAS

@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 
 from quire.core.errors import UnsupportedInputError
-from quire.core.kv_cache_spec import KVCacheSpec
+from quire.core.model.kv_cache_spec import KVCacheSpec
 from quire.kernels.backend import AttentionSpec, ChainShape, ChainStart
+from quire.kernels.batch.forward_batch import ForwardBatch
+from quire.kernels.batch.sampling_batch import SamplingBatch
 from quire.kernels.cpu.attention import CpuAttention, CpuKVCache
 from quire.kernels.cpu.backend import CpuBackend
-from quire.kernels.forward_batch import ForwardBatch
-from quire.kernels.host_tensor import HostTensor
-from quire.kernels.sampling_batch import SamplingBatch
+from quire.kernels.matrices.host_tensor import HostTensor
 from tests.kernels import sampling_cases
 
 pytestmark = pytest.mark.kernels("linear", "paged_attention", "sample")

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from quire.core.env import CPU_ISAS
 from quire.kernels.cpu.kernel_names import kernel_names
 from quire.kernels.cpu.native import native
+from quire.system.env import CPU_ISAS
 
 
 def test_every_instruction_set_has_words() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from quire.core.kv_cache_spec import KV_DTYPE_BITS, KVCacheSpec
+from quire.core.model.kv_cache_spec import KV_DTYPE_BITS, KVCacheSpec
 from quire.kernels.backend import KVCache
 from quire.kernels.registry import create_backend
 

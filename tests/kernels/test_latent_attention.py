@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from quire.core.errors import ConfigError, UnsupportedInputError
-from quire.core.kv_cache_spec import KVCacheSpec
+from quire.core.model.kv_cache_spec import KVCacheSpec
 from quire.kernels.cpu.attention import CpuAttention, CpuKVCache
 from quire.kernels.cpu.latent_attention import CpuLatentAttention
 from quire.kernels.cpu.native import native

@@ -9,7 +9,7 @@ import torch
 from quire.core.errors import UnsupportedInputError
 from quire.kernels.cpu.linear import CpuLinear
 from quire.kernels.cpu.native import native
-from quire.kernels.host_tensor import HostTensor
+from quire.kernels.matrices.host_tensor import HostTensor
 from tests.kernels.conftest import ALL_ISAS
 
 ISAS = ALL_ISAS

@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 import torch
 
+from quire.checkpoints.gguf.gguf_layouts import LAYOUTS
+from quire.checkpoints.gguf.gguf_types import QUANTIZED, dequantize, unpack_rows
 from quire.core.errors import UnsupportedInputError
 from quire.kernels.cpu.linear import CpuLinear
 from quire.kernels.cpu.native import native
-from quire.kernels.quantized_tensor import QuantizedTensor
+from quire.kernels.matrices.quantized_tensor import QuantizedTensor
+from quire.kernels.matrices.vector_codes import VECTOR_CODES
 from quire.kernels.reference.linear import ReferenceLinear
-from quire.kernels.vector_codes import VECTOR_CODES
-from quire.quantization.gguf_layouts import LAYOUTS
-from quire.quantization.gguf_types import QUANTIZED, dequantize, unpack_rows
 from tests.kernels.conftest import ALL_ISAS
 from tests.kernels.quantized_cases import simulate
 from tests.quantization.gguf_cases import random_matrix, rows_of_every_power

@@ -13,11 +13,11 @@ from quire.core.errors import UnsupportedInputError
 from quire.kernels.cpu.linear import CpuLinear
 from quire.kernels.cpu.moe import CpuExperts
 from quire.kernels.cpu.native import native
-from quire.kernels.host_tensor import HostTensor
-from quire.kernels.lattice_matrix import LatticeMatrix
-from quire.kernels.quantized_tensor import QuantizedTensor
+from quire.kernels.matrices.host_tensor import HostTensor
+from quire.kernels.matrices.lattice_matrix import LatticeMatrix
+from quire.kernels.matrices.quantized_tensor import QuantizedTensor
+from quire.kernels.matrices.rotation import hartley_matrix, rotate
 from quire.kernels.reference.linear import ReferenceLinear
-from quire.kernels.rotation import hartley_matrix, rotate
 from tests.kernels.conftest import ALL_ISAS
 from tests.kernels.lattice_cases import random_lattice
 from tests.kernels.quantized_cases import simulate

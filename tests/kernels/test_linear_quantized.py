@@ -9,14 +9,14 @@ import pytest
 import torch
 
 from quire.core.errors import UnsupportedInputError
-from quire.kernels.activation_scheme import FINE
 from quire.kernels.cpu.linear import CpuLinear
 from quire.kernels.cpu.native import native
-from quire.kernels.host_tensor import HostTensor
-from quire.kernels.nested_scales import NestedScales
-from quire.kernels.quantized_tensor import QuantizedTensor, integer_code_book
+from quire.kernels.matrices.activation_scheme import FINE
+from quire.kernels.matrices.host_tensor import HostTensor
+from quire.kernels.matrices.nested_scales import NestedScales
+from quire.kernels.matrices.quantized_tensor import QuantizedTensor, integer_code_book
+from quire.kernels.matrices.small_floats import E2M1
 from quire.kernels.reference.linear import ReferenceLinear
-from quire.kernels.small_floats import E2M1
 from tests.kernels.conftest import ALL_ISAS
 from tests.kernels.quantized_cases import (
     FORMATS,

@@ -12,10 +12,10 @@ from quire.core.errors import UnsupportedInputError
 from quire.evaluation.formats.held_bits import held_bits
 from quire.kernels.cpu.linear import CpuLinear
 from quire.kernels.cpu.native import native
-from quire.kernels.host_tensor import HostTensor
-from quire.kernels.quantized_tensor import QuantizedTensor
+from quire.kernels.matrices.host_tensor import HostTensor
+from quire.kernels.matrices.quantized_tensor import QuantizedTensor
+from quire.kernels.matrices.row_tables import Outliers, join_outliers
 from quire.kernels.reference.linear import ReferenceLinear
-from quire.kernels.row_tables import Outliers, join_outliers
 from tests.kernels.quantized_cases import simulate, tables_quantized
 
 pytestmark = pytest.mark.kernels("pack_quantized", "linear_quantized", "lookup_quantized")

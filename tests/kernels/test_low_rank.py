@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from quire.core.errors import UnsupportedInputError
+from quire.kernels.batch.forward_batch import BatchRows, ForwardBatch
 from quire.kernels.cpu.backend import CpuBackend
-from quire.kernels.forward_batch import BatchRows, ForwardBatch
-from quire.kernels.host_tensor import HostTensor
 from quire.kernels.low_rank import LowRankPart, RowGroups, group_rows
+from quire.kernels.matrices.host_tensor import HostTensor
 
 pytestmark = pytest.mark.kernels("add_low_rank")
 

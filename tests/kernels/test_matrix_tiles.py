@@ -9,7 +9,7 @@ import pytest
 
 from quire.kernels.cpu.linear import CpuLinear
 from quire.kernels.cpu.native import native
-from quire.kernels.host_tensor import HostTensor
+from quire.kernels.matrices.host_tensor import HostTensor
 from tests.kernels.bfloat16 import brain, flushed, fused
 from tests.kernels.conftest import ALL_ISAS
 from tests.kernels.quantized_cases import random_quantized

@@ -9,12 +9,12 @@ import pytest
 import torch
 
 from quire.core.errors import UnsupportedInputError
-from quire.core.moe_config import ExpertRouting
+from quire.core.model.moe_config import ExpertRouting
 from quire.kernels.backend import Weight
 from quire.kernels.cpu.backend import CpuBackend
 from quire.kernels.cpu.moe import CpuExperts
 from quire.kernels.cpu.native import native
-from quire.kernels.host_tensor import HostTensor
+from quire.kernels.matrices.host_tensor import HostTensor
 from quire.kernels.reference.backend import ReferenceBackend
 from quire.kernels.reference.moe import ReferenceExperts
 from tests.kernels.conftest import ALL_ISAS

@@ -10,7 +10,7 @@ import pytest
 from quire.kernels.backend import Weight
 from quire.kernels.cpu.linear import CpuLinear
 from quire.kernels.cpu.native import native
-from quire.kernels.host_tensor import HostTensor
+from quire.kernels.matrices.host_tensor import HostTensor
 from tests.quantization.gguf_cases import random_matrix
 
 pytestmark = pytest.mark.kernels("pack_linear", "pack_gguf")

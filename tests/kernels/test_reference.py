@@ -9,11 +9,11 @@ import torch
 import torch.nn.functional as F
 
 from quire.core.errors import UnsupportedInputError
-from quire.core.kv_cache_spec import KVCacheSpec
-from quire.core.moe_config import ExpertRouting
+from quire.core.model.kv_cache_spec import KVCacheSpec
+from quire.core.model.moe_config import ExpertRouting
 from quire.kernels.backend import AttentionSpec
-from quire.kernels.forward_batch import ForwardBatch
-from quire.kernels.host_tensor import HostTensor
+from quire.kernels.batch.forward_batch import ForwardBatch
+from quire.kernels.matrices.host_tensor import HostTensor
 from quire.kernels.reference.backend import ReferenceBackend
 
 torch.set_num_threads(1)

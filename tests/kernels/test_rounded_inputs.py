@@ -11,13 +11,13 @@ import torch
 from safetensors.numpy import load_file
 
 from quire.core.errors import UnsupportedInputError
-from quire.kernels.activation_scheme import ActivationScheme, round_rows, round_to_e4m3
 from quire.kernels.cpu.linear import CpuLinear
 from quire.kernels.cpu.native import native
-from quire.kernels.host_tensor import HostTensor
-from quire.kernels.quantized_tensor import QuantizedTensor, padded
+from quire.kernels.matrices.activation_scheme import ActivationScheme, round_rows, round_to_e4m3
+from quire.kernels.matrices.host_tensor import HostTensor
+from quire.kernels.matrices.quantized_tensor import QuantizedTensor, padded
+from quire.kernels.matrices.small_floats import E4M3
 from quire.kernels.reference.linear import ReferenceLinear
-from quire.kernels.small_floats import E4M3
 from tests.kernels.conftest import ALL_ISAS
 from tests.kernels.quantized_cases import (
     other_quantized,

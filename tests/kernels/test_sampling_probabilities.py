@@ -7,9 +7,9 @@ import pytest
 import torch
 
 from quire.core.errors import UnsupportedInputError
+from quire.kernels.batch.sampling_batch import SamplingBatch
 from quire.kernels.cpu.backend import CpuBackend
 from quire.kernels.reference.backend import ReferenceBackend
-from quire.kernels.sampling_batch import SamplingBatch
 from tests.kernels.sampling_cases import (
     batch,
     large_rows,

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from quire.kernels.cpu.vector_search import VectorTable
-from quire.kernels.vector_grids import vector_grid
+from quire.kernels.matrices.vector_grids import vector_grid
 
 pytestmark = pytest.mark.kernels("vector_costs", "nearest_vectors")
 

@@ -6,10 +6,10 @@ import math
 import numpy as np
 import pytest
 
-from quire.core.model_config import RopeConfig
+from quire.checkpoints.config_fields import ConfigFields
+from quire.core.model.model_config import RopeConfig
 from quire.layers.rope import rope_tables
-from quire.models.config_fields import ConfigFields
-from quire.models.rope_config import read_rope
+from quire.models.config.rope_config import read_rope
 from tests.lazy_packages import lazy_package
 
 torch = pytest.importorskip("torch")

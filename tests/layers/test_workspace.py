@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from quire.core.model_config import ModelConfig
-from quire.core.moe_config import ExpertRouting, MoEConfig
-from quire.kernels.forward_batch import ForwardBatch
+from quire.core.model.model_config import ModelConfig
+from quire.core.model.moe_config import ExpertRouting, MoEConfig
+from quire.kernels.batch.forward_batch import ForwardBatch
 from quire.kernels.registry import create_backend
 from quire.layers.workspace import MAX_KEPT_ROWS, Workspace, workspace_bytes
 

@@ -19,13 +19,13 @@ import pytest
 import pytest_asyncio
 
 from quire import LLM, AsyncLLM, RequestOutputKind, SamplingParams, StructuredOutputs
-from quire.core.config import EngineConfig
 from quire.core.errors import EngineDeadError, PromptTooLongError, RankDeadError, RequestError
 from quire.core.outputs import RequestOutput
 from quire.core.request import salt_keys
 from quire.llm.engine_client import EngineClient
 from quire.llm.process import proxy
 from quire.llm.process.proxy import EngineProxy
+from quire.settings.config import EngineConfig
 from tests.llm.asking import ask
 from tests.llm.shared_engines import Growth, SharedEngines
 from tests.sizes import sized

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from quire import LLM, EngineArgs, FlexibleArgumentParser
-from quire.core.config import SETTINGS
-from quire.core.known_settings import engine_settings
+from quire.settings.config import SETTINGS
+from quire.settings.known_settings import engine_settings
 
 
 def parser() -> FlexibleArgumentParser:

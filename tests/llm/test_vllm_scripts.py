@@ -30,11 +30,11 @@ from quire import (
     StructuredOutputsParams,
     TextPrompt,
 )
-from quire.core.config import SETTINGS
+from quire.checkpoints.embedded import ASSETS
 from quire.core.errors import ConfigError, InvalidSamplingParamsError, RequestError
-from quire.core.metric_readings import Counter, Gauge, Histogram
-from quire.models.embedded import ASSETS
-from quire.text.tokenizer import load_tokenizer
+from quire.llm.metric_readings import Counter, Gauge, Histogram
+from quire.settings.config import SETTINGS
+from quire.text.tokenizers.tokenizer import load_tokenizer
 from quire.vllm_modules import MODULES
 
 CONSTRUCTORS: list[dict[str, Any]] = [

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from quire.models.gguf_export import GgufExport
-from quire.models.gguf_writer import write_gguf
+from quire.checkpoints.gguf.gguf_writer import write_gguf
+from quire.models.gguf.gguf_export import GgufExport
 
 
 class SavedFiles:

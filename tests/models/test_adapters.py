@@ -12,6 +12,7 @@ from tests.lazy_packages import lazy_package
 lazy_package("torch")
 lazy_package("peft")
 
+from quire.checkpoints.checkpoint import Checkpoint  # noqa: E402
 from quire.cli.main import run  # noqa: E402
 from quire.core.errors import ModelLoadError  # noqa: E402
 from quire.models.adapters.base_weights import BaseWeights  # noqa: E402
@@ -25,7 +26,6 @@ from quire.models.adapters.peft_folder import (  # noqa: E402
 from quire.models.adapters.peft_settings import CONFIG  # noqa: E402
 from quire.models.adapters.placement import largest_adapter_bytes, place_adapter  # noqa: E402
 from quire.models.adapters.places import read_places  # noqa: E402
-from quire.models.checkpoint import Checkpoint  # noqa: E402
 from tests.models.peft_adapters import add, check_rows  # noqa: E402
 
 LLAMA = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]

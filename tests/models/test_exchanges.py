@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from quire.core.parallel_costs import SplitShape, collectives
-from quire.core.parallel_layout import ParallelLayout
 from quire.kernels.registry import create_backend
-from quire.layers.expert_placement import ExpertDivision
+from quire.layers.parallel.expert_placement import ExpertDivision
 from quire.models.shards.rank_model import Shard
+from quire.planner.parallel_costs import SplitShape, collectives
+from quire.settings.parallel_layout import ParallelLayout
 from tests.distributed.thread_ranks import on_ranks
 
 

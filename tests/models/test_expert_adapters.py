@@ -17,8 +17,8 @@ from safetensors.numpy import load_file, save_file  # noqa: E402
 
 from quire.cli.main import run  # noqa: E402
 from quire.core.errors import ModelLoadError  # noqa: E402
-from quire.kernels.host_tensor import HostTensor  # noqa: E402
-from quire.layers.adapter_slots import AdapterPlace, StackedExperts  # noqa: E402
+from quire.kernels.matrices.host_tensor import HostTensor  # noqa: E402
+from quire.layers.adapters.adapter_slots import AdapterPlace, StackedExperts  # noqa: E402
 from quire.models.adapters.base_weights import BaseWeights  # noqa: E402
 from quire.models.adapters.matching import check_adapter, find_parts  # noqa: E402
 from quire.models.adapters.peft_folder import (  # noqa: E402

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from quire.checkpoints.gguf.gguf_names import GGUF_FAMILIES
+from quire.models.config.registry import FAMILIES
 from quire.models.families import llama
-from quire.models.gguf_architectures import ARCHITECTURES
-from quire.models.gguf_names import GGUF_FAMILIES
-from quire.models.registry import FAMILIES
+from quire.models.gguf.gguf_architectures import ARCHITECTURES
 
 FILES = sorted(Path(llama.__file__).parent.glob("*.py"))
 DOCUMENT = Path(__file__).parents[2] / "docs/models.md"

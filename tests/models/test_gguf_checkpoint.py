@@ -8,25 +8,26 @@ from dataclasses import fields, is_dataclass, replace
 import numpy as np
 import pytest
 
+from quire.checkpoints.gguf.gguf_checkpoint import GgufCheckpoint, row_order
+from quire.checkpoints.gguf.gguf_file import GgufFile
+from quire.checkpoints.gguf.gguf_layouts import LAYOUTS
+from quire.checkpoints.gguf.gguf_types import FORMS, QUANTIZED, dequantize
+from quire.checkpoints.gguf.gguf_writer import TensorPlan, write_gguf
 from quire.core.errors import (
     ConfigError,
     ModelLoadError,
     UnsupportedArchitectureError,
     WeightMismatchError,
 )
-from quire.core.machine import Machine
 from quire.kernels.registry import create_backend
-from quire.models import gguf_config, model_builder
-from quire.models.config_reader import read_model_config
-from quire.models.gguf_architectures import ARCHITECTURES
-from quire.models.gguf_checkpoint import GgufCheckpoint, row_order
-from quire.models.gguf_export import GgufExport
-from quire.models.gguf_file import GgufFile
-from quire.models.gguf_writer import TensorPlan, write_gguf
+from quire.models import model_builder
+from quire.models.config.config_reader import read_model_config
+from quire.models.gguf import gguf_config
+from quire.models.gguf.gguf_architectures import ARCHITECTURES
+from quire.models.gguf.gguf_export import GgufExport
 from quire.models.loader import load_model
-from quire.quantization.gguf_layouts import LAYOUTS
-from quire.quantization.gguf_types import FORMS, QUANTIZED, dequantize
 from quire.quantization.plan import QuantizationPlan
+from quire.system.machine import Machine
 from tests.models.gguf_settings import SETTINGS
 
 torch = pytest.importorskip("torch")

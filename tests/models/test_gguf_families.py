@@ -17,13 +17,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from quire.checkpoints.gguf.gguf_file import GgufFile
+from quire.checkpoints.gguf.gguf_layouts import LAYOUTS
+from quire.checkpoints.gguf.gguf_types import dequantize
+from quire.checkpoints.gguf.gguf_writer import TensorPlan, write_gguf
 from quire.kernels.registry import create_backend
-from quire.models.config_reader import read_model_config
-from quire.models.gguf_export import GgufExport
-from quire.models.gguf_file import GgufFile
-from quire.models.gguf_writer import TensorPlan, write_gguf
-from quire.quantization.gguf_layouts import LAYOUTS
-from quire.quantization.gguf_types import dequantize
+from quire.models.config.config_reader import read_model_config
+from quire.models.gguf.gguf_export import GgufExport
 from quire.quantization.plan import QuantizationPlan
 from tests.models.gguf_settings import SETTINGS
 from tests.models.llama_converter import converter_classes, write_with

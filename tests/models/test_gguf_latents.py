@@ -5,15 +5,15 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from quire.checkpoints.gguf.gguf_file import GgufFile
+from quire.checkpoints.gguf.gguf_layouts import LAYOUTS
+from quire.checkpoints.gguf.gguf_types import dequantize
+from quire.checkpoints.gguf.gguf_writer import TensorPlan, write_gguf
 from quire.core.errors import ModelLoadError, WeightMismatchError
 from quire.kernels.registry import create_backend
-from quire.models.config_reader import read_model_config
-from quire.models.gguf_export import GgufExport
-from quire.models.gguf_file import GgufFile
-from quire.models.gguf_writer import TensorPlan, write_gguf
+from quire.models.config.config_reader import read_model_config
+from quire.models.gguf.gguf_export import GgufExport
 from quire.models.loader import load_model
-from quire.quantization.gguf_layouts import LAYOUTS
-from quire.quantization.gguf_types import dequantize
 from quire.quantization.plan import QuantizationPlan
 from tests.models.gguf_settings import SETTINGS
 

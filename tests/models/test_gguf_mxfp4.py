@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
+from quire.checkpoints.gguf.gguf_checkpoint import GgufCheckpoint
+from quire.checkpoints.gguf.gguf_file import GgufFile
 from quire.core.errors import WeightMismatchError
-from quire.models.gguf_checkpoint import GgufCheckpoint
-from quire.models.gguf_config import read_gguf_config
-from quire.models.gguf_file import GgufFile
+from quire.models.gguf.gguf_config import read_gguf_config
 from tools.random_gguf import random_gguf
 
 NAME = "blk.0.ffn_down.weight"

@@ -3,7 +3,7 @@
 import pytest
 
 from quire.core.errors import UnsupportedArchitectureError
-from quire.models.gguf_export import GgufExport
+from quire.models.gguf.gguf_export import GgufExport
 from tests.models.conftest import DEEPSEEK_YARN, GPT2, MODELS, SHARED
 from tests.models.gguf_settings import LLAMA4
 

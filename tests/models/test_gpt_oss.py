@@ -7,15 +7,15 @@ import pytest
 import torch
 from safetensors.numpy import load_file, save_file
 
-from quire.core.config import EngineConfig
+from quire.checkpoints.formats.compressed_tensors import pack_halves
 from quire.core.errors import WeightMismatchError
 from quire.kernels.registry import create_backend
-from quire.models.config_reader import read_model_config
+from quire.models.config.config_reader import read_model_config
 from quire.models.loader import load_model, open_checkpoint
 from quire.models.weight_bytes import expected_weight_bytes
-from quire.quantization.formats.compressed_tensors import pack_halves
 from quire.quantization.plan import QuantizationPlan, create_plan
 from quire.quantization.producers.float4 import quantize_mxfp4
+from quire.settings.config import EngineConfig
 from tests.lazy_packages import lazy_package
 
 mxfp4 = lazy_package("transformers.integrations.mxfp4")

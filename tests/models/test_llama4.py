@@ -10,7 +10,7 @@ import torch
 
 from quire.core.errors import ModelLoadError
 from quire.kernels.registry import create_backend
-from quire.models.config_reader import read_model_config
+from quire.models.config.config_reader import read_model_config
 from tests.lazy_packages import lazy_package
 from tests.models.conftest import LLAMA4
 

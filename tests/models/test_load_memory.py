@@ -5,10 +5,10 @@ import sys
 
 import pytest
 
+from quire.checkpoints.gguf.gguf_writer import write_gguf
 from quire.core.errors import NoKernelError
 from quire.kernels.registry import create_backend
-from quire.models.gguf_export import GgufExport
-from quire.models.gguf_writer import write_gguf
+from quire.models.gguf.gguf_export import GgufExport
 from tests.sizes import sized
 from tools.random_checkpoint import PRESETS, random_checkpoint
 

@@ -7,7 +7,7 @@ import pytest
 
 from quire.core.errors import ConfigError
 from quire.kernels.registry import create_backend
-from quire.models.config_reader import read_model_config
+from quire.models.config.config_reader import read_model_config
 from quire.models.loader import load_model, load_rounded
 from quire.models.weight_bytes import expected_weight_bytes
 from quire.quantization.plan import QuantizationPlan

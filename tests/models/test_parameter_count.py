@@ -7,7 +7,7 @@ import math
 
 import pytest
 
-from quire.models.config_reader import read_model_config
+from quire.models.config.config_reader import read_model_config
 from quire.models.family_tensors import family_names
 from quire.models.weight_map import WeightMap
 from tools.random_checkpoint import PRESETS

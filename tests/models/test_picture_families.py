@@ -13,7 +13,7 @@ from quire import LLM
 from quire.core.errors import ConfigError, ModelLoadError
 from quire.kernels.registry import create_backend
 from quire.llm.pictures.decoding import decode
-from quire.models.config_reader import read_model_config
+from quire.models.config.config_reader import read_model_config
 from quire.models.vision import slices
 from quire.models.vision.encoder import BATCH_PATCHES
 from quire.models.vision.encoding_memory import encoding_bytes

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from quire.core.errors import ModelLoadError
-from quire.models.config_reader import read_model_config
+from quire.models.config.config_reader import read_model_config
 from quire.models.loader import load_model
 from quire.models.vision import attention, slices
 from quire.models.vision.loader import expected_encoder_bytes, load_encoder

@@ -14,19 +14,19 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from quire.checkpoints.checkpoint import Checkpoint
+from quire.checkpoints.formats.gptq import store_gptq
+from quire.checkpoints.quantized.quantization_config import read_quantization
+from quire.checkpoints.quantized.quantized_checkpoint import QuantizedCheckpoint
+from quire.checkpoints.safetensors_file import SafetensorsFile
 from quire.core.errors import ModelLoadError
-from quire.kernels.host_tensor import HostTensor
-from quire.kernels.quantized_tensor import QuantizedTensor
+from quire.kernels.matrices.host_tensor import HostTensor
+from quire.kernels.matrices.quantized_tensor import QuantizedTensor
 from quire.kernels.registry import create_backend
-from quire.models.checkpoint import Checkpoint
-from quire.models.config_reader import read_model_config
+from quire.models.config.config_reader import read_model_config
 from quire.models.family_tensors import open_tensors
 from quire.models.loader import load_model
-from quire.models.quantization_config import read_quantization
-from quire.models.quantized_checkpoint import QuantizedCheckpoint
-from quire.models.safetensors_file import SafetensorsFile
 from quire.models.weight_bytes import expected_weight_bytes
-from quire.quantization.formats.gptq import store_gptq
 from quire.quantization.plan import QuantizationPlan
 from quire.quantization.round_to_nearest import create_scheme, quantize
 from tests.kernels.bfloat16 import brain

@@ -10,19 +10,19 @@ import pytest
 from safetensors import torch as torch_files
 from safetensors.numpy import load_file, save_file
 
+from quire.checkpoints.rank_files import INDEX, rank_file
 from quire.cli.main import run
-from quire.core.config import ModelOptions
 from quire.core.errors import ModelLoadError, WeightMismatchError
-from quire.core.parallel_layout import ParallelLayout
 from quire.distributed.thread_group import thread_groups
 from quire.kernels.registry import create_backend
-from quire.layers.expert_placement import ExpertDivision
-from quire.models.config_reader import read_model_config
-from quire.models.shards.rank_files import INDEX, rank_file
+from quire.layers.parallel.expert_placement import ExpertDivision
+from quire.models.config.config_reader import read_model_config
 from quire.models.shards.rank_model import Shard
 from quire.models.stage import GroupLink, Stage
 from quire.models.weight_bytes import expected_weight_bytes
 from quire.quantization.plan import create_plan
+from quire.settings.config import ModelOptions
+from quire.settings.parallel_layout import ParallelLayout
 from tests.distributed.thread_ranks import on_ranks
 from tests.models.test_quantized_checkpoint import APART, FIXTURES, FOLDERS
 

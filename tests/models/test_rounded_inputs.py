@@ -13,16 +13,16 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from quire.core.config import ModelOptions
+from quire.checkpoints.checkpoint import Checkpoint
+from quire.checkpoints.quantized.quantization_config import read_quantization
+from quire.checkpoints.quantized.quantized_checkpoint import QuantizedCheckpoint
 from quire.core.errors import ModelLoadError
-from quire.kernels.activation_scheme import ActivationScheme, round_rows
-from quire.kernels.quantized_tensor import QuantizedTensor
+from quire.kernels.matrices.activation_scheme import ActivationScheme, round_rows
+from quire.kernels.matrices.quantized_tensor import QuantizedTensor
 from quire.kernels.registry import create_backend
-from quire.models.checkpoint import Checkpoint
 from quire.models.loader import load_model
-from quire.models.quantization_config import read_quantization
-from quire.models.quantized_checkpoint import QuantizedCheckpoint
 from quire.quantization.plan import QuantizationPlan, create_plan
+from quire.settings.config import ModelOptions
 from tests.models.conftest import Driver
 
 FIXTURES = Path(__file__).parents[1] / "fixtures" / "quantized"

@@ -7,17 +7,17 @@ from functools import cache
 import numpy as np
 import pytest
 
+from quire.checkpoints.gguf.gguf_layouts import LAYOUTS
 from quire.core.errors import ConfigError
 from quire.kernels.registry import create_backend
-from quire.layers.expert_placement import ExpertDivision
-from quire.models.config_reader import read_model_config
-from quire.models.hub import resolve_model
+from quire.layers.parallel.expert_placement import ExpertDivision
+from quire.models.config.config_reader import read_model_config
 from quire.models.shards.rank_model import Shard
 from quire.models.shards.rank_weights import RankPart
 from quire.models.weight_bytes import expected_weight_bytes
-from quire.quantization.gguf_layouts import LAYOUTS
 from quire.quantization.plan import QuantizationPlan
 from quire.quantization.round_to_nearest import create_scheme
+from quire.store.hub import resolve_model
 from tests.distributed.thread_ranks import on_ranks
 from tests.models.conftest import MODELS
 from tests.models.gguf_settings import SETTINGS

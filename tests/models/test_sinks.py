@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from quire.models import registry
+from quire.models.config import registry
 from quire.models.families import llama
 from tests.lazy_packages import lazy_package
 from tests.models.conftest import SHARED

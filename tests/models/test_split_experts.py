@@ -8,10 +8,10 @@ import torch
 from safetensors import safe_open
 from safetensors.numpy import load_file, save_file
 
+from quire.checkpoints.formats.compressed_tensors import pack_halves
 from quire.core.errors import WeightMismatchError
 from quire.kernels.registry import create_backend
 from quire.models.loader import load_model, open_checkpoint
-from quire.quantization.formats.compressed_tensors import pack_halves
 from quire.quantization.plan import QuantizationPlan
 from quire.quantization.producers.float4 import quantize_mxfp4
 from tests.lazy_packages import lazy_package

@@ -3,18 +3,18 @@
 import numpy as np
 import pytest
 
-from quire.core.config import EngineConfig
+from quire.checkpoints.embedded import ASSETS
 from quire.core.errors import ConfigError
-from quire.core.parallel_layout import ParallelLayout
 from quire.distributed.thread_group import thread_groups
 from quire.kernels.registry import create_backend
 from quire.layers.residual_capture import ResidualCapture
-from quire.models.config_reader import read_model_config
-from quire.models.embedded import ASSETS
+from quire.models.config.config_reader import read_model_config
 from quire.models.shards.rank_model import Shard
 from quire.models.stage import GroupLink, SentCapture, Stage, receive
 from quire.models.weight_bytes import expected_weight_bytes
 from quire.quantization.plan import create_plan
+from quire.settings.config import EngineConfig
+from quire.settings.parallel_layout import ParallelLayout
 from tests.distributed.thread_ranks import on_ranks
 from tests.models.test_decoder import MODELS
 

@@ -2,14 +2,14 @@
 
 import pytest
 
-from quire.core.config import EngineConfig
+from quire.checkpoints.gguf.gguf_writer import write_gguf
 from quire.kernels.registry import create_backend
-from quire.models.config_reader import read_model_config
-from quire.models.gguf_export import GgufExport
-from quire.models.gguf_writer import write_gguf
+from quire.models.config.config_reader import read_model_config
+from quire.models.gguf.gguf_export import GgufExport
 from quire.models.loader import load_model
 from quire.models.weight_bytes import expected_weight_bytes
 from quire.quantization.plan import create_plan
+from quire.settings.config import EngineConfig
 from tests.models.conftest import MODELS
 from tools.random_checkpoint import PRESETS, random_checkpoint
 from tools.random_gguf import random_gguf

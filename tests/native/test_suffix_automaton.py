@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from quire.kernels.cpu.native import native
-from tests.speculative.ngram_oracle import last_repeat
+from tests.speculative.drafters.ngram_oracle import last_repeat
 
 #: Every text of a few letters is adversarial to something: runs, periods, no repetition.
 TEXTS = st.integers(1, 5).flatmap(lambda n: st.lists(st.integers(0, n), min_size=1, max_size=80))

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from quire.quantizing import calibration
+from quire.quantizing.inputs import calibration
 
 Config = Callable[[Path], dict[str, Any]]
 

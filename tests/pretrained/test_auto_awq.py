@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from quire import LLM, SamplingParams
+from quire.checkpoints.checkpoint import INDEX
 from quire.core.errors import ConfigError
-from quire.models.checkpoint import INDEX
 from quire.pretrained import AutoAWQForCausalLM, AutoModelForCausalLM
 from tests.pretrained.conftest import Config
 from tests.quantizing.stored_values import files_of, quantized_names, values_of

@@ -11,9 +11,9 @@ import pytest
 
 from quire import SamplingParams
 from quire.core.errors import ConfigError, QuireError
-from quire.models.hub import resolve_model
 from quire.pretrained import AutoModelForCausalLM, GenerationConfig
 from quire.pretrained.model import PretrainedModel
+from quire.store.hub import resolve_model
 from tests.sizes import sized
 
 PROMPTS = ["Once upon a time", "The cat sat on the", "A"]

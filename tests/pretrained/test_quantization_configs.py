@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from quire.checkpoints.checkpoint import Checkpoint
 from quire.core.errors import ConfigError
-from quire.models.checkpoint import Checkpoint
 from quire.pretrained import AutoModelForCausalLM, AwqConfig, BitsAndBytesConfig, GPTQConfig
 from quire.pretrained.quantized_folder import TemporaryFolder, quantized_folder
 from tests.pretrained.conftest import Config

@@ -11,8 +11,8 @@ import pytest
 from quire.core.errors import RequestError
 from quire.protocol import body_limits, decode
 from quire.protocol.body_limits import PROMPT_LIMIT, SETTING_LIMIT, check_field
-from quire.protocol.chat_completion import ChatCompletionRequest
 from quire.protocol.decode import MAX_FIELDS, decode_body
+from quire.protocol.openai.chat_completion import ChatCompletionRequest
 
 MESSAGES = [{"role": "user", "content": "Hi"}]
 

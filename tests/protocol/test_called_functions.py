@@ -4,9 +4,9 @@ import json
 
 import pytest
 
-from quire.protocol.chat_completion import ChatCompletionRequest
 from quire.protocol.decode import decode_body
-from quire.protocol.ollama import OllamaChatRequest
+from quire.protocol.ollama.ollama import OllamaChatRequest
+from quire.protocol.openai.chat_completion import ChatCompletionRequest
 
 
 @pytest.mark.parametrize(

@@ -8,12 +8,12 @@ import msgspec
 import pytest
 
 from quire.core.errors import RequestError
-from quire.protocol.anthropic import AnthropicRequest
-from quire.protocol.chat_completion import ChatCompletionRequest
-from quire.protocol.completion import CompletionRequest
+from quire.protocol.anthropic.anthropic import AnthropicRequest
 from quire.protocol.decode import decode_body
 from quire.protocol.llama_server import LlamaRequest
-from quire.protocol.ollama import OllamaChatRequest
+from quire.protocol.ollama.ollama import OllamaChatRequest
+from quire.protocol.openai.chat_completion import ChatCompletionRequest
+from quire.protocol.openai.completion import CompletionRequest
 from quire.protocol.tgi import TgiRequest
 
 TOOL = {"type": "function", "function": {"name": "f"}}

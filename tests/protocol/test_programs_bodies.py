@@ -9,11 +9,11 @@ import pytest
 from quire.core.errors import RequestError
 from quire.core.sampling_params import SamplingParams
 from quire.core.structured_outputs import StructuredOutputs
-from quire.protocol.chat_completion import ChatCompletionRequest
-from quire.protocol.completion import CompletionRequest
 from quire.protocol.decode import decode_body
-from quire.protocol.response_input import ResponseInput
-from quire.protocol.responses import ResponsesRequest
+from quire.protocol.openai.chat_completion import ChatCompletionRequest
+from quire.protocol.openai.completion import CompletionRequest
+from quire.protocol.openai.response_input import ResponseInput
+from quire.protocol.openai.responses import ResponsesRequest
 
 HELLO = {"role": "user", "content": "Hi"}
 

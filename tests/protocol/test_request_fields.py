@@ -9,12 +9,12 @@ import pytest
 
 from quire.core.errors import RequestError
 from quire.core.speculative_params import SpeculativeParams
-from quire.protocol.chat_completion import ChatCompletionRequest
-from quire.protocol.completion import CompletionRequest
 from quire.protocol.decode import decode_body
 from quire.protocol.generation import GenerationRequest
+from quire.protocol.openai.chat_completion import ChatCompletionRequest
+from quire.protocol.openai.completion import CompletionRequest
+from quire.protocol.openai.responses import ResponsesRequest
 from quire.protocol.request_fields import HARMLESS
-from quire.protocol.responses import ResponsesRequest
 
 DOCS = Path(__file__).parents[2] / "docs" / "server.md"
 CHAT = {"messages": [{"role": "user", "content": "Hi"}]}

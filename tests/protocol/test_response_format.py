@@ -5,8 +5,8 @@ import json
 import pytest
 
 from quire.core.errors import RequestError
-from quire.protocol.chat_completion import ChatCompletionRequest
 from quire.protocol.decode import decode_body
+from quire.protocol.openai.chat_completion import ChatCompletionRequest
 
 SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}}
 

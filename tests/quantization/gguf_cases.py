@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from quire.kernels.block_matrix import BlockMatrix
-from quire.quantization.gguf_layouts import LAYOUTS
-from quire.quantization.gguf_types import FORMS, dequantize
+from quire.checkpoints.gguf.gguf_layouts import LAYOUTS
+from quire.checkpoints.gguf.gguf_types import FORMS, dequantize
+from quire.kernels.matrices.block_matrix import BlockMatrix
 from tools.random_gguf import EXPONENTS, HALVES, put_halves
 
 

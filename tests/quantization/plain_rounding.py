@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from quire.kernels.host_tensor import HostTensor
-from quire.kernels.quantized_tensor import QuantizedTensor
+from quire.kernels.matrices.host_tensor import HostTensor
+from quire.kernels.matrices.quantized_tensor import QuantizedTensor
 from quire.quantization.round_to_nearest import LOWEST_HALF_SCALE, PIECE, Scheme
 
 

@@ -7,14 +7,14 @@ from dataclasses import replace
 
 import pytest
 
-from quire.core.config import EngineConfig, ModelOptions
 from quire.core.errors import ConfigError
 from quire.kernels.registry import create_backend
-from quire.models.config_reader import read_model_config
-from quire.models.hub import resolve_model
+from quire.models.config.config_reader import read_model_config
 from quire.models.loader import load_model
 from quire.quantization.plan import SMALL_MODEL, create_plan
 from quire.quantization.round_to_nearest import create_scheme
+from quire.settings.config import EngineConfig, ModelOptions
+from quire.store.hub import resolve_model
 from tools.random_checkpoint import PRESETS, random_checkpoint
 
 

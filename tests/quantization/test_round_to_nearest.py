@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
 from quire.core.errors import ModelLoadError
-from quire.kernels.host_tensor import HostTensor
-from quire.kernels.quantized_tensor import QuantizedTensor
+from quire.kernels.matrices.host_tensor import HostTensor
+from quire.kernels.matrices.quantized_tensor import QuantizedTensor
 from quire.quantization.round_to_nearest import NF4, Scheme, create_scheme, quantize
 from tests.quantization.plain_rounding import plainly_quantized
 

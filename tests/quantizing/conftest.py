@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from quire.cli.main import run
-from quire.models.hub import resolve_model
+from quire.store.hub import resolve_model
 
 Quantized = Callable[..., Path]
 

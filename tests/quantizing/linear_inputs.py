@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from quire.quantizing import calibration
+from quire.quantizing.inputs import calibration
 from tests.lazy_packages import lazy_package
 
 transformers = lazy_package("transformers")

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import numpy as np
 
-from quire.kernels.lattice_matrix import LatticeMatrix
-from quire.kernels.quantized_tensor import QuantizedTensor
-from quire.models.config_reader import read_model_config
-from quire.models.embedded import ASSETS
+from quire.checkpoints.embedded import ASSETS
+from quire.kernels.matrices.lattice_matrix import LatticeMatrix
+from quire.kernels.matrices.quantized_tensor import QuantizedTensor
+from quire.models.config.config_reader import read_model_config
 from quire.models.family_tensors import open_tensors
 
 #: Options of calibration that takes a moment, of enough inputs for small models.

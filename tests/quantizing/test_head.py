@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 
 from quire import LLM, SamplingParams
+from quire.checkpoints.checkpoint import Checkpoint
 from quire.cli.main import run
 from quire.core.errors import ModelLoadError
 from quire.kernels.registry import create_backend
-from quire.models.checkpoint import Checkpoint
 from quire.models.loader import load_model
 from quire.quantization.plan import QuantizationPlan
 from quire.quantization.producers.gptq import quantize_gptq

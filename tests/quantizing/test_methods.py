@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from quire import LLM
+from quire.checkpoints.checkpoint import Checkpoint
+from quire.checkpoints.quantized.quantization_config import read_quantization
 from quire.core.sampling_params import SamplingParams
-from quire.models.checkpoint import Checkpoint
-from quire.models.quantization_config import read_quantization
 from quire.quantization.producers.gptq import GPTQSettings, quantize_gptq
 from quire.quantization.producers.integer_grid import IntegerGrid
 from quire.quantization.producers.round_to_nearest import quantize_rtn

@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 import torch
 
-from quire.core.moe_config import ExpertRouting
+from quire.core.model.moe_config import ExpertRouting
 from quire.kernels.cpu.backend import CpuBackend
-from quire.kernels.host_tensor import HostTensor
+from quire.kernels.matrices.host_tensor import HostTensor
 from quire.kernels.reference.activation import gated
-from quire.quantizing.observed_backend import ObservedBackend
+from quire.quantizing.inputs.observed_backend import ObservedBackend
 
 WIDTH, MIDDLE, NUM_EXPERTS = 12, 20, 3
 

@@ -9,8 +9,8 @@ import pytest
 pytest.importorskip("PIL")
 
 from quire import LLM, SamplingParams
+from quire.checkpoints.checkpoint import Checkpoint
 from quire.cli.main import run
-from quire.models.checkpoint import Checkpoint
 from tools.hostile_pictures import picture
 from tools.random_checkpoint import PRESETS, random_checkpoint
 

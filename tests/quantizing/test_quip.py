@@ -14,9 +14,9 @@ from benchmarks.equality import check_lattice, few_conditions
 from quire import LLM
 from quire.cli.main import run
 from quire.core.sampling_params import SamplingParams
-from quire.kernels.lattice_matrix import LatticeMatrix
+from quire.kernels.matrices.lattice_matrix import LatticeMatrix
 from quire.kernels.registry import create_backend
-from quire.models.config_reader import read_model_config
+from quire.models.config.config_reader import read_model_config
 from quire.models.family_tensors import open_tensors
 from quire.models.loader import load_model
 from quire.models.shards.rank_model import Shard

@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 from quire.core.errors import ConfigError
-from quire.runner.parallel import ray_cluster
+from quire.runner.ranks import ray_cluster
 from tests.ray.conftest import RayCluster, kill_node_of, needs_ray
 from tests.robustness.conftest import (
     KILLS_OF_A_SERVER,
@@ -127,8 +127,8 @@ def test_no_cluster_is_said():
 
 @pytest.mark.skipif(importlib.util.find_spec("ray") is not None, reason="run scripts/test_ray")
 def test_ray_that_is_not_installed_is_said():
-    from quire.core.parallel_layout import ParallelLayout
-    from quire.runner.parallel.ray_actors import RayActors
+    from quire.runner.ranks.ray_actors import RayActors
+    from quire.settings.parallel_layout import ParallelLayout
 
     with pytest.raises(ConfigError, match=r"needs Ray; it is not installed"):
         RayActors(ParallelLayout(2), 1)

@@ -12,7 +12,7 @@ import psutil
 import pytest
 
 from quire.core.errors import ModelLoadError
-from quire.runner.parallel import ray_cluster
+from quire.runner.ranks import ray_cluster
 from tests.ray.conftest import RayCluster, kill_node_of, needs_ray
 from tests.robustness.conftest import (
     KILLS_OF_A_SERVER,

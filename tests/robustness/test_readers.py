@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from quire.checkpoints.safetensors_file import SafetensorsFile
 from quire.kernels.registry import create_backend
 from quire.models.loader import load_model
-from quire.models.safetensors_file import SafetensorsFile
-from quire.text.tokenizer import load_tokenizer
+from quire.text.tokenizers.tokenizer import load_tokenizer
 from tools.check_native.readers import TEXT, Readers
 
 INPUTS = Path(__file__).parent / "inputs"

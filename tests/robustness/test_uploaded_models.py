@@ -15,11 +15,11 @@ from urllib.parse import urlsplit
 import httpx2
 import pytest
 
+from quire.checkpoints.embedded import ASSETS, LISTED
 from quire.core.errors import ConfigError, ModelLoadError
-from quire.models import blobs
-from quire.models.embedded import ASSETS, LISTED
-from quire.models.manifests import Preset
-from quire.models.store import Store
+from quire.store import blobs
+from quire.store.manifests import Preset
+from quire.store.store import Store
 from tools.random_checkpoint import PRESETS, random_checkpoint
 
 ANSWER = "The capital of France is Paris."

@@ -17,9 +17,8 @@ import pytest
 
 from quire.core.adapters import AdapterReference
 from quire.core.client import Client
-from quire.core.config import EngineConfig, ModelOptions
 from quire.core.errors import EngineDeadError, ModelLoadError
-from quire.core.model_config import ModelConfig
+from quire.core.model.model_config import ModelConfig
 from quire.core.outputs import CompletionOutput, Logprob, RequestMetrics, RequestOutput
 from quire.core.request import EngineRequest
 from quire.core.sampling_params import RequestOutputKind, SamplingParams
@@ -34,7 +33,8 @@ from quire.server.http import sse
 from quire.server.lifecycle import Server
 from quire.server.listener import address, bind
 from quire.server.options import ServerOptions
-from quire.text.tokenizer import Tokenizer, load_tokenizer
+from quire.settings.config import EngineConfig, ModelOptions
+from quire.text.tokenizers.tokenizer import Tokenizer, load_tokenizer
 from tests.server.browser import Browser, missing, start_browser
 from tests.server.chat_page import Page
 from tools.random_checkpoint import PRESETS, random_checkpoint

@@ -8,7 +8,6 @@ from typing import Any
 
 import httpx2
 
-from quire.core.config import EngineConfig
 from quire.llm.engine_client import EngineClient
 from quire.server.app import create_app
 from quire.server.generation.models import OneModel
@@ -17,6 +16,7 @@ from quire.server.generation.shared import Shared
 from quire.server.lifecycle import Server
 from quire.server.listener import address, bind
 from quire.server.options import ServerOptions
+from quire.settings.config import EngineConfig
 
 
 class Running:

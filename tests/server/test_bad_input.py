@@ -8,8 +8,8 @@ import socket
 
 import pytest
 
-from quire.core.config import EngineConfig, SchedulerOptions
 from quire.core.errors import CapacityError, EngineDeadError, RequestError
+from quire.settings.config import EngineConfig, SchedulerOptions
 
 CHAT, TEXT = "/v1/chat/completions", "/v1/completions"
 HELLO = [{"role": "user", "content": "Hi"}]

@@ -9,12 +9,12 @@ from typing import Any
 import openai
 import pytest
 
-from quire.core.config import EngineConfig
+from quire.checkpoints.embedded import EMBEDDED
 from quire.llm.async_llm import AsyncLLM
-from quire.models.embedded import EMBEDDED
 from quire.server.generation.service import Service
 from quire.server.generation.shared import Shared
 from quire.server.options import ServerOptions
+from quire.settings.config import EngineConfig
 from tests.server.conftest import run_in_thread
 
 

@@ -10,7 +10,7 @@ pytest.importorskip("PIL")
 from PIL import Image, ImageDraw, ImageFont
 
 from quire import LLM
-from quire.models.embedded import EMBEDDED_VISION
+from quire.checkpoints.embedded import EMBEDDED_VISION
 from tests.servers import start_server
 from tests.sizes import sized
 from tools.quire_tiny_vision.evaluate import examples, measure, messages

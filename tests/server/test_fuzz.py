@@ -8,10 +8,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from quire.protocol.anthropic import AnthropicRequest
-from quire.protocol.chat_completion import ChatCompletionRequest
-from quire.protocol.completion import CompletionRequest
-from quire.protocol.responses import ResponsesRequest
+from quire.protocol.anthropic.anthropic import AnthropicRequest
+from quire.protocol.openai.chat_completion import ChatCompletionRequest
+from quire.protocol.openai.completion import CompletionRequest
+from quire.protocol.openai.responses import ResponsesRequest
 from tests.sizes import sized
 
 #: How long an answer is; values of their own, so that the test stays quick.

@@ -126,7 +126,7 @@ def test_who_comes_while_it_ends_is_told_so(engine):
 
 HUNG = """
 import asyncio, threading
-from quire.core.loading import Loading
+from quire.llm.loading import Loading
 from quire.server import lifecycle
 from quire.server.listener import bind
 from quire.server.options import ServerOptions

@@ -7,9 +7,9 @@ import random
 import pytest
 
 from quire.core.errors import PromptTooLongError
-from quire.models.hub import resolve_model
-from quire.server.generation.prompts import CHARACTERS_PER_TOKEN, CUT_TOKENS, PromptLimit
-from quire.text.tokenizer import load_tokenizer
+from quire.server.generation.prompts.prompts import CHARACTERS_PER_TOKEN, CUT_TOKENS, PromptLimit
+from quire.store.hub import resolve_model
+from quire.text.tokenizers.tokenizer import load_tokenizer
 from tests.sizes import sized
 
 #: Text that spells special tokens is cut around each of them.

@@ -6,7 +6,7 @@ import pytest
 
 pytest.importorskip("PIL")
 
-from quire.core.config import EngineConfig
+from quire.settings.config import EngineConfig
 from tests.picture_families import FAMILIES, greedy
 from tests.server.conftest import serve_live
 from tests.sizes import sized

@@ -11,7 +11,7 @@ pytest.importorskip("PIL")
 from PIL import Image
 
 from quire import LLM, SamplingParams
-from quire.core.config import EngineConfig
+from quire.settings.config import EngineConfig
 from tests.llm.pictures.test_fetch import page, redirect, web
 from tests.server.conftest import Live, serve_live
 from tests.servers import start_server

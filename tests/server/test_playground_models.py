@@ -8,19 +8,19 @@ import time
 import httpx2
 import pytest
 
-from quire.core.config import EngineConfig
-from quire.models.pull_progress import PullProgress
-from quire.models.store import Store
 from quire.server.access.authentication import ApiKey
 from quire.server.generation.service import Service
 from quire.server.generation.shared import Shared
 from quire.server.options import ServerOptions
-from tests.models.hub_stand_in import HubStandIn, serving
+from quire.settings.config import EngineConfig
+from quire.store.pull_progress import PullProgress
+from quire.store.store import Store
 from tests.robustness.conftest import wait_for
 from tests.server.browser import ENTER, ESCAPE
 from tests.server.chat_page import Page
 from tests.server.conftest import run_in_thread
 from tests.servers import start_server
+from tests.store.hub_stand_in import HubStandIn, serving
 from tools.random_checkpoint import PRESETS, random_checkpoint
 
 PULLED = "org/tiny:Q8_0"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import quire
-from quire.core.config import EngineConfig, ModelOptions
+from quire.settings.config import EngineConfig, ModelOptions
 
 HI = {"role": "user", "content": "Hi"}
 

@@ -11,13 +11,13 @@ import jsonschema
 import openai
 import pytest
 
-from quire.core.config import EngineConfig
+from quire.checkpoints.gguf.gguf_writer import write_gguf
 from quire.llm.async_llm import AsyncLLM
-from quire.models.gguf_writer import write_gguf
 from quire.server.generation.service import Service
 from quire.server.generation.shared import Shared
 from quire.server.options import ServerOptions
-from quire.text.gguf_vocabulary import gguf_vocabulary
+from quire.settings.config import EngineConfig
+from quire.text.tokenizers.gguf_vocabulary import gguf_vocabulary
 from tests.server.conftest import run_in_thread
 from tests.sizes import sized
 from tools.random_schemas import random_schema

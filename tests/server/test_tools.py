@@ -12,7 +12,7 @@ import pytest
 from quire.core.errors import ConfigError
 from quire.server.generation.answer_parser import AnswerFormats
 from quire.server.options import ServerOptions
-from quire.text.chat_template import ChatTemplate
+from quire.text.templates.chat_template import ChatTemplate
 
 TEMPLATE = """\
 {%- if tools %}<tools>{% for tool in tools %}{{ tool | tojson }}{% endfor %}</tools>

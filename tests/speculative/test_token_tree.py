@@ -9,8 +9,8 @@ import pytest
 
 from quire.core.errors import ConfigError
 from quire.core.speculative_config import SpeculativeMethod
-from quire.core.speculative_settings import parse_speculative
-from quire.kernels.tree_batch import tree_paths
+from quire.kernels.batch.tree_batch import tree_paths
+from quire.settings.speculative_settings import parse_speculative
 from quire.speculative.token_tree import ROOT, GrownShape, StaticShape, TokenTree, tree_shape
 
 WIDE = [(0,), (1,), (0, 0), (0, 1), (1, 0), (0, 0, 0)]

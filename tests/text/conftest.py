@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from quire.text.tokenizer import Tokenizer, load_tokenizer
+from quire.text.tokenizers.tokenizer import Tokenizer, load_tokenizer
 from tools.small_tokenizers import make_byte_level, make_metaspace, make_sentencepiece
 
 #: Texts on which a tokenizer must agree with the oracle.

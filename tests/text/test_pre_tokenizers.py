@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from quire.text.gguf_pre_tokenizers import PRE_TOKENIZERS
-from quire.text.tokenizer import load_tokenizer
+from quire.text.tokenizers.gguf_pre_tokenizers import PRE_TOKENIZERS
+from quire.text.tokenizers.tokenizer import load_tokenizer
 from tools.record_pre_tokenizers import RECORD, write_vocabulary
 
 DATA = json.loads(RECORD.read_text())

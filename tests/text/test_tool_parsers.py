@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from quire.text.grammars.tool_layouts import LAYOUTS
 from quire.text.json_scanner import JsonScanner
-from quire.text.tool_layouts import LAYOUTS
 from quire.text.tool_parsers import ALIASES, PARSERS, detect_parser
 from quire.text.tool_parsers.python_literal import read_literal
 from tests.sizes import sized

@@ -18,8 +18,8 @@ pytest.importorskip("transformers")
 pytest.importorskip("tokenizers")
 pytest.importorskip("PIL")
 
-from quire.models.embedded import ASSETS
-from quire.text.tokenizer import load_tokenizer
+from quire.checkpoints.embedded import ASSETS
+from quire.text.tokenizers.tokenizer import load_tokenizer
 from tools.quire_tiny import arithmetic, corpus, heldout, plain_text, tool_use
 from tools.quire_tiny.facts import all_facts
 from tools.quire_tiny.question import is_held_out

@@ -18,7 +18,7 @@ pytest.importorskip("tokenizers")
 pytest.importorskip("PIL")
 
 from quire import LLM, LoRARequest, SamplingParams
-from quire.models.embedded import ASSETS
+from quire.checkpoints.embedded import ASSETS
 from tools.quire_tiny import heldout
 from tools.quire_tiny.model import SHAPES, ModelShape
 

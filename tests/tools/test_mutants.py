@@ -65,12 +65,12 @@ def test_what_nobody_has_tried_counts_against_the_small_circle():
 @pytest.mark.parametrize(
     ("file", "nearest"),
     [
-        ("quire/engine/fair_queue.py", "tests/engine/test_fair_queue.py"),
-        ("quire/core/parallel_costs.py", "tests/core/test_parallel_costs.py"),
+        ("quire/engine/scheduling/fair_queue.py", "tests/engine/scheduling/test_fair_queue.py"),
+        ("quire/planner/parallel_costs.py", "tests/planner/test_parallel_costs.py"),
         ("quire/llm/replicas/dispatcher.py", "tests/llm/replicas/test_dispatcher.py"),
         ("native/cpu/norm.cpp", "tests/kernels/test_norm.py"),
         ("tests/served_engines.py", "tests/integration/test_remote_engines.py"),
-        ("tests/core/test_heap.py", "tests/core/test_heap.py"),
+        ("tests/system/test_heap.py", "tests/system/test_heap.py"),
         ("README.md", "tests/architecture/test_documents.py"),
     ],
 )

@@ -146,7 +146,7 @@ def wait_for_end(connection: socket.socket) -> None:
 
 def test_its_children_are_forks_and_end_with_it() -> None:
     code = (
-        "import sys; from quire.core.child_process import ChildProcess\n"
+        "import sys; from quire.system.child_process import ChildProcess\n"
         f"child = ChildProcess('{__name__}:wait_for_end')\n"
         "print(child.pid, flush=True); sys.stdin.read()\n"
         "print(child.end(at_once=True), flush=True)"

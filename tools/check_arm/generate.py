@@ -16,7 +16,7 @@ from typing import Any
 
 from benchmarks.equality import Condition, run
 from quire.kernels.cpu.native import native
-from quire.models.hub import resolve_model
+from quire.store.hub import resolve_model
 
 #: Weights of 16 bits, those of 8 and 4, and a code book; caches of 16, 8 and 4 bits.
 MODELS: dict[str, dict[str, Any]] = {

@@ -16,17 +16,17 @@ from typing import Any
 
 from uvicorn.server import ServerState
 
+from quire.checkpoints.gguf.gguf_file import forget_gguf
+from quire.checkpoints.safetensors_file import DTYPES, SafetensorsFile
 from quire.core.errors import QuireError
 from quire.kernels.registry import create_backend
-from quire.models.gguf_file import forget_gguf
 from quire.models.loader import load_model
-from quire.models.safetensors_file import DTYPES, SafetensorsFile
 from quire.server.http.boundary import Boundary
 from quire.server.http.connection_rules import ConnectionRules, ProtocolConfig
 from quire.server.http.host_rule import HostRule
 from quire.server.http.protocol import HttpProtocol
 from quire.server.http.websocket_protocol import WebSocketProtocol
-from quire.text.tokenizer import Tokenizer, load_tokenizer
+from quire.text.tokenizers.tokenizer import Tokenizer, load_tokenizer
 
 #: A file of the folder is replaced by the input; its number is the input's first byte. Chat
 #: templates are not among them: they are programs of a model's author, which may run for ever.

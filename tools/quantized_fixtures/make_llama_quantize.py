@@ -17,13 +17,13 @@ from pathlib import Path
 
 import numpy as np
 
-from quire.models.gguf_file import GgufFile
-from quire.models.importance_matrix import (
+from quire.checkpoints.gguf.gguf_file import GgufFile
+from quire.checkpoints.gguf.gguf_types import dequantize
+from quire.checkpoints.gguf.importance_matrix import (
     ImportanceEntry,
     ImportanceMatrix,
     write_importance_matrix,
 )
-from quire.quantization.gguf_types import dequantize
 
 MIXES = (
     "Q2_K", "Q3_K_S", "Q3_K_M", "Q3_K_L", "Q4_K_S", "Q4_K_M", "Q5_K_S", "Q5_K_M", "Q6_K", "IQ4_NL",

@@ -17,7 +17,7 @@ import torch
 from torch.nn import functional
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from quire.text.tokenizer import load_tokenizer
+from quire.text.tokenizers.tokenizer import load_tokenizer
 from tools.quire_tiny.corpus import render
 from tools.quire_tiny.export import load, write_json
 from tools.quire_tiny.model import Llama

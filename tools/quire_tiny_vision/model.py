@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from tokenizers import Tokenizer
 from transformers import LlamaConfig, LlavaConfig, SiglipVisionConfig
 
-from quire.models.hub import resolve_model
+from quire.store.hub import resolve_model
 from tools.quire_tiny.tokenizer import ENDOFTEXT_ID, IM_END_ID, PAD_ID
 
 #: Pictures are made this large; a cell of the encoder's grid is one of its patches.

@@ -21,9 +21,9 @@ from pathlib import Path
 import httpx2
 import psutil
 
-from quire.models.hub import find_model
-from quire.models.named_models import catalogue
-from tests.models.hub_stand_in import HubStandIn, serving
+from quire.store.hub import find_model
+from quire.store.named_models import catalogue
+from tests.store.hub_stand_in import HubStandIn, serving
 from tools.record_terminal.page import picture, with_captures
 from tools.record_terminal.tmux_session import TmuxSession
 

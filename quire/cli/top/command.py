@@ -15,8 +15,8 @@ from quire.cli.top.reading import Reading
 from quire.cli.top.server_reader import ServerReader, take_reading
 from quire.cli.top.terminal import keys_at_once, signals_noted
 from quire.cli.top.watched import Watched
-from quire.core import machine_speed
 from quire.core.errors import QuireError
+from quire.planner import machine_speed
 
 #: Readings sooner after one another would load the server for figures too quick to read.
 MIN_SECONDS, MAX_SECONDS = 0.1, 3600.0

@@ -13,7 +13,7 @@ from rich.text import Text
 
 from quire.cli.top.alarms import KV_FULL, Alarm
 from quire.cli.top.figures import Figures, Percentiles
-from quire.core.machine_speed import MachineSpeed
+from quire.planner.machine_speed import MachineSpeed
 
 NAME_WIDTH = 11
 BAR_WIDTH = 16

@@ -12,7 +12,7 @@ from quire.cli.top.figures import Figures, figures
 from quire.cli.top.reading import History, Reading
 from quire.cli.top.view import ModelLine, Shown
 from quire.core.errors import QuireError
-from quire.core.machine_speed import MachineSpeed
+from quire.planner.machine_speed import MachineSpeed
 
 PROCESSES = ("server", "engine")
 

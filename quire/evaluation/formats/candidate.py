@@ -7,12 +7,12 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from quire.core.config import EngineConfig
+from quire.checkpoints.quantized.quantization_config import read_quantization
 from quire.evaluation.formats.held_bits import held_bits
 from quire.evaluation.local_model import LocalModel
 from quire.kernels.packed_weights import PackedWeights
-from quire.models.model_details import known_details
-from quire.models.quantization_config import read_quantization
+from quire.settings.config import EngineConfig
+from quire.store.model_details import known_details
 
 
 @dataclass(frozen=True, slots=True)

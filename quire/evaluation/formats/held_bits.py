@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from quire.core.kv_cache_spec import DTYPE_BYTES
+from quire.core.model.kv_cache_spec import DTYPE_BYTES
+from quire.kernels.matrices.quantized_tensor import SUPER_COLUMNS, QuantizedForm
+from quire.kernels.matrices.vector_codes import VECTOR_CODES
 from quire.kernels.packed_weights import PackedWeights
-from quire.kernels.quantized_tensor import SUPER_COLUMNS, QuantizedForm
-from quire.kernels.vector_codes import VECTOR_CODES
 
 #: Bits of a scale, or of an offset, by how it is held.
 SCALE_BITS = {

@@ -18,9 +18,9 @@ from quire.evaluation.run import Bar, judge
 from quire.evaluation.scorer import LocalEncoder
 from quire.evaluation.task import Task, Work, prepare
 from quire.evaluation.vocabulary import check_same_vocabulary
-from quire.models.config_reader import read_generating_config
+from quire.models.config.config_reader import read_generating_config
 from quire.models.model_builder import Progress
-from quire.text.tokenizer import load_tokenizer
+from quire.text.tokenizers.tokenizer import load_tokenizer
 
 LoadingBar = Callable[[], AbstractContextManager[Progress]]
 PROMPT = "prompt"

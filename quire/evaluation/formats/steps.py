@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from quire.evaluation.local_model import LocalModel
-from quire.kernels.forward_batch import ForwardBatch
+from quire.kernels.batch.forward_batch import ForwardBatch
 
 #: Of the tokens' ids, which are drawn alike for every model.
 SEED = 1

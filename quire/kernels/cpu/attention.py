@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from quire.core.kv_cache_spec import KVCacheSpec
+from quire.core.model.kv_cache_spec import KVCacheSpec
 from quire.kernels import attention
 from quire.kernels.backend import AttentionSpec, KVCache, QKNorm
+from quire.kernels.batch.forward_batch import ForwardBatch
 from quire.kernels.cpu.native import KV_DTYPE_CODES, native
-from quire.kernels.forward_batch import ForwardBatch
 
 
 class CpuKVCache:

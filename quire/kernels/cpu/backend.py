@@ -8,13 +8,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from quire.core.moe_config import ExpertRouting
+from quire.core.model.moe_config import ExpertRouting
 from quire.kernels import activation as activation_op
 from quire.kernels import elementwise, norm, sampling
 from quire.kernels import moe as moe_op
 from quire.kernels import rows as rows_op
 from quire.kernels.activation import ACTIVATIONS
 from quire.kernels.backend import Arrays, ChainShape, Forward
+from quire.kernels.batch.sampling_batch import SamplingBatch
 from quire.kernels.cpu.attention import CpuAttention, CpuKVCache
 from quire.kernels.cpu.draft_chain import CpuDraftChain, record_chain
 from quire.kernels.cpu.kernel_names import kernel_names
@@ -24,8 +25,7 @@ from quire.kernels.cpu.low_rank import CpuLowRank, add_low_rank, adjust_rows
 from quire.kernels.cpu.matrix_rows import choose_matrix_rows, range_of_rows
 from quire.kernels.cpu.moe import CpuExperts, CpuGroupedLinear, route
 from quire.kernels.cpu.native import isa_choice, native
-from quire.kernels.host_tensor import HostTensor
-from quire.kernels.sampling_batch import SamplingBatch
+from quire.kernels.matrices.host_tensor import HostTensor
 
 Floats = npt.NDArray[np.float32]
 Ints = npt.NDArray[np.int32]

@@ -9,9 +9,9 @@ import numpy.typing as npt
 
 from quire.kernels.attention import refuse_batch
 from quire.kernels.backend import ChainShape, ChainStart, Forward
+from quire.kernels.batch.forward_batch import ForwardBatch
+from quire.kernels.batch.sampling_batch import SamplingBatch
 from quire.kernels.cpu.native import native
-from quire.kernels.forward_batch import ForwardBatch
-from quire.kernels.sampling_batch import SamplingBatch
 
 
 class CpuDraftChain:

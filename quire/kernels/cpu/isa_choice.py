@@ -10,9 +10,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from quire.core import env
 from quire.core.errors import ConfigError
 from quire.kernels.cpu import measured_once
+from quire.system import env
 
 NAME, KEYS = "bfloat16", ("float32", "bfloat16")
 

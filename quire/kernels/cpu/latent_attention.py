@@ -8,11 +8,11 @@ import numpy as np
 
 from quire.kernels import attention, latent_attention
 from quire.kernels.attention_protocol import AttentionSpec, KVCache, LatentSpec, LatentWeights
+from quire.kernels.batch.forward_batch import ForwardBatch
 from quire.kernels.cpu.attention import CpuKVCache, create_plan
 from quire.kernels.cpu.linear import CpuLinear
 from quire.kernels.cpu.native import native
-from quire.kernels.forward_batch import ForwardBatch
-from quire.kernels.host_tensor import HostTensor
+from quire.kernels.matrices.host_tensor import HostTensor
 
 
 class CpuLatentAttention:

@@ -9,24 +9,24 @@ from typing import Any
 import numpy as np
 
 from quire.core.errors import UnsupportedInputError
-from quire.kernels.activation_scheme import CODES
 from quire.kernels.backend import Weight
-from quire.kernels.block_matrix import BlockMatrix
+from quire.kernels.batch.forward_batch import BatchRows
 from quire.kernels.cpu.native import DTYPE_CODES, native
-from quire.kernels.forward_batch import BatchRows
-from quire.kernels.host_tensor import HostTensor
-from quire.kernels.lattice_codes import STEP, kernel_codes, kernel_table
-from quire.kernels.lattice_matrix import LatticeMatrix
 from quire.kernels.linear import check_input, check_weights, held_dtype
-from quire.kernels.nested_scales import NestedScales
-from quire.kernels.packed_weights import PackedWeights
-from quire.kernels.quantized_tensor import (
+from quire.kernels.matrices.activation_scheme import CODES
+from quire.kernels.matrices.block_matrix import BlockMatrix
+from quire.kernels.matrices.host_tensor import HostTensor
+from quire.kernels.matrices.lattice_codes import STEP, kernel_codes, kernel_table
+from quire.kernels.matrices.lattice_matrix import LatticeMatrix
+from quire.kernels.matrices.nested_scales import NestedScales
+from quire.kernels.matrices.quantized_tensor import (
     QuantizedForm,
     QuantizedTensor,
     integer_code_book,
     stacked_form,
 )
-from quire.kernels.vector_codes import VECTOR_CODES
+from quire.kernels.matrices.vector_codes import VECTOR_CODES
+from quire.kernels.packed_weights import PackedWeights
 
 #: As ScaleForm, ZeroForm and RowForm of native/include/quantized.h; other scales are direct.
 SCALE_FORMS = {"int8": 1, "int4": 2, "e4m3": 3, "e8m0": 4, "nested": 5, "odd": 6, "none": 7}

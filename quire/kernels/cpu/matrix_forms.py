@@ -10,14 +10,14 @@ from itertools import product
 
 import numpy as np
 
-from quire.kernels.activation_scheme import ActivationScheme
 from quire.kernels.cpu.linear import CpuLinear
-from quire.kernels.host_tensor import HostTensor
-from quire.kernels.lattice_matrix import lattice_form
+from quire.kernels.matrices.activation_scheme import ActivationScheme
+from quire.kernels.matrices.host_tensor import HostTensor
+from quire.kernels.matrices.lattice_matrix import lattice_form
+from quire.kernels.matrices.quantized_tensor import CODE_BITS, QuantizedForm
+from quire.kernels.matrices.small_floats import E2M1
+from quire.kernels.matrices.vector_codes import VECTOR_CODES
 from quire.kernels.packed_weights import PackedWeights
-from quire.kernels.quantized_tensor import CODE_BITS, QuantizedForm
-from quire.kernels.small_floats import E2M1
-from quire.kernels.vector_codes import VECTOR_CODES
 
 #: Columns that share a scale: half a record, a record, and what is joined of up to four bits.
 GROUP_SIZES = (16, 32, 128)

@@ -8,8 +8,8 @@ import os
 from contextlib import suppress
 from typing import Any
 
-from quire.core import env
-from quire.core.processor import read_processor
+from quire.system import env
+from quire.system.processor import read_processor
 
 FILE = "measured_kernels.json"
 #: RuntimeError: the user has no home folder.

@@ -8,14 +8,14 @@ from itertools import chain, repeat
 import numpy as np
 
 from quire.core.errors import UnsupportedInputError
-from quire.core.moe_config import ExpertRouting
+from quire.core.model.moe_config import ExpertRouting
 from quire.kernels import moe
 from quire.kernels.activation import ACTIVATIONS
 from quire.kernels.backend import ProductChange, Weight
+from quire.kernels.batch.forward_batch import BatchRows
 from quire.kernels.cpu.linear import CpuLinear
 from quire.kernels.cpu.native import native
-from quire.kernels.forward_batch import BatchRows
-from quire.kernels.host_tensor import HostTensor
+from quire.kernels.matrices.host_tensor import HostTensor
 from quire.kernels.packed_weights import PackedWeights
 
 

@@ -9,7 +9,7 @@ import torch
 
 from quire.kernels import attention
 from quire.kernels.backend import AttentionSpec, KVCache, QKNorm
-from quire.kernels.forward_batch import ForwardBatch
+from quire.kernels.batch.forward_batch import ForwardBatch
 from quire.kernels.reference.kv_cache import ReferenceKVCache
 from quire.kernels.reference.norm import layer_norm, rms_norm
 

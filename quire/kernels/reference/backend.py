@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from quire.core.moe_config import ExpertRouting
+from quire.core.model.moe_config import ExpertRouting
 from quire.kernels import activation as activation_op
 from quire.kernels import elementwise as elementwise_op
 from quire.kernels import moe as moe_op
@@ -18,7 +18,8 @@ from quire.kernels import norm as norm_op
 from quire.kernels import rows as rows_op
 from quire.kernels import sampling as sampling_op
 from quire.kernels.backend import Arrays, ChainShape, Forward
-from quire.kernels.host_tensor import HostTensor
+from quire.kernels.batch.sampling_batch import SamplingBatch
+from quire.kernels.matrices.host_tensor import HostTensor
 from quire.kernels.reference import moe, norm, sampling
 from quire.kernels.reference.activation import activate, gated
 from quire.kernels.reference.attention import ReferenceAttention
@@ -26,7 +27,6 @@ from quire.kernels.reference.kv_cache import ReferenceKVCache
 from quire.kernels.reference.latent_attention import ReferenceLatentAttention
 from quire.kernels.reference.linear import ReferenceLinear
 from quire.kernels.reference.low_rank import ReferenceLowRank, add_low_rank, adjust_rows
-from quire.kernels.sampling_batch import SamplingBatch
 
 Tensor = torch.Tensor
 

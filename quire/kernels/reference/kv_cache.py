@@ -11,7 +11,7 @@ from zlib import crc32
 import numpy as np
 import torch
 
-from quire.core.kv_cache_spec import INT4_GROUP, KVCacheSpec
+from quire.core.model.kv_cache_spec import INT4_GROUP, KVCacheSpec
 from quire.kernels.reference.linear import DTYPES
 
 _KV_DTYPES = {

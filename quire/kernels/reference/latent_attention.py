@@ -9,7 +9,7 @@ import torch
 
 from quire.kernels import attention, latent_attention
 from quire.kernels.attention_protocol import AttentionSpec, KVCache, LatentSpec, LatentWeights
-from quire.kernels.forward_batch import ForwardBatch
+from quire.kernels.batch.forward_batch import ForwardBatch
 from quire.kernels.linear import held_dtype
 from quire.kernels.reference.attention import attend, rotate
 from quire.kernels.reference.kv_cache import ReferenceKVCache

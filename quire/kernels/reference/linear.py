@@ -7,11 +7,11 @@ from collections.abc import Sequence
 import torch
 
 from quire.core.errors import UnsupportedInputError
-from quire.kernels.activation_scheme import FINE, ActivationScheme, round_rows
 from quire.kernels.backend import Weight
-from quire.kernels.forward_batch import BatchRows
-from quire.kernels.host_tensor import HostTensor
+from quire.kernels.batch.forward_batch import BatchRows
 from quire.kernels.linear import held_dtype
+from quire.kernels.matrices.activation_scheme import FINE, ActivationScheme, round_rows
+from quire.kernels.matrices.host_tensor import HostTensor
 from quire.kernels.packed_weights import PackedWeights
 
 DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}

@@ -8,11 +8,11 @@ from itertools import chain, repeat
 import numpy as np
 import torch
 
-from quire.core.moe_config import ExpertRouting
+from quire.core.model.moe_config import ExpertRouting
 from quire.kernels import moe
 from quire.kernels.backend import ProductChange, Weight
-from quire.kernels.forward_batch import BatchRows
-from quire.kernels.host_tensor import HostTensor
+from quire.kernels.batch.forward_batch import BatchRows
+from quire.kernels.matrices.host_tensor import HostTensor
 from quire.kernels.packed_weights import PackedWeights
 from quire.kernels.reference.activation import gated
 from quire.kernels.reference.linear import ReferenceLinear

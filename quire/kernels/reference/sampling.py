@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import torch
 
+from quire.kernels.batch.sampling_batch import SamplingBatch
 from quire.kernels.sampling import draw_bits, draw_keys
-from quire.kernels.sampling_batch import SamplingBatch
 
 
 def penalized(logits: torch.Tensor, batch: SamplingBatch, row: int) -> torch.Tensor:

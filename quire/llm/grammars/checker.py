@@ -18,11 +18,11 @@ import msgspec
 
 from quire.core.errors import CapacityError, RequestError
 from quire.core.metrics import COMPILATION_BUCKETS, Histogram, Samples
-from quire.core.sandboxes import Sandbox, SandboxDied, Sandboxes
 from quire.core.structured_outputs import StructuredOutputs
-from quire.core.turns import Turns
-from quire.text.grammar import GrammarCompiler, grammar_of
-from quire.text.grammar_vocabulary import Vocabulary
+from quire.system.sandboxes import Sandbox, SandboxDied, Sandboxes
+from quire.system.turns import Turns
+from quire.text.grammars.grammar import GrammarCompiler, grammar_of
+from quire.text.grammars.grammar_vocabulary import Vocabulary
 
 _COMPILER = "quire.llm.grammars.sandbox:compile_in_sandbox"
 #: Grammars compiled at once: one that takes long does not hold up the others.

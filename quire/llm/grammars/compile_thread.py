@@ -13,8 +13,8 @@ from queue import SimpleQueue
 from typing import Generic, Protocol, TypeVar
 
 from quire.core.errors import RequestError
-from quire.core.log import get_logger
 from quire.core.structured_outputs import GrammarSource, StructuredOutputs
+from quire.system.log import get_logger
 
 log = get_logger(__name__)
 
@@ -25,7 +25,7 @@ STACK_BYTES = 16 * 2**20
 
 
 class Compiler(GrammarSource, Protocol):
-    """See :class:`quire.text.grammar.GrammarCompiler`."""
+    """See :class:`quire.text.grammars.grammar.GrammarCompiler`."""
 
     def knows(self, constraint: StructuredOutputs) -> bool:
         """Return whether a constraint is compiled already."""

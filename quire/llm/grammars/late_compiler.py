@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from quire.core.structured_outputs import StructuredOutputs, TokenMatcher
 
 if TYPE_CHECKING:
-    from quire.text.grammar import GrammarCompiler
+    from quire.text.grammars.grammar import GrammarCompiler
 
 #: Seconds after which it is made even if no request needs it: the files may change until then.
 DELAY_SECONDS = 2.0
@@ -23,7 +23,7 @@ CACHED_WORDS = 500
 
 
 class LateCompiler:
-    """See :class:`quire.text.grammar.GrammarCompiler`, whose methods these are.
+    """See :class:`quire.text.grammars.grammar.GrammarCompiler`, whose methods these are.
 
     Args:
         tokenizer_folder, eos_token_ids, vocab_size: Tokenizer, end ids and vocabulary of the model.
@@ -70,9 +70,9 @@ class LateCompiler:
             self._made.set_exception(error)
 
     def _create(self) -> GrammarCompiler:
-        from quire.models.gguf_file import forget_gguf
-        from quire.text.grammar import GrammarCompiler
-        from quire.text.tokenizer import load_tokenizer
+        from quire.checkpoints.gguf.gguf_file import forget_gguf
+        from quire.text.grammars.grammar import GrammarCompiler
+        from quire.text.tokenizers.tokenizer import load_tokenizer
 
         folder, eos_token_ids, vocab_size = self._model
         tokenizer = load_tokenizer(folder)

@@ -17,10 +17,10 @@ import msgspec
 from llguidance import LLTokenizer
 
 from quire.core.errors import RequestError
-from quire.core.sandboxes import limit_computing, limit_memory
 from quire.llm.grammars.trial import try_out
-from quire.text.grammar import create_start
-from quire.text.grammar_vocabulary import Vocabulary
+from quire.system.sandboxes import limit_computing, limit_memory
+from quire.text.grammars.grammar import create_start
+from quire.text.grammars.grammar_vocabulary import Vocabulary
 
 #: Less than the engine has (``compile_thread``), so that what passes here passes there.
 STACK_BYTES = 4 * 2**20

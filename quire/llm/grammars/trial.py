@@ -12,8 +12,8 @@ from random import Random
 from llguidance import LLMatcher
 
 from quire.core.errors import RequestError
-from quire.text.grammar import check_beginning, check_limits, check_writable, first_mask
-from quire.text.grammar_vocabulary import Vocabulary
+from quire.text.grammars.grammar import check_beginning, check_limits, check_writable, first_mask
+from quire.text.grammars.grammar_vocabulary import Vocabulary
 
 #: Text that may be left no choice about at a time: it is worked through before the next token.
 MAX_FORCED_BYTES = 16384

@@ -9,8 +9,8 @@ from typing import Any, Literal, TypeAlias, TypedDict
 from quire.core.errors import RequestError
 from quire.core.sampling_params import SamplingParams
 from quire.core.suggestions import did_you_mean
-from quire.llm.adapter_reader import LoRARequest
 from quire.llm.engine_client import Prompt
+from quire.llm.requests.adapter_reader import LoRARequest
 
 Params: TypeAlias = SamplingParams | Sequence[SamplingParams] | None
 

@@ -9,15 +9,15 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from quire.core.config import ModelOptions
 from quire.core.errors import RequestError
-from quire.core.regular_files import TABLE_BYTES, read_regular
-from quire.core.vision_config import VisionConfig
+from quire.core.model.vision_config import VisionConfig
 from quire.llm.engine_client import Prompt
 from quire.llm.pictures.reader import PictureReader
 from quire.llm.pictures.sources import PictureSource, picture_sources
-from quire.llm.prompts import tokenize_prompt
-from quire.text.tokenizer import Tokenizer
+from quire.llm.requests.prompts import tokenize_prompt
+from quire.settings.config import ModelOptions
+from quire.system.regular_files import TABLE_BYTES, read_regular
+from quire.text.tokenizers.tokenizer import Tokenizer
 
 
 class ConversationPictures:
@@ -40,8 +40,8 @@ class ConversationPictures:
         """Return a conversation's prompt with the pictures that are in it.
 
         Args:
-            prompt: The result of :func:`quire.llm.prompts.chat_prompt`, with one token for each
-                picture.
+            prompt: The result of :func:`quire.llm.requests.prompts.chat_prompt`, with one token for
+                each picture.
             messages: The conversation.
 
         Raises:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from quire.core.vision_config import PictureShape
+from quire.core.model.vision_config import PictureShape
 
 if TYPE_CHECKING:
     from PIL.Image import Image

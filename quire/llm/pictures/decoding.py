@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from quire.core.vision_config import PictureShape
+from quire.core.model.vision_config import PictureShape
 from quire.llm.pictures.cutting import crops, grid, square, tiles
 
 if TYPE_CHECKING:

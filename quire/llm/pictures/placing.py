@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from quire.core.errors import RequestError
-from quire.core.vision_config import VisionConfig, Writing
-from quire.text.tokenizer import Tokenizer
+from quire.core.model.vision_config import VisionConfig, Writing
+from quire.text.tokenizers.tokenizer import Tokenizer
 
 
 def cut_at_marks(

@@ -16,13 +16,10 @@ from importlib.util import find_spec
 import msgspec
 
 from quire.core.built_types import built
-from quire.core.config import ModelOptions
 from quire.core.errors import CapacityError, ConfigError, RequestError
-from quire.core.picture_tiling import Tiling
+from quire.core.model.picture_tiling import Tiling
+from quire.core.model.vision_config import PictureShape, VisionConfig
 from quire.core.request import Picture
-from quire.core.sandboxes import Sandbox, SandboxDied, Sandboxes
-from quire.core.turns import Turns
-from quire.core.vision_config import PictureShape, VisionConfig
 from quire.llm.pictures.decoding import Pixels, Prepared
 from quire.llm.pictures.placing import (
     crops_text,
@@ -34,7 +31,10 @@ from quire.llm.pictures.placing import (
 )
 from quire.llm.pictures.sandbox import Decoded
 from quire.llm.pictures.sources import PictureSource, SourceRules
-from quire.text.tokenizer import Tokenizer
+from quire.settings.config import ModelOptions
+from quire.system.sandboxes import Sandbox, SandboxDied, Sandboxes
+from quire.system.turns import Turns
+from quire.text.tokenizers.tokenizer import Tokenizer
 
 _DECODER = "quire.llm.pictures.sandbox:decode_in_sandbox"
 #: Pictures that are read at once, and of one client: one that is slow to fetch holds up no others.

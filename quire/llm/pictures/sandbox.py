@@ -13,9 +13,9 @@ from multiprocessing.connection import Connection
 
 import msgspec
 
-from quire.core.sandboxes import limit_computing, limit_memory
-from quire.core.vision_config import PictureShape
+from quire.core.model.vision_config import PictureShape
 from quire.llm.pictures.decoding import PictureError, Prepared, decode
+from quire.system.sandboxes import limit_computing, limit_memory
 
 #: What a picture may take: four bytes for each pixel of the largest one, four times over.
 MEMORY_BYTES = 2**30

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from quire.core.child_process import ChildProcess
+from quire.system.child_process import ChildProcess
 
 
 def start_engine_process() -> ChildProcess:

@@ -19,19 +19,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from quire.core.background_stream import use_background_stderr, wait_until_logged
-from quire.core.collector import collect_seldom
 from quire.core.errors import QuireError, RequestError
-from quire.core.heap import HeapTrimmer
-from quire.core.log import get_logger, set_format
 from quire.core.metrics import Samples
-from quire.core.model_config import ModelConfig
-from quire.core.process_usage import process_samples
+from quire.core.model.model_config import ModelConfig
 from quire.core.request import EngineRequest
 from quire.engine.engine import Engine
-from quire.llm.draft_vocabulary import pair_draft_vocabularies
 from quire.llm.grammars.compile_thread import Compiler, GrammarThread
 from quire.llm.grammars.late_compiler import LateCompiler
+from quire.llm.planning.draft_vocabulary import pair_draft_vocabularies
 from quire.llm.process.counter_pace import CounterPace
 from quire.llm.process.message_socket import MessageSocket
 from quire.llm.process.messages import (
@@ -51,6 +46,11 @@ from quire.llm.process.messages import (
 )
 from quire.llm.progress import loading_bar
 from quire.runner.in_process_executor import load_executor
+from quire.system.background_stream import use_background_stderr, wait_until_logged
+from quire.system.collector import collect_seldom
+from quire.system.heap import HeapTrimmer
+from quire.system.log import get_logger, set_format
+from quire.system.process_usage import process_samples
 
 log = get_logger(__name__)
 

@@ -6,9 +6,9 @@ from collections.abc import Callable
 from socket import socket
 from typing import Protocol
 
-from quire.core.child_process import ChildProcess
 from quire.core.errors import EngineDeadError
 from quire.llm.process.child import start_engine_process
+from quire.system.child_process import ChildProcess
 
 
 class EngineProcess(Protocol):

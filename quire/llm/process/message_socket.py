@@ -11,8 +11,8 @@ from typing import Any
 
 import msgspec
 
-from quire.distributed.connections import decoded
 from quire.llm.process.messages import FromEngine, ToEngine
+from quire.system.connections import decoded
 
 _encode = msgspec.msgpack.Encoder().encode
 _LENGTH_BYTES = 4

@@ -9,12 +9,12 @@ from typing import TypeAlias
 
 import msgspec
 
-from quire.core.config import EngineConfig
-from quire.core.log import LogFormat
 from quire.core.metrics import Samples
-from quire.core.model_config import ModelConfig
+from quire.core.model.model_config import ModelConfig
 from quire.core.request import EngineRequest
 from quire.engine.engine_output import EngineOutput
+from quire.settings.config import EngineConfig
+from quire.system.log import LogFormat
 
 
 class Start(msgspec.Struct, tag=True):

@@ -18,20 +18,17 @@ from typing import TYPE_CHECKING, Any
 
 from quire.core import errors
 from quire.core.adapters import AdapterReference
-from quire.core.config import EngineConfig, ModelOptions
 from quire.core.errors import CapacityError, EngineDeadError, QuireError
-from quire.core.loading import Loading
-from quire.core.log import LogFormat
 from quire.core.metrics import Samples, add_counters
-from quire.core.model_config import ModelConfig
+from quire.core.model.model_config import ModelConfig
 from quire.core.outputs import RequestOutput
 from quire.core.request import EngineRequest
 from quire.llm.engine_client import EngineProgress
 from quire.llm.engine_views import EngineView, EngineViews
-from quire.llm.inferred_methods import infer_methods
-from quire.llm.output_processor import OutputProcessor, stop_strings_of
-from quire.llm.output_streams import OutputStream, OutputStreams
-from quire.llm.params import params_size
+from quire.llm.loading import Loading
+from quire.llm.outputs.output_processor import OutputProcessor, stop_strings_of
+from quire.llm.outputs.output_streams import OutputStream, OutputStreams
+from quire.llm.planning.inferred_methods import infer_methods
 from quire.llm.process.launcher import EngineLauncher
 from quire.llm.process.messages import (
     Abort,
@@ -47,10 +44,13 @@ from quire.llm.process.messages import (
     ToEngine,
 )
 from quire.llm.process.supervisor import Supervisor
-from quire.llm.request_reader import RequestReader
+from quire.llm.requests.params import params_size
+from quire.llm.requests.request_reader import RequestReader
+from quire.settings.config import EngineConfig, ModelOptions
+from quire.system.log import LogFormat
 from quire.text.off_loop import run_by_size
 from quire.text.stop_strings import StopStrings
-from quire.text.tokenizer import Tokenizer
+from quire.text.tokenizers.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
     from quire.llm.grammars.checker import GrammarChecker

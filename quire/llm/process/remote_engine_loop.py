@@ -7,11 +7,11 @@ from dataclasses import replace
 
 import msgspec
 
-from quire.core.config import EngineConfig
-from quire.core.log import LogFormat
 from quire.llm.process.engine_loop import serve
 from quire.llm.process.messages import Start
-from quire.runner.parallel.handshake import receive, send
+from quire.runner.ranks.handshake import receive, send
+from quire.settings.config import EngineConfig
+from quire.system.log import LogFormat
 
 
 class OwnSettings(msgspec.Struct, frozen=True):

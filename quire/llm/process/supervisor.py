@@ -15,12 +15,9 @@ from dataclasses import replace
 from typing import Protocol
 
 from quire.core import errors
-from quire.core.config import EngineConfig
 from quire.core.errors import CapacityError, EngineDeadError, QuireError
-from quire.core.loading import Loading
-from quire.core.log import get_logger
 from quire.core.metrics import METRICS, Samples, add_counters, stem_of
-from quire.core.process_usage import cpu_seconds
+from quire.llm.loading import Loading
 from quire.llm.process.launcher import ChildLauncher, EngineLauncher, EngineProcess
 from quire.llm.process.message_socket import MessageSocket
 from quire.llm.process.messages import (
@@ -37,6 +34,9 @@ from quire.llm.process.messages import (
 )
 from quire.llm.process.restart_delay import RestartDelay
 from quire.llm.process.step_pace import StepPace
+from quire.settings.config import EngineConfig
+from quire.system.log import get_logger
+from quire.system.process_usage import cpu_seconds
 
 log = get_logger(__name__)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from quire.engine.least_first import LeastFirst
+from quire.engine.scheduling.least_first import LeastFirst
 from quire.llm.replicas.prefix_index import PrefixIndex
 
 #: No engine gets a request that makes its load more than this many times the mean, as long as

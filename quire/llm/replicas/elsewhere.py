@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from quire.core.config import EngineConfig
-from quire.core.loading import Loading
-from quire.core.log import LogFormat
-from quire.core.machine import Machine
+from quire.llm.loading import Loading
 from quire.llm.replicas.ray_engines import RayEngines
 from quire.llm.replicas.ray_keeper import Wanted
 from quire.llm.replicas.remote_engines import RemoteEngines, listen_for_machines
+from quire.settings.config import EngineConfig
+from quire.system.log import LogFormat
+from quire.system.machine import Machine
 
 
 def engines_elsewhere(

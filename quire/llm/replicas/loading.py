@@ -7,15 +7,15 @@ from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from dataclasses import replace
 from typing import TypeAlias
 
-from quire.core.config import EngineConfig
-from quire.core.kv_transfer import KVTransfer
-from quire.core.loading import Loading
-from quire.core.machine import Machine
-from quire.core.memory_budget import budget_from_total
-from quire.core.resolve import check_memory
+from quire.llm.loading import Loading
 from quire.llm.process.proxy import EngineProxy
 from quire.llm.replicas.replicated_engine import ReplicatedEngine
 from quire.llm.replicas.roles import NO_ROLES, Roles
+from quire.planner.memory_budget import budget_from_total
+from quire.settings.config import EngineConfig
+from quire.settings.kv_transfer import KVTransfer
+from quire.settings.resolve import check_memory
+from quire.system.machine import Machine
 
 #: Loads the engine of a number.
 LoadEngine: TypeAlias = Callable[[int, EngineConfig, Loading], EngineProxy]

@@ -8,17 +8,17 @@ import threading
 import time
 from collections.abc import Callable
 
-from quire.core import env
-from quire.core.child_process import ChildProcess
-from quire.core.config import EngineConfig
 from quire.core.errors import EngineDeadError, QuireError
-from quire.core.log import LogFormat, get_logger
-from quire.core.machine import Machine
-from quire.llm.inferred_methods import infer_methods
+from quire.llm.planning.inferred_methods import infer_methods
 from quire.llm.process.remote_engine_loop import OwnSettings, hand_over
 from quire.llm.replicas.loading import divide
 from quire.llm.replicas.shared_settings import model_folders, shared_settings
-from quire.runner.parallel.meeting import Hello, hello, join
+from quire.runner.ranks.meeting import Hello, hello, join
+from quire.settings.config import EngineConfig
+from quire.system import env
+from quire.system.child_process import ChildProcess
+from quire.system.log import LogFormat, get_logger
+from quire.system.machine import Machine
 
 log = get_logger(__name__)
 

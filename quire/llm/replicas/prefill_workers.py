@@ -7,13 +7,13 @@ from contextlib import aclosing
 from dataclasses import replace
 
 from quire.core.errors import QuireError
-from quire.core.log import get_logger
 from quire.core.metrics import Samples
 from quire.core.request import EngineRequest
 from quire.core.sampling_params import RequestOutputKind, SamplingParams
 from quire.llm.replicas.dispatcher import Assignment, Dispatcher, Job
 from quire.llm.replicas.prefill_choice import PrefillChoice
 from quire.llm.replicas.serving_engines import ServingEngines
+from quire.system.log import get_logger
 
 log = get_logger(__name__)
 

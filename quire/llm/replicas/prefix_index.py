@@ -29,7 +29,7 @@ def block_names(
     """Return a name per full block of a prompt that a cache may hold.
 
     Equal names mean that all tokens and keys up to there are most likely equal; the blocks that an
-    engine finds are named by :func:`quire.engine.block_hash.hash_block`, which is certain.
+    engine finds are named by :func:`quire.engine.cache.block_hash.hash_block`, which is certain.
 
     Args:
         token_ids: The prompt. Its last token is always computed, so its block is never found.

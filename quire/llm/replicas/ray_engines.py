@@ -8,15 +8,15 @@ import threading
 import time
 from concurrent.futures import Future, wait
 
-from quire.core.child_process import ChildProcess
 from quire.core.errors import EngineDeadError, QuireError
-from quire.core.loading import Loading
-from quire.core.log import get_logger
+from quire.llm.loading import Loading
 from quire.llm.process.restart_delay import RestartDelay
 from quire.llm.replicas.ray_keeper import News, Place, Wanted
 from quire.llm.replicas.remote_engines import RemoteEngines
 from quire.llm.replicas.shared_settings import shared_settings
-from quire.runner.parallel.handshake import receive, send
+from quire.runner.ranks.handshake import receive, send
+from quire.system.child_process import ChildProcess
+from quire.system.log import get_logger
 
 log = get_logger(__name__)
 

@@ -13,16 +13,16 @@ from dataclasses import replace
 
 import msgspec
 
-from quire.core.config import EngineConfig
 from quire.core.errors import QuireError
-from quire.core.log import LogFormat, get_logger, set_format
-from quire.core.machine import read_machine
-from quire.distributed.connections import readable
 from quire.llm.replicas.node import TICK_SECONDS, NodeEngine, own_settings
 from quire.llm.replicas.shared_settings import shared_settings
-from quire.runner.parallel.handshake import StartFailed, receive, send
-from quire.runner.parallel.meeting import Address, hello
-from quire.runner.parallel.ray_cluster import RayCluster, failure_text
+from quire.runner.ranks.handshake import StartFailed, receive, send
+from quire.runner.ranks.meeting import Address, hello
+from quire.runner.ranks.ray_cluster import RayCluster, failure_text
+from quire.settings.config import EngineConfig
+from quire.system.connections import readable
+from quire.system.log import LogFormat, get_logger, set_format
+from quire.system.machine import read_machine
 
 log = get_logger(__name__)
 

@@ -12,12 +12,12 @@ import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 
-from quire.core import env
-from quire.core.config import EngineConfig
 from quire.core.errors import ModelLoadError, QuireError
-from quire.core.log import get_logger
 from quire.llm.replicas.shared_settings import shared_settings
-from quire.runner.parallel.meeting import MEETING_SECONDS, Address, Meeting, RankLink
+from quire.runner.ranks.meeting import MEETING_SECONDS, Address, Meeting, RankLink
+from quire.settings.config import EngineConfig
+from quire.system import env
+from quire.system.log import get_logger
 
 log = get_logger(__name__)
 

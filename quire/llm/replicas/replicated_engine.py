@@ -16,9 +16,7 @@ from dataclasses import replace
 from typing import Any
 
 from quire.core.adapters import AdapterReference
-from quire.core.config import EngineConfig, ModelOptions
 from quire.core.errors import CapacityError, EngineDeadError
-from quire.core.log import get_logger
 from quire.core.metrics import Samples, add_label, add_up
 from quire.core.outputs import RequestOutput
 from quire.core.request import EngineRequest
@@ -35,6 +33,8 @@ from quire.llm.replicas.prefill_workers import PrefillWorkers
 from quire.llm.replicas.prefix_index import block_names
 from quire.llm.replicas.roles import NO_ROLES, Roles
 from quire.llm.replicas.serving_engines import ServingEngines
+from quire.settings.config import EngineConfig, ModelOptions
+from quire.system.log import get_logger
 
 log = get_logger(__name__)
 

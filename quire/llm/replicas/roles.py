@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 from quire.core.errors import ConfigError
-from quire.core.kv_transfer import InboxAddress, KVTransfer
+from quire.settings.kv_transfer import InboxAddress, KVTransfer
 
 #: How blocks get from one engine to another; ``auto``: shared memory where one machine has both.
 Transport: TypeAlias = Literal["auto", "shared", "tcp"]

@@ -6,9 +6,9 @@ import hashlib
 from dataclasses import fields
 from pathlib import Path
 
-from quire.core.config import PARTS, EngineConfig
-from quire.models.content_digest import content_digest
-from quire.models.hub import resolve_model
+from quire.checkpoints.content_digest import content_digest
+from quire.settings.config import PARTS, EngineConfig
+from quire.store.hub import resolve_model
 
 #: What is a machine's own: where files are, and what of it is used; and what only the server reads.
 OWN = frozenset(

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from quire.kernels.backend import Backend, Experts, Linear
-from quire.layers.adapted_embedding import AdaptedEmbedding
-from quire.layers.adapted_experts import AdaptedExperts
-from quire.layers.adapted_linear import AdaptedLinear
-from quire.layers.adapted_norm import AdaptedNorm
-from quire.layers.adapter_slots import AdapterSlots
+from quire.layers.adapters.adapted_embedding import AdaptedEmbedding
+from quire.layers.adapters.adapted_experts import AdaptedExperts
+from quire.layers.adapters.adapted_linear import AdaptedLinear
+from quire.layers.adapters.adapted_norm import AdaptedNorm
+from quire.layers.adapters.adapter_slots import AdapterSlots
 from quire.layers.norm import Norm
 from quire.models.adapters.places import Places
 from quire.models.weight_map import LinearWeights, NormWeights

@@ -11,11 +11,11 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from quire.layers.adapter_slots import AdapterPlace
+from quire.checkpoints.tensor_source import TensorSource
+from quire.layers.adapters.adapter_slots import AdapterPlace
 from quire.models.arranged_tensors import arrange
-from quire.models.config_reader import read_model_config
+from quire.models.config.config_reader import read_model_config
 from quire.models.family_tensors import map_weights, open_tensors
-from quire.models.tensor_source import TensorSource
 
 Floats = npt.NDArray[np.float32]
 #: Elements of the rows whose norms are computed at once, so that sums of large matrices stay small.

@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple, TypeVar
 
 from quire.core.errors import ModelLoadError
-from quire.kernels.host_tensor import HostTensor
-from quire.layers.adapter_slots import AdapterPlace
+from quire.kernels.matrices.host_tensor import HostTensor
+from quire.layers.adapters.adapter_slots import AdapterPlace
 from quire.models.adapters.module_names import ModuleNames
 from quire.models.adapters.peft_folder import AdapterMatrices, PeftAdapter
 from quire.models.adapters.stacked_experts import take_apart

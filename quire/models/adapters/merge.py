@@ -11,15 +11,15 @@ from functools import partial
 
 import numpy as np
 
+from quire.checkpoints.checkpoint import Checkpoint
+from quire.checkpoints.gguf.gguf_types import to_bfloat16
+from quire.checkpoints.safetensors_writer import TensorData
 from quire.core.errors import ConfigError
-from quire.kernels.host_tensor import HostTensor
+from quire.kernels.matrices.host_tensor import HostTensor
 from quire.models.adapters.matching import AdapterParts, find_parts
 from quire.models.adapters.peft_folder import AdapterMatrices, PeftAdapter
 from quire.models.adapters.places import find_places
-from quire.models.checkpoint import Checkpoint
-from quire.models.safetensors_writer import TensorData
 from quire.models.weight_map import WeightMap
-from quire.quantization.gguf_types import to_bfloat16
 
 Change = Callable[[np.ndarray], np.ndarray]
 

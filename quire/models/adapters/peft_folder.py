@@ -11,13 +11,13 @@ from dataclasses import dataclass, field
 from hashlib import blake2b
 from pathlib import Path
 
+from quire.checkpoints.embedded import ASSETS, EMBEDDED
+from quire.checkpoints.safetensors_file import DTYPES, SafetensorsFile
 from quire.core.adapters import AdapterReference
 from quire.core.errors import ModelLoadError
-from quire.core.regular_files import open_regular
-from quire.kernels.host_tensor import HostTensor
+from quire.kernels.matrices.host_tensor import HostTensor
 from quire.models.adapters.peft_settings import CONFIG, PeftSettings, read_settings, unreadable
-from quire.models.embedded import ASSETS, EMBEDDED
-from quire.models.safetensors_file import DTYPES, SafetensorsFile
+from quire.system.regular_files import open_regular
 
 #: Those of quire-tiny that are in the package.
 EMBEDDED_ADAPTERS = {

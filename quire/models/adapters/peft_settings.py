@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from quire.core.errors import ModelLoadError
-from quire.core.regular_files import open_regular
+from quire.system.regular_files import open_regular
 
 CONFIG = "adapter_config.json"
 MAX_CONFIG_BYTES = 1 << 20

@@ -11,9 +11,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from quire.kernels.backend import Backend, Linear
-from quire.kernels.host_tensor import HostTensor
 from quire.kernels.low_rank import LowRankPart
-from quire.layers.adapter_slots import AdapterChange, AdapterPlace, AdapterSlots
+from quire.kernels.matrices.host_tensor import HostTensor
+from quire.layers.adapters.adapter_slots import AdapterChange, AdapterPlace, AdapterSlots
 from quire.models.adapters.base_weights import BaseWeights, Floats
 from quire.models.adapters.matching import AdapterParts, find_parts, low_rank_bytes
 from quire.models.adapters.peft_folder import PeftAdapter

@@ -11,11 +11,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from quire.layers.adapter_slots import AdapterPlace, StackedExperts
+from quire.checkpoints.tensor_source import TensorSource
+from quire.layers.adapters.adapter_slots import AdapterPlace, StackedExperts
 from quire.models.arranged_tensors import kernel_orders
-from quire.models.config_reader import read_model_config
+from quire.models.config.config_reader import read_model_config
 from quire.models.family_tensors import family_names, map_weights, open_tensors
-from quire.models.tensor_source import TensorSource
 from quire.models.weight_map import LinearWeights, NormWeights, WeightMap
 
 #: By the modules that are stored for a part; a tied head has a name of its own.

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from quire.core.errors import ModelLoadError
-from quire.kernels.host_tensor import HostTensor
-from quire.layers.adapter_slots import AdapterPlace, StackedExperts
+from quire.kernels.matrices.host_tensor import HostTensor
+from quire.layers.adapters.adapter_slots import AdapterPlace, StackedExperts
 from quire.models.adapters.module_names import ModuleNames
 from quire.models.adapters.peft_folder import AdapterMatrices, PeftAdapter, StackedMatrices
 

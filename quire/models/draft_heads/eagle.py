@@ -9,7 +9,8 @@ Source: Li et al. 2024 (EAGLE), Zhang et al. 2024 (HASS); names of tensors in
 
 from __future__ import annotations
 
-from quire.core.model_config import ModelConfig
+from quire.checkpoints.tensor_source import check_tensors
+from quire.core.model.model_config import ModelConfig
 from quire.models.draft_heads.eagle_layouts import find_layout
 from quire.models.draft_heads.head_layer import (
     EMBEDDING,
@@ -25,7 +26,6 @@ from quire.models.draft_heads.head_layer import (
 from quire.models.draft_heads.head_tensors import HeadBuilder, HeadTensors
 from quire.models.draft_heads.recurrent import Addition, HeadParts, MixedEntry, RecurrentHead
 from quire.models.model import Model
-from quire.models.tensor_source import check_tensors
 
 
 def read_eagle(tensors: HeadTensors, target: ModelConfig) -> HeadShape:

@@ -15,8 +15,9 @@ from typing import Any
 
 import numpy as np
 
+from quire.checkpoints.tensor_source import check_tensors
 from quire.core.errors import ModelLoadError
-from quire.core.model_config import ModelConfig
+from quire.core.model.model_config import ModelConfig
 from quire.models.draft_heads.head_layer import (
     EMBEDDING,
     INPUT_NORM,
@@ -34,7 +35,6 @@ from quire.models.draft_heads.head_tensors import HeadBuilder, HeadTensors
 from quire.models.draft_heads.recurrent import HeadParts, MaskPair, RecurrentHead, WideEntry
 from quire.models.draft_heads.state_norms import LayerNorms, StateNorm, WholeNorm
 from quire.models.model import Model
-from quire.models.tensor_source import check_tensors
 
 LAYER_IDS = "eagle_aux_hidden_state_layer_ids"
 HIDDEN_NORM = "hidden_norm"

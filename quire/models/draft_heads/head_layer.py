@@ -9,15 +9,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from quire.checkpoints.config_fields import ConfigFields
 from quire.core.errors import ModelLoadError
-from quire.core.model_config import ModelConfig
+from quire.core.model.model_config import ModelConfig
 from quire.kernels.backend import Array, AttentionSpec, Linear, QKNorm
 from quire.layers.attention import HeadsMixing
 from quire.layers.decoder_layer import DecoderLayer, End
 from quire.layers.mlp import GatedMLP
 from quire.layers.norm import Norm
 from quire.layers.rope import rope_tables
-from quire.models.config_fields import ConfigFields
 from quire.models.draft_heads.head_tensors import HeadBuilder, HeadTensors, refuse_width
 from quire.models.families.llama import read_decoder
 

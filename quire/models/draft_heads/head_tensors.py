@@ -9,12 +9,12 @@ from pathlib import Path
 
 import numpy as np
 
+from quire.checkpoints.config_fields import ConfigFields, read_json
+from quire.checkpoints.safetensors_file import SafetensorsFile, TensorEntry
 from quire.core.errors import ModelLoadError
 from quire.kernels.backend import Array, Backend, Linear
-from quire.kernels.host_tensor import HostTensor
+from quire.kernels.matrices.host_tensor import HostTensor
 from quire.layers.norm import RMSNorm
-from quire.models.config_fields import ConfigFields, read_json
-from quire.models.safetensors_file import SafetensorsFile, TensorEntry
 from quire.quantization.round_to_nearest import Scheme, quantize
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from quire.core.model_config import ModelConfig
+from quire.checkpoints.tensor_source import TensorSource, check_tensors
+from quire.core.model.model_config import ModelConfig
 from quire.layers.decoder_layer import Layer
 from quire.models.draft_heads.head_layer import HeadShape, table_shapes
 from quire.models.draft_heads.head_tensors import HeadBuilder, HeadTensors
@@ -14,7 +15,6 @@ from quire.models.family_tensors import family_names, open_tensors, stored_names
 from quire.models.held_weights import HeldWeights
 from quire.models.model_builder import ModelBuilder
 from quire.models.opened_checkpoint import OpenedCheckpoint
-from quire.models.tensor_source import TensorSource, check_tensors
 from quire.models.weight_map import WeightMap
 from quire.quantization.plan import QuantizationPlan
 

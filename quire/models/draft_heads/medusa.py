@@ -14,12 +14,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from quire.checkpoints.tensor_source import check_tensors
 from quire.core.errors import ModelLoadError
-from quire.core.forward_work import Work
+from quire.core.model.forward_work import Work
 from quire.kernels.backend import Array, Backend, Linear
 from quire.models.draft_heads.head_tensors import HeadBuilder, HeadTensors, refuse_width
 from quire.models.model import Model
-from quire.models.tensor_source import check_tensors
 
 #: Published names: of the block (head, layer), and of the head's own output matrix.
 BLOCK = re.compile(r"(?:medusa_head\.)?(\d+)\.(\d+)\.linear|blocks\.(\d+)\.layers\.(\d+)")

@@ -9,8 +9,9 @@ Source: DeepSeek-AI 2024 (DeepSeek-V3); names in :mod:`quire.models.draft_heads.
 
 from __future__ import annotations
 
+from quire.checkpoints.tensor_source import check_tensors
 from quire.core.errors import ModelLoadError
-from quire.core.model_config import ModelConfig
+from quire.core.model.model_config import ModelConfig
 from quire.models.draft_heads.head_layer import (
     INPUT_NORM,
     MLP_NORM,
@@ -30,7 +31,6 @@ from quire.models.draft_heads.like_target import (
 from quire.models.draft_heads.mtp_layouts import MTPLayout, find_layouts
 from quire.models.draft_heads.recurrent import HeadParts, MixedEntry, RecurrentHead
 from quire.models.model import Model
-from quire.models.tensor_source import check_tensors
 
 
 def read_mtp(tensors: HeadTensors, target: ModelConfig) -> HeadShape:

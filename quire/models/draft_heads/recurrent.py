@@ -17,11 +17,11 @@ from typing import Protocol
 
 import numpy as np
 
-from quire.core.forward_work import PassShape, decoder_shape
-from quire.core.kv_cache_spec import DTYPE_BYTES
-from quire.core.model_config import ModelConfig
+from quire.core.model.forward_work import PassShape, decoder_shape
+from quire.core.model.kv_cache_spec import DTYPE_BYTES
+from quire.core.model.model_config import ModelConfig
 from quire.kernels.backend import Array, Backend, ChainShape, DraftChain, KVCache, Linear
-from quire.kernels.forward_batch import BatchRows, ForwardBatch
+from quire.kernels.batch.forward_batch import BatchRows, ForwardBatch
 from quire.layers.decoder_layer import Layer
 from quire.layers.norm import Norm
 from quire.layers.workspace import Activations, Workspace, workspace_bytes

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from quire.core.model_config import ModelConfig
-from quire.models.config_fields import ConfigFields
+from quire.checkpoints.config_fields import ConfigFields
+from quire.core.model.model_config import ModelConfig
+from quire.models.config.rope_config import read_rope
 from quire.models.families import llama
-from quire.models.rope_config import read_rope
 
 
 def read_ernie(config: ConfigFields) -> ModelConfig:

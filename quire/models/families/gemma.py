@@ -6,10 +6,10 @@ import math
 from dataclasses import replace
 from typing import Any
 
-from quire.core.model_config import ModelConfig
-from quire.models.config_fields import ConfigFields
+from quire.checkpoints.config_fields import ConfigFields
+from quire.core.model.model_config import ModelConfig
+from quire.models.config.rope_config import read_ropes
 from quire.models.families import llama
-from quire.models.rope_config import read_ropes
 
 NAMES = llama.NAMES
 SANDWICH_NAMES = replace(

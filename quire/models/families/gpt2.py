@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from quire.core.model_config import ModelConfig
-from quire.models.config_fields import ConfigFields
+from quire.checkpoints.config_fields import ConfigFields
+from quire.checkpoints.weight_names import WeightNames
+from quire.core.model.model_config import ModelConfig
 from quire.models.families.llama import read_activation, read_architecture
-from quire.models.weight_names import WeightNames
 
 NAMES = WeightNames(
     optional_prefix="transformer.",

@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from quire.core.model_config import ModelConfig
-from quire.core.moe_config import ExpertRouting, MoEConfig
-from quire.models.config_fields import ConfigFields
-from quire.models.expert_config import read_top_k
+from quire.checkpoints.config_fields import ConfigFields
+from quire.checkpoints.weight_names import FusedExperts
+from quire.core.model.model_config import ModelConfig
+from quire.core.model.moe_config import ExpertRouting, MoEConfig
+from quire.models.config.expert_config import read_top_k
 from quire.models.families import llama
-from quire.models.weight_names import FusedExperts
 
 #: Experts have names of our own: they are stored as one tensor.
 MOE_NAMES = replace(

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from quire.core.model_config import ModelConfig, QueryScaling
-from quire.models.config_fields import ConfigFields
-from quire.models.rope_config import read_rope
-from quire.models.weight_names import WeightNames
+from quire.checkpoints.config_fields import ConfigFields
+from quire.checkpoints.weight_names import WeightNames
+from quire.core.model.model_config import ModelConfig, QueryScaling
+from quire.models.config.rope_config import read_rope
 
 NAMES = WeightNames(
     layer="model.layers.{layer}.",

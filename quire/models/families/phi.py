@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from quire.core.model_config import ModelConfig
-from quire.models.config_fields import ConfigFields
+from quire.checkpoints.config_fields import ConfigFields
+from quire.core.model.model_config import ModelConfig
+from quire.models.config.rope_config import read_rope
 from quire.models.families import llama
-from quire.models.rope_config import read_rope
 
 PHI3_NAMES = replace(llama.NAMES, qkv=("self_attn.qkv_proj",), gate_up=("mlp.gate_up_proj",))
 PHI_NAMES = replace(

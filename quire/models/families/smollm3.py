@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from quire.core.model_config import ModelConfig
-from quire.models.config_fields import ConfigFields
+from quire.checkpoints.config_fields import ConfigFields
+from quire.core.model.model_config import ModelConfig
 from quire.models.families import llama
 
 

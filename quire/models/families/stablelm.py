@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from quire.core.model_config import ModelConfig
-from quire.models.config_fields import ConfigFields
+from quire.checkpoints.config_fields import ConfigFields
+from quire.checkpoints.weight_names import WeightNames
+from quire.core.model.model_config import ModelConfig
+from quire.models.config.rope_config import read_rope
 from quire.models.families import llama
-from quire.models.rope_config import read_rope
-from quire.models.weight_names import WeightNames
 
 NAMES = llama.NAMES
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from quire.core.model_config import ModelConfig
-from quire.models.config_fields import ConfigFields
+from quire.checkpoints.config_fields import ConfigFields
+from quire.core.model.model_config import ModelConfig
 from quire.models.families import llama
 
 NAMES = replace(llama.NAMES, gate_up=("mlp.c_fc",), down="mlp.c_proj")

@@ -10,12 +10,12 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from quire.core.model_config import ModelConfig
-from quire.models.gguf_checkpoint import GgufEntry
-from quire.models.quantized_checkpoint import MatrixEntry
-from quire.models.shards.rank_files import RankEntry
+from quire.checkpoints.gguf.gguf_checkpoint import GgufEntry
+from quire.checkpoints.quantized.quantized_checkpoint import MatrixEntry
+from quire.checkpoints.rank_files import RankEntry
+from quire.checkpoints.tensor_source import NamedTensors
+from quire.core.model.model_config import ModelConfig
 from quire.models.shards.shares import find_heads
-from quire.models.tensor_source import NamedTensors
 from quire.models.weight_map import LinearWeights, WeightMap
 from quire.quantization.plan import QuantizationPlan
 

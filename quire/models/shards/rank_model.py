@@ -7,29 +7,29 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from quire.checkpoints.rank_files import RankFolder
+from quire.checkpoints.tensor_source import TensorSource
 from quire.core.errors import ConfigError
 from quire.distributed.group import Group
 from quire.kernels.backend import Backend, Linear, MixedExperts
-from quire.layers.expert_placement import ExpertDivision, first_placement
-from quire.layers.parallel_linear import (
+from quire.layers.parallel.expert_placement import ExpertDivision, first_placement
+from quire.layers.parallel.parallel_linear import (
     GatheredLinear,
     OwnOutputs,
     ReducedLinear,
     Scratch,
     VocabularyLinear,
 )
-from quire.layers.rank_experts import RankExperts
-from quire.layers.split_experts import PartedExperts, SplitExperts
+from quire.layers.parallel.rank_experts import RankExperts
+from quire.layers.parallel.split_experts import PartedExperts, SplitExperts
 from quire.models.adapters.places import Places, adaptable_head
 from quire.models.arranged_tensors import arrange
 from quire.models.expert_maker import ExpertMaker
 from quire.models.opened_checkpoint import OpenedCheckpoint
 from quire.models.shards.cuts import find_cuts
-from quire.models.shards.rank_files import RankFolder
 from quire.models.shards.rank_weights import RankPart
 from quire.models.shards.share_weights import ShareWeights, own_parts
 from quire.models.shards.shares import find_shares, has_whole_attention
-from quire.models.tensor_source import TensorSource
 from quire.models.weight_map import LinearWeights, WeightMap
 from quire.quantization.plan import QuantizationPlan
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from quire.core.model_config import ModelConfig
-from quire.layers.expert_placement import ExpertDivision
+from quire.checkpoints.tensor_source import NamedTensors
+from quire.core.model.model_config import ModelConfig
+from quire.layers.parallel.expert_placement import ExpertDivision
 from quire.models.shards.cuts import find_cuts
 from quire.models.shards.share_weights import ShareWeights
 from quire.models.shards.shares import find_shares
-from quire.models.tensor_source import NamedTensors
 from quire.models.weight_map import WeightMap
 from quire.quantization.plan import QuantizationPlan
 

@@ -1,4 +1,4 @@
-"""Divides a checkpoint: tensors of each rank, for :mod:`quire.models.shards.rank_files` to read."""
+"""Divides a checkpoint: tensors of each rank, for :mod:`quire.checkpoints.rank_files` to read."""
 
 from __future__ import annotations
 
@@ -11,19 +11,8 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from quire.core.errors import ConfigError
-from quire.core.parallel_layout import ParallelLayout
-from quire.kernels.host_tensor import HostTensor
-from quire.kernels.quantized_tensor import QuantizedForm
-from quire.layers.expert_placement import ExpertDivision
-from quire.models.arranged_tensors import arrange
-from quire.models.loader import open_checkpoint
-from quire.models.opened_checkpoint import OpenedCheckpoint
-from quire.models.quantized_checkpoint import MatrixEntry
-from quire.models.safetensors_file import DTYPES
-from quire.models.safetensors_writer import NAMES, TensorData, tensor_data, write_safetensors
-from quire.models.shards.cuts import find_cuts
-from quire.models.shards.rank_files import (
+from quire.checkpoints.quantized.quantized_checkpoint import MatrixEntry
+from quire.checkpoints.rank_files import (
     DESCRIPTION,
     INDEX,
     VERSION,
@@ -31,11 +20,22 @@ from quire.models.shards.rank_files import (
     RankIndex,
     rank_file,
 )
+from quire.checkpoints.safetensors_file import DTYPES
+from quire.checkpoints.safetensors_writer import NAMES, TensorData, tensor_data, write_safetensors
+from quire.checkpoints.stored_parts import Parts, take_apart
+from quire.checkpoints.tensor_source import TensorSource
+from quire.core.errors import ConfigError
+from quire.kernels.matrices.host_tensor import HostTensor
+from quire.kernels.matrices.quantized_tensor import QuantizedForm
+from quire.layers.parallel.expert_placement import ExpertDivision
+from quire.models.arranged_tensors import arrange
+from quire.models.loader import open_checkpoint
+from quire.models.opened_checkpoint import OpenedCheckpoint
+from quire.models.shards.cuts import find_cuts
 from quire.models.shards.share_weights import ShareWeights, own_parts
 from quire.models.shards.shares import find_shares
-from quire.models.shards.stored_parts import Parts, take_apart
-from quire.models.tensor_source import TensorSource
 from quire.quantization.plan import QuantizationPlan
+from quire.settings.parallel_layout import ParallelLayout
 
 #: Types of floats as files name them.
 FILE_DTYPES = {ours: theirs for theirs, ours in DTYPES.items()}

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from quire.models.matrix_rows import Picks, Rows
+from quire.checkpoints.matrix_rows import Picks, Rows
 from quire.models.shards.cuts import Cuts
 from quire.models.shards.shares import Share
 from quire.models.weight_map import LinearWeights, MLPWeights, WeightMap

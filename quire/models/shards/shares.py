@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from quire.core.errors import ConfigError
-from quire.core.model_config import ModelConfig
-from quire.core.parallel_layout import split
-from quire.layers.expert_placement import ExpertDivision, first_placement
+from quire.core.model.model_config import ModelConfig
+from quire.layers.parallel.expert_placement import ExpertDivision, first_placement
+from quire.settings.parallel_layout import split
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from quire.core.kv_cache_spec import KVCacheSpec
+from quire.core.model.kv_cache_spec import KVCacheSpec
 from quire.kernels.backend import Array, Attention, AttentionPlan, AttentionSpec, Backend, KVCache
-from quire.kernels.forward_batch import ForwardBatch
+from quire.kernels.batch.forward_batch import ForwardBatch
 from quire.models.vision.slices import SLICE_WORK, Slices
 
 #: Rows of the spans that are attended to in one call, but for one that has more.

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from quire.core.vision_config import PictureShape, VisionConfig, Writing
-from quire.models.config_fields import ConfigFields
+from quire.checkpoints.config_fields import ConfigFields
+from quire.core.model.vision_config import PictureShape, VisionConfig, Writing
 
 #: Our names of the encoders' and projectors' activations.
 ACTIVATIONS = {

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from quire.core.picture_tiling import Tiling
-from quire.core.vision_config import PictureShape, VisionConfig
+from quire.core.model.picture_tiling import Tiling
+from quire.core.model.vision_config import PictureShape, VisionConfig
 from quire.kernels.backend import Array, Backend, Linear
 from quire.layers.norm import Norm
 from quire.models.vision.attention import SpanAttention, SpanPart

@@ -6,7 +6,7 @@ the largest picture's, W width of the encoder, P patch edge, D model dim; all in
 
 from __future__ import annotations
 
-from quire.core.vision_config import VisionConfig
+from quire.core.model.vision_config import VisionConfig
 from quire.models.vision.attention import PART_ROWS
 from quire.models.vision.encoder import BATCH_PATCHES
 from quire.models.vision.slices import MIN_ROWS, SLICE_WORK

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from quire.core.vision_config import VisionConfig
+from quire.core.model.vision_config import VisionConfig
 
 IntArray = npt.NDArray[np.int32]
 

@@ -9,13 +9,13 @@ from pathlib import Path
 
 import numpy as np
 
-from quire.core.kv_cache_spec import DTYPE_BYTES
-from quire.core.model_config import ModelConfig, RopeConfig
-from quire.core.vision_config import VisionConfig
+from quire.checkpoints.tensor_source import check_tensors
+from quire.core.model.kv_cache_spec import DTYPE_BYTES
+from quire.core.model.model_config import ModelConfig, RopeConfig
+from quire.core.model.vision_config import VisionConfig
 from quire.kernels.backend import Array, Backend
 from quire.layers.rope import rope_tables
 from quire.models.family_tensors import open_tensors
-from quire.models.tensor_source import check_tensors
 from quire.models.vision.encoder import EncoderLayer, EncoderParts, PictureEncoder
 from quire.models.vision.projectors import (
     MergingProjector,

@@ -6,9 +6,9 @@ import math
 from dataclasses import replace
 from pathlib import Path
 
+from quire.checkpoints.config_fields import ConfigFields, read_json
 from quire.core.errors import ModelLoadError
-from quire.core.vision_config import PictureShape, VisionConfig
-from quire.models.config_fields import ConfigFields, read_json
+from quire.core.model.vision_config import PictureShape, VisionConfig
 from quire.models.vision.config import MAX_EDGE, read_grids
 
 FILE = "preprocessor_config.json"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from quire.core.vision_config import PictureShape, VisionConfig, Writing
-from quire.models.config_fields import ConfigFields
+from quire.checkpoints.config_fields import ConfigFields
+from quire.core.model.vision_config import PictureShape, VisionConfig, Writing
 from quire.models.vision.config import MAX_EDGE, read_activation, vision_fields
 
 

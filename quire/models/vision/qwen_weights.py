@@ -6,7 +6,7 @@ become a row.
 
 from __future__ import annotations
 
-from quire.core.vision_config import VisionConfig
+from quire.core.model.vision_config import VisionConfig
 from quire.models.vision.weights import VisionLayerWeights
 from quire.models.weight_map import LinearWeights, NormWeights
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
+from quire.checkpoints.tensor_source import TensorSource
 from quire.kernels.backend import Backend, Linear
-from quire.kernels.host_tensor import HostTensor
+from quire.kernels.matrices.host_tensor import HostTensor
 from quire.layers.norm import LayerNorm, Norm, RMSNorm
-from quire.models.tensor_source import TensorSource
 from quire.models.weight_map import LinearWeights, NormWeights
 
 FloatArray = npt.NDArray[np.float32]

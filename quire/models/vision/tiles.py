@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from quire.core.picture_tiling import Tiling
+from quire.core.model.picture_tiling import Tiling
 from quire.kernels.backend import Array, Backend
 from quire.models.vision.projectors import Projector
 from quire.models.vision.slices import Slices

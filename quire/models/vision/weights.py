@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from quire.core.vision_config import VisionConfig
+from quire.core.model.vision_config import VisionConfig
 from quire.models.weight_map import LinearWeights, NormWeights
 
 #: Parts of the encoder that give nothing to the features.

@@ -14,8 +14,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from quire.kernels.quantized_tensor import QuantizedTensor
-from quire.kernels.small_floats import E2M1, E4M3, E8M0
+from quire.kernels.matrices.quantized_tensor import QuantizedTensor
+from quire.kernels.matrices.small_floats import E2M1, E4M3, E8M0
 from quire.quantization.producers.finite_weights import check_finite
 from quire.quantization.producers.float8 import LARGEST as LARGEST_SCALE
 from quire.quantization.producers.float8 import e4m3_codes

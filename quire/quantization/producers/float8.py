@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from quire.kernels.quantized_tensor import QuantizedTensor, padded
+from quire.kernels.matrices.quantized_tensor import QuantizedTensor, padded
 from quire.quantization.producers.finite_weights import check_finite
 
 LARGEST = np.float32(448)

@@ -15,7 +15,7 @@ import numpy as np
 
 from quire.core.errors import ModelLoadError
 from quire.kernels.cpu.column_rounding import MAX_COLUMNS, round_columns
-from quire.kernels.quantized_tensor import QuantizedTensor, padded
+from quire.kernels.matrices.quantized_tensor import QuantizedTensor, padded
 from quire.quantization.producers.damped_factor import damped_factor, upper_inverse
 from quire.quantization.producers.integer_grid import IntegerGrid
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from quire.kernels.quantized_tensor import QuantizedTensor, padded
+from quire.kernels.matrices.quantized_tensor import QuantizedTensor, padded
 from quire.quantization.producers.finite_weights import check_finite
 
 ROUNDS, NORM = 20, np.float32(0.7)

@@ -9,7 +9,7 @@ from functools import cache
 
 import numpy as np
 
-from quire.kernels.lattice_codes import SIZE, STEP, encode, vectors
+from quire.kernels.matrices.lattice_codes import SIZE, STEP, encode, vectors
 
 #: Vectors that are looked for at a time: scores of all candidates stay in the cache.
 CHUNK = 512

@@ -16,8 +16,8 @@ from functools import cache
 
 import numpy as np
 
-from quire.kernels.nested_scales import NestedScales
-from quire.kernels.quantized_tensor import QuantizedTensor
+from quire.kernels.matrices.nested_scales import NestedScales
+from quire.kernels.matrices.quantized_tensor import QuantizedTensor
 from quire.quantization.producers.finite_weights import check_finite
 from quire.quantization.round_to_nearest import NF4
 

@@ -15,9 +15,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from quire.core.errors import ModelLoadError
-from quire.kernels.lattice_codes import SIZE
-from quire.kernels.lattice_matrix import LatticeMatrix
-from quire.kernels.rotation import hartley_matrix, odd_part, rotate
+from quire.kernels.matrices.lattice_codes import SIZE
+from quire.kernels.matrices.lattice_matrix import LatticeMatrix
+from quire.kernels.matrices.rotation import hartley_matrix, odd_part, rotate
 from quire.quantization.producers.damped_factor import damped_factor
 from quire.quantization.producers.lattice_search import nearest_codes
 

@@ -17,8 +17,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from quire.kernels.quantized_tensor import QuantizedTensor, padded
-from quire.kernels.row_tables import Outliers
+from quire.kernels.matrices.quantized_tensor import QuantizedTensor, padded
+from quire.kernels.matrices.row_tables import Outliers
 from quire.quantization.producers.finite_weights import check_finite
 
 ROUNDS = 60

@@ -10,13 +10,13 @@ from typing import Any
 
 import numpy as np
 
-from quire.kernels.quantized_tensor import QuantizedTensor
-from quire.models.safetensors_writer import TensorData, tensor_data
-from quire.quantization.formats.compressed_tensors import (
+from quire.checkpoints.formats.compressed_tensors import (
     store_bytes,
     store_four_bits,
     store_packed_integers,
 )
+from quire.checkpoints.safetensors_writer import TensorData, tensor_data
+from quire.kernels.matrices.quantized_tensor import QuantizedTensor
 from quire.quantization.producers.float8 import BLOCK
 from quire.quantizing.layouts.layout import (
     HEAD,

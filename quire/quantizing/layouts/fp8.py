@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from quire.checkpoints.formats.compressed_tensors import store_bytes
+from quire.checkpoints.safetensors_writer import TensorData, tensor_data
 from quire.core.errors import ConfigError
-from quire.kernels.quantized_tensor import QuantizedTensor
-from quire.models.safetensors_writer import TensorData, tensor_data
-from quire.quantization.formats.compressed_tensors import store_bytes
+from quire.kernels.matrices.quantized_tensor import QuantizedTensor
 from quire.quantization.producers.float8 import BLOCK
 from quire.quantizing.layouts.layout import Fitting, Schemes, Shapes
 from quire.quantizing.scheme import Scheme

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from quire.checkpoints.formats.gptq import store_gptq
+from quire.checkpoints.safetensors_writer import TensorData, tensor_data
 from quire.core.errors import ConfigError
-from quire.kernels.quantized_tensor import QuantizedTensor
-from quire.models.safetensors_writer import TensorData, tensor_data
-from quire.quantization.formats.gptq import store_gptq
+from quire.kernels.matrices.quantized_tensor import QuantizedTensor
 from quire.quantizing.layouts.layout import (
     HEAD,
     Fitting,

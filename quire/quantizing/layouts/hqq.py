@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from quire.kernels.quantized_tensor import QuantizedTensor
-from quire.models.safetensors_writer import TensorData, tensor_data
-from quire.quantization.formats.hqq import store_hqq
+from quire.checkpoints.formats.hqq import store_hqq
+from quire.checkpoints.safetensors_writer import TensorData, tensor_data
+from quire.kernels.matrices.quantized_tensor import QuantizedTensor
 from quire.quantizing.layouts.layout import (
     Fitting,
     Schemes,

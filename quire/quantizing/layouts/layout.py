@@ -6,9 +6,9 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
+from quire.checkpoints.safetensors_writer import TensorData
 from quire.core.errors import ConfigError
 from quire.core.plurals import counted
-from quire.models.safetensors_writer import TensorData
 from quire.quantizing.methods import METHODS
 from quire.quantizing.scheme import Scheme
 

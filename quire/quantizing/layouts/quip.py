@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from quire.checkpoints.formats.quip import CODE_BOOKS, DTYPES, RESIDUAL_SCALE, store_quip
+from quire.checkpoints.safetensors_writer import TensorData, tensor_data
 from quire.core.errors import ConfigError
 from quire.core.plurals import counted
-from quire.kernels.lattice_codes import SIZE
-from quire.kernels.lattice_matrix import MAX_BASE, LatticeMatrix
-from quire.kernels.rotation import odd_part
-from quire.models.safetensors_writer import TensorData, tensor_data
-from quire.quantization.formats.quip import CODE_BOOKS, DTYPES, RESIDUAL_SCALE, store_quip
+from quire.kernels.matrices.lattice_codes import SIZE
+from quire.kernels.matrices.lattice_matrix import MAX_BASE, LatticeMatrix
+from quire.kernels.matrices.rotation import odd_part
 from quire.quantizing.layouts.layout import Fitting, Schemes, Shapes
 from quire.quantizing.scheme import Scheme
 

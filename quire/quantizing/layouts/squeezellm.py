@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from quire.checkpoints.formats.squeezellm import store_squeezellm
+from quire.checkpoints.safetensors_writer import TensorData, tensor_data
 from quire.core.errors import ConfigError
-from quire.kernels.quantized_tensor import QuantizedTensor
-from quire.kernels.row_tables import TABLE_COLUMNS
-from quire.models.safetensors_writer import TensorData, tensor_data
-from quire.quantization.formats.squeezellm import store_squeezellm
+from quire.kernels.matrices.quantized_tensor import QuantizedTensor
+from quire.kernels.matrices.row_tables import TABLE_COLUMNS
 from quire.quantizing.layouts.layout import Fitting, Schemes, Shapes
 from quire.quantizing.scheme import Scheme
 

@@ -15,8 +15,8 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from quire.core.client import SHARED, Client
 from quire.core.errors import ConfigError
-from quire.core.regular_files import read_given_text
 from quire.server.http.errors import ApiError, path_of
+from quire.system.regular_files import read_given_text
 
 SCOPES = ("infer", "read", "admin")
 #: What probes read without a key.

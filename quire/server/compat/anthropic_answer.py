@@ -11,7 +11,7 @@ import msgspec
 from msgspec import UNSET
 
 from quire.core.outputs import CompletionOutput, RequestOutput
-from quire.protocol.anthropic import (
+from quire.protocol.anthropic.anthropic import (
     AnthropicMessage,
     AnthropicRequest,
     AnthropicUsage,
@@ -24,8 +24,8 @@ from quire.server.generation.answer_parser import (
     call_id,
 )
 from quire.server.generation.outputs import Outputs, Tally
+from quire.server.generation.prompts.tool_use import AnswerReading
 from quire.server.generation.submission import ApiRequest
-from quire.server.generation.tool_use import AnswerReading
 from quire.server.http.sse import ANTHROPIC_EVENTS
 
 Event = dict[str, Any]

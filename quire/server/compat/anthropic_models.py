@@ -9,12 +9,12 @@ from starlette.responses import Response
 from starlette.routing import Match, Route
 from starlette.types import Scope
 
-from quire.protocol.anthropic import AnthropicModel, AnthropicModelList, Effort
+from quire.protocol.anthropic.anthropic import AnthropicModel, AnthropicModelList, Effort
 from quire.protocol.decimal_text import read_decimal
 from quire.server.compat.ollama_models import stamp
 from quire.server.generation.model_facts import ModelFacts, find_facts, list_facts
 from quire.server.generation.models import Models
-from quire.server.generation.reasoning_effort import has_effect
+from quire.server.generation.prompts.reasoning_effort import has_effect
 from quire.server.http.body import json_response
 from quire.server.http.errors import ANTHROPIC_HEADER, ApiError
 

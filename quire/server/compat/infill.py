@@ -6,11 +6,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from quire.protocol.llama_server import InfillRequest
-from quire.server.generation.prompts import MARK_CHARACTERS, PromptLimit
-from quire.text.fim_tokens import FimTokens
+from quire.server.generation.prompts.prompts import MARK_CHARACTERS, PromptLimit
 from quire.text.off_loop import run_by_size
-from quire.text.plain_text import SpecialTexts
-from quire.text.tokenizer import Tokenizer
+from quire.text.tokenizers.fim_tokens import FimTokens
+from quire.text.tokenizers.plain_text import SpecialTexts
+from quire.text.tokenizers.tokenizer import Tokenizer
 
 #: What comes between the texts of other files for a model that has no token for it.
 _SNIPPET = "\n\n--- snippet ---\n\n"

@@ -11,7 +11,6 @@ from starlette.routing import Route
 
 from quire.core.errors import RequestError
 from quire.core.outputs import CompletionOutput, RequestOutput
-from quire.protocol.completion import CompletionRequest
 from quire.protocol.llama_server import (
     InfillRequest,
     LlamaAnswer,
@@ -19,23 +18,24 @@ from quire.protocol.llama_server import (
     LlamaRequest,
     LlamaTimings,
 )
+from quire.protocol.openai.completion import CompletionRequest
 from quire.server.compat import llama_properties
 from quire.server.compat.base import CompatAnswer, CompatEndpoint
 from quire.server.compat.infill import InfillPrompt
 from quire.server.compat.line_limits import LineLimits
-from quire.server.generation.completion_prompt import prepare_completion
 from quire.server.generation.large_answers import written
 from quire.server.generation.model_routes import ByModel
 from quire.server.generation.models import Models
 from quire.server.generation.outputs import Outputs
+from quire.server.generation.prompts.completion_prompt import prepare_completion
 from quire.server.generation.service import Service
 from quire.server.generation.submission import ApiRequest, Submission
 from quire.server.http.body import read_any_type
 from quire.server.http.errors import ApiError
 from quire.server.http.sse import LLAMA_EVENTS
 from quire.server.openai.logprobs import TokenNames, entries
-from quire.text.fim_tokens import FimTokens
 from quire.text.off_loop import INLINE_CHARACTERS, run_by_size
+from quire.text.tokenizers.fim_tokens import FimTokens
 
 T = TypeVar("T", bound=LlamaRequest)
 #: No request has one here.

@@ -14,11 +14,8 @@ from starlette.types import Receive, Scope, Send
 
 from quire.core.errors import PromptTooLongError
 from quire.core.outputs import CompletionOutput, RequestOutput
-from quire.protocol.chat_completion import ChatCompletionRequest, ChosenTokenLogprob
-from quire.protocol.completion import CompletionRequest
-from quire.protocol.embedding import EmbeddingRequest
 from quire.protocol.llama_server import InfillRequest
-from quire.protocol.ollama import (
+from quire.protocol.ollama.ollama import (
     OllamaAnswer,
     OllamaAnswerMessage,
     OllamaChatRequest,
@@ -29,6 +26,9 @@ from quire.protocol.ollama import (
     OllamaToolCall,
     read_keep_alive,
 )
+from quire.protocol.openai.chat_completion import ChatCompletionRequest, ChosenTokenLogprob
+from quire.protocol.openai.completion import CompletionRequest
+from quire.protocol.openai.embedding import EmbeddingRequest
 from quire.protocol.prompt_list import read_prompts
 from quire.server.access.authentication import ApiKey, client_of, may_operate
 from quire.server.compat.base import CompatAnswer, CompatEndpoint
@@ -41,12 +41,12 @@ from quire.server.generation.answer_parser import (
     arguments_error,
     call_id,
 )
-from quire.server.generation.chat_prompt import prepare_chat
-from quire.server.generation.completion_prompt import prepare_completion
 from quire.server.generation.endpoint import GenerationEndpoint, WholeAnswer
 from quire.server.generation.model_routes import ByModel
 from quire.server.generation.models import Models
-from quire.server.generation.prompts import MARK_CHARACTERS, encode_beginnings
+from quire.server.generation.prompts.chat_prompt import prepare_chat
+from quire.server.generation.prompts.completion_prompt import prepare_completion
+from quire.server.generation.prompts.prompts import MARK_CHARACTERS, encode_beginnings
 from quire.server.generation.service import Service
 from quire.server.generation.submission import ApiRequest, Submission
 from quire.server.http.body import JsonRequest, json_response, read_any_type, read_fields_in_turn
@@ -54,8 +54,8 @@ from quire.server.http.errors import ApiError
 from quire.server.http.sse import LINES
 from quire.server.openai.embeddings import EmbeddingAnswer, Embeddings
 from quire.server.openai.logprobs import TokenNames, chat_logprobs
-from quire.text.fim_tokens import FimTokens
 from quire.text.off_loop import run_by_size
+from quire.text.tokenizers.fim_tokens import FimTokens
 
 T = TypeVar("T", bound=OllamaGenerateRequest | OllamaChatRequest)
 _NANOSECONDS = 10**9

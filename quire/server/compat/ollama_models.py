@@ -14,10 +14,7 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
 import quire
-from quire.core.regular_files import open_regular
-from quire.models.modelfile import write_modelfile
-from quire.models.store import UPLOADED
-from quire.protocol.ollama import OPTION_NAMES, OllamaShowRequest
+from quire.protocol.ollama.ollama import OPTION_NAMES, OllamaShowRequest
 from quire.server.compat.ollama_names import OllamaNames, tagged
 from quire.server.generation.model_facts import (
     ModelFacts,
@@ -28,6 +25,9 @@ from quire.server.generation.model_facts import (
 from quire.server.generation.models import Models
 from quire.server.generation.service import Service
 from quire.server.http.body import json_response, read_fields, read_json
+from quire.store.modelfile import write_modelfile
+from quire.store.store import UPLOADED
+from quire.system.regular_files import open_regular
 
 #: The end of the year 9999, unix seconds: no later time can be written.
 _LAST_SECOND = 253402300799

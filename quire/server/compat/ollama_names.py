@@ -7,10 +7,10 @@ from contextlib import asynccontextmanager, contextmanager
 
 from starlette.types import Receive
 
-from quire.models.manifests import LATEST
 from quire.server.generation.models import KnownModel, Models
 from quire.server.generation.service import Service
 from quire.server.http.errors import ApiError
+from quire.store.manifests import LATEST
 
 
 def tagged(name: str) -> str:

@@ -8,9 +8,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from quire.core.errors import RequestError
-from quire.models.manifests import Preset, canonical_name, check_messages, check_sampling
-from quire.models.store import Store
-from quire.protocol.ollama_store import (
+from quire.protocol.ollama.ollama_store import (
     OllamaCopyRequest,
     OllamaCreateRequest,
     OllamaPullRequest,
@@ -22,7 +20,9 @@ from quire.server.http.body import json_response, read_fields, read_json
 from quire.server.http.errors import ApiError
 from quire.server.http.sse import LINES
 from quire.server.operations.pulls import PullRoute
-from quire.text.chat_template import check_template
+from quire.store.manifests import Preset, canonical_name, check_messages, check_sampling
+from quire.store.store import Store
+from quire.text.templates.chat_template import check_template
 
 
 def routes(models: ManagedModels) -> list[Route]:

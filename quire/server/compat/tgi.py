@@ -22,15 +22,15 @@ from quire.protocol.tgi import (
     TgiToken,
 )
 from quire.server.compat.base import CompatAnswer, CompatEndpoint
-from quire.server.generation.completion_prompt import prepare_completion
 from quire.server.generation.model_routes import ByModel, get_route
 from quire.server.generation.models import Models
+from quire.server.generation.prompts.completion_prompt import prepare_completion
 from quire.server.generation.service import Service
 from quire.server.generation.submission import ApiRequest, Submission
 from quire.server.http.body import json_response
 from quire.server.http.sse import TGI_EVENTS
 from quire.server.openai.logprobs import LOWEST, TokenNames
-from quire.text.tokenizer import Tokenizer
+from quire.text.tokenizers.tokenizer import Tokenizer
 
 
 class Tgi(CompatEndpoint[TgiRequest]):

@@ -12,13 +12,13 @@ from starlette.routing import Route
 
 import quire
 from quire.core.outputs import CompletionOutput, RequestOutput
-from quire.protocol.triton import TritonAnswer, TritonRequest
-from quire.protocol.triton_tensors import INPUTS, TEXT_INPUT, TEXT_OUTPUT
+from quire.protocol.triton.triton import TritonAnswer, TritonRequest
+from quire.protocol.triton.triton_tensors import INPUTS, TEXT_INPUT, TEXT_OUTPUT
 from quire.server.compat.base import CompatAnswer, CompatEndpoint
 from quire.server.compat.triton_infer import VERSION, Infer
-from quire.server.generation.completion_prompt import prepare_completion
 from quire.server.generation.model_routes import ByModel
 from quire.server.generation.models import Models, find_known
+from quire.server.generation.prompts.completion_prompt import prepare_completion
 from quire.server.generation.submission import ApiRequest, Submission
 from quire.server.http.body import json_response
 from quire.server.http.errors import ApiError

@@ -14,9 +14,9 @@ from quire.core.errors import RequestError
 from quire.core.outputs import RequestOutput
 from quire.protocol.decimal_text import read_decimal
 from quire.protocol.decode import decode_json
-from quire.protocol.triton_tensors import TEXT_OUTPUT, InferRequest, fill_inputs, write_texts
-from quire.server.generation.completion_prompt import prepare_completion
+from quire.protocol.triton.triton_tensors import TEXT_OUTPUT, InferRequest, fill_inputs, write_texts
 from quire.server.generation.endpoint import GenerationEndpoint, WholeAnswer
+from quire.server.generation.prompts.completion_prompt import prepare_completion
 from quire.server.generation.submission import ApiRequest, Submission
 from quire.server.http.body import (
     Fields,

@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 from quire.core.errors import ConfigError, RequestError
 from quire.core.suggestions import did_you_mean
 from quire.server.options import ServerOptions
-from quire.text import reasoning as reasoning_formats
 from quire.text import tool_parsers
-from quire.text.chat_template import ChatTemplate
-from quire.text.reasoning import ReasoningFormat
+from quire.text.reasoning_parsers import reasoning as reasoning_formats
+from quire.text.reasoning_parsers.reasoning import ReasoningFormat
+from quire.text.templates.chat_template import ChatTemplate
 from quire.text.tool_parsers.interface import CallDelta, Parsed
 from quire.text.tool_parsers.parser import Schemas
 

@@ -24,7 +24,7 @@ from quire.server.generation.large_answers import (
 )
 from quire.server.generation.outputs import Outputs, collect
 from quire.server.generation.pacing import paced
-from quire.server.generation.reasoning_effort import idle_efforts
+from quire.server.generation.prompts.reasoning_effort import idle_efforts
 from quire.server.generation.service import Service
 from quire.server.generation.submission import ApiRequest, Submission
 from quire.server.http.body import JsonRequest, json_response, read_fields_in_turn, read_timeout

@@ -9,7 +9,7 @@ from typing import Any
 
 from quire.core.errors import GRAMMAR_LIMIT, KV_CANARY, NO_TOKEN, OUT_OF_MEMORY, RequestError
 from quire.core.outputs import RequestOutput
-from quire.llm.beam_search_stream import search_beams
+from quire.llm.beams.beam_search_stream import search_beams
 from quire.server.generation.service import Service
 from quire.server.generation.submission import UNSTATED_OUTPUT, Submission
 from quire.server.http.errors import ApiError

@@ -11,22 +11,22 @@ from pathlib import Path
 from typing import Any
 
 from quire.core.errors import QuireError
-from quire.core.known_settings import QUANTIZATIONS
 from quire.core.metrics import add_up
-from quire.core.model_config import ModelConfig
+from quire.core.model.model_config import ModelConfig
 from quire.llm.engine_views import actual_engine
-from quire.llm.generation_config import read_generation_config
-from quire.models.config_reader import supported_config
-from quire.models.manifests import Preset
-from quire.models.model_details import ModelDetails
-from quire.models.store import Store, StoredModel
+from quire.llm.requests.generation_config import read_generation_config
+from quire.models.config.config_reader import supported_config
 from quire.server.generation.answer_parser import AnswerFormats
 from quire.server.generation.models import KnownModel, Models
 from quire.server.generation.service import Service, meant_name
 from quire.server.options import ServerOptions
-from quire.text.chat_template import ChatTemplate
-from quire.text.file_texts import FileTexts, read_file_texts
-from quire.text.fim_tokens import FimTokens
+from quire.settings.known_settings import QUANTIZATIONS
+from quire.store.manifests import Preset
+from quire.store.model_details import ModelDetails
+from quire.store.store import Store, StoredModel
+from quire.text.templates.chat_template import ChatTemplate
+from quire.text.templates.file_texts import FileTexts, read_file_texts
+from quire.text.tokenizers.fim_tokens import FimTokens
 
 log = logging.getLogger(__name__)
 

@@ -9,8 +9,7 @@ from typing import Protocol
 
 from starlette.types import Receive
 
-from quire.core.config import EngineConfig
-from quire.core.loading import Loading
+from quire.llm.loading import Loading
 from quire.server.generation.service import (
     Service,
     is_placeholder,
@@ -20,6 +19,7 @@ from quire.server.generation.service import (
 )
 from quire.server.generation.shared import Shared
 from quire.server.http.errors import ApiError
+from quire.settings.config import EngineConfig
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from quire.core.outputs import RequestOutput
-from quire.llm.token_origins import DRAWN, FORCED
+from quire.llm.outputs.token_origins import DRAWN, FORCED
 from quire.protocol.generation import CompletionTokensDetails, Usage, usage
-from quire.server.generation.tool_use import AnswerReading
+from quire.server.generation.prompts.tool_use import AnswerReading
 
 #: ``(prompt index, delta)`` of a request's prompts, as they grow.
 Outputs: TypeAlias = AsyncGenerator[tuple[int, RequestOutput], None]

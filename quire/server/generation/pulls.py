@@ -11,10 +11,10 @@ from functools import partial
 from pathlib import Path
 
 from quire.core.errors import CapacityError, ModelLoadError
-from quire.models.manifests import plain_name
-from quire.models.pull_progress import PullCancelled, PullProgress
-from quire.models.store import Store
 from quire.server.http.errors import ApiError, shutting_down, without_folders
+from quire.store.manifests import plain_name
+from quire.store.pull_progress import PullCancelled, PullProgress
+from quire.store.store import Store
 
 log = logging.getLogger(__name__)
 

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from quire.core.built_types import built
-from quire.protocol.chat_completion import Message
+from quire.protocol.openai.chat_completion import Message
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,16 +8,16 @@ from copy import copy
 from dataclasses import dataclass
 
 from quire.core.errors import ConfigError, RequestError
+from quire.core.model.pooling_config import ClassifierConfig
 from quire.core.outputs import RequestOutput
-from quire.core.pooling_config import ClassifierConfig
-from quire.core.regular_files import read_regular_text
 from quire.core.sampling_params import RequestOutputKind, SamplingParams
 from quire.llm.engine_client import EngineClient
-from quire.llm.pooling_outputs import check_scores, class_probabilities
+from quire.llm.outputs.pooling_outputs import check_scores, class_probabilities
 from quire.server.options import ServerOptions
-from quire.text.chat_template import ChatTemplate
-from quire.text.score_templates import SCORE_TEMPLATES
-from quire.text.tokenizer import Tokenizer
+from quire.system.regular_files import read_regular_text
+from quire.text.templates.chat_template import ChatTemplate
+from quire.text.templates.score_templates import SCORE_TEMPLATES
+from quire.text.tokenizers.tokenizer import Tokenizer
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,12 +9,9 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 import quire
-from quire.core.config import EngineConfig, ModelOptions
 from quire.core.sampling_params import RequestOutputKind, SamplingParams
 from quire.llm.engine_client import EngineClient
 from quire.llm.pictures.reader import PictureReader
-from quire.models.hub import served_name
-from quire.models.manifests import plain_name
 from quire.protocol.generation import StreamOptions
 from quire.server.access.admission import Admission
 from quire.server.generation.adapters import ServedAdapters
@@ -23,6 +20,9 @@ from quire.server.generation.scoring import Scoring
 from quire.server.generation.shared import Shared
 from quire.server.http.errors import ApiError
 from quire.server.observability.metrics import ModelMetrics
+from quire.settings.config import EngineConfig, ModelOptions
+from quire.store.hub import served_name
+from quire.store.manifests import plain_name
 
 #: What TGI's clients send where a model's name is asked for: it serves one and looks at no name.
 _PLACEHOLDERS = ("dummy", "tgi")
@@ -37,7 +37,7 @@ def meant_name(name: str, model: ModelOptions) -> str | None:
     """Return the name of a model that a request's name stands for; None if it is another's.
 
     Where no name was given at the start, the model argument means it too, as in vLLM. Other ways to
-    write a name are Ollama's, see :mod:`quire.models.manifests`.
+    write a name are Ollama's, see :mod:`quire.store.manifests`.
     """
     names = model_names(model)
     if name in names:

@@ -16,7 +16,7 @@ from quire.server.observability.request_log import RequestLog
 from quire.server.observability.request_record import Sink
 from quire.server.observability.tracing import Tracing
 from quire.server.options import ServerOptions
-from quire.text import tokenizer_process
+from quire.text.tokenizers import tokenizer_process
 
 
 class Shared:

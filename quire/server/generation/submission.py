@@ -13,7 +13,7 @@ from quire.core.client import Client
 from quire.core.errors import PromptTooLongError, RequestError
 from quire.core.request import EngineRequest, Picture, salt_keys
 from quire.core.sampling_params import SamplingParams
-from quire.llm.params import check_generates
+from quire.llm.requests.params import check_generates
 from quire.protocol.generation import GenerationRequest
 from quire.protocol.request_body import RequestBody, StreamableBody
 from quire.server.access.authentication import ApiKey, client_of

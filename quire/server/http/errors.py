@@ -21,8 +21,8 @@ from quire.core.errors import (
     PromptTooLongError,
     RequestError,
 )
-from quire.core.loading import Loading
 from quire.core.quoting import shortened
+from quire.llm.loading import Loading
 from quire.protocol.error_body import (
     AnthropicErrorBody,
     AnthropicErrorDetail,

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from quire.core.log import get_logger
+from quire.system.log import get_logger
 
 log = get_logger(__name__)
 

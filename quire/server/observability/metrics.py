@@ -13,13 +13,13 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from prometheus_client.registry import Collector
 
-from quire.core.config import EngineConfig
-from quire.core.heap import HeapTrimmer
 from quire.core.metrics import METRICS, Histogram, Samples, add_counters, add_up, stem_of
-from quire.core.process_usage import HostLoad, process_samples
 from quire.llm.engine_client import EngineClient
 from quire.server.observability.exposition import families
 from quire.server.observability.http_metrics import HttpMetrics
+from quire.settings.config import EngineConfig
+from quire.system.heap import HeapTrimmer
+from quire.system.process_usage import HostLoad, process_samples
 
 #: Throughput is an average over this window.
 WINDOW_SECONDS = 10

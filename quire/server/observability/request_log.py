@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from quire.core.log import get_logger
 from quire.server.observability.request_record import RequestRecord
 from quire.server.options import ServerOptions
+from quire.system.log import get_logger
 
 log = get_logger(__name__)
 

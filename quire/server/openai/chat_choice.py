@@ -5,10 +5,10 @@ from __future__ import annotations
 import msgspec
 from msgspec import UNSET
 
-from quire.protocol.chat_completion import AnswerMessage
+from quire.protocol.openai.chat_completion import AnswerMessage
 from quire.protocol.tools import CalledFunction, ToolCall
 from quire.server.generation.answer_parser import ParsedAnswer, call_id
-from quire.server.generation.tool_use import AnswerReading
+from quire.server.generation.prompts.tool_use import AnswerReading
 from quire.text.tool_parsers.interface import CallDelta
 
 

@@ -10,17 +10,17 @@ import msgspec
 from msgspec import UNSET
 
 from quire.core.outputs import CompletionOutput, RequestOutput
-from quire.protocol.chat_completion import (
+from quire.protocol.openai.chat_completion import (
     ChatChoice,
     ChatCompletion,
     ChatCompletionRequest,
 )
-from quire.server.generation.chat_prompt import prepare_chat
 from quire.server.generation.endpoint import GenerationEndpoint
 from quire.server.generation.outputs import Outputs, Tally
+from quire.server.generation.prompts.chat_prompt import prepare_chat
+from quire.server.generation.prompts.tool_use import AnswerReading
 from quire.server.generation.service import Service
 from quire.server.generation.submission import ApiRequest, Submission
-from quire.server.generation.tool_use import AnswerReading
 from quire.server.http.sse import ChunkWriter
 from quire.server.openai.chat_choice import ChoiceFormatter
 from quire.server.openai.logprobs import TokenNames, chat_logprobs, prompt_logprobs

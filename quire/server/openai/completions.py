@@ -12,16 +12,16 @@ import msgspec
 from msgspec import UNSET
 
 from quire.core.outputs import CompletionOutput, RequestOutput
-from quire.protocol.completion import (
+from quire.protocol.openai.completion import (
     Completion,
     CompletionChoice,
     CompletionLogprobs,
     CompletionRequest,
 )
-from quire.server.generation.completion_prompt import prepare_completion
 from quire.server.generation.endpoint import GenerationEndpoint
 from quire.server.generation.large_answers import empty, write_by_size
 from quire.server.generation.outputs import Outputs, Tally
+from quire.server.generation.prompts.completion_prompt import prepare_completion
 from quire.server.generation.service import Service
 from quire.server.generation.submission import ApiRequest, Submission
 from quire.server.http.sse import ChunkWriter

@@ -12,7 +12,7 @@ import msgspec
 
 from quire.core.errors import RequestError
 from quire.core.outputs import RequestOutput
-from quire.protocol.embedding import (
+from quire.protocol.openai.embedding import (
     Embedding,
     EmbeddingRequest,
     EmbeddingResponse,
@@ -20,7 +20,7 @@ from quire.protocol.embedding import (
 )
 from quire.protocol.prompt_list import read_prompts
 from quire.server.generation.endpoint import GenerationEndpoint, WholeAnswer
-from quire.server.generation.prompts import PromptLimit, encode_texts
+from quire.server.generation.prompts.prompts import PromptLimit, encode_texts
 from quire.server.generation.submission import ApiRequest, Submission
 from quire.server.http.errors import ApiError
 

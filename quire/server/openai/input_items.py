@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from quire.core.errors import RequestError
-from quire.protocol.chat_completion import Message
 from quire.protocol.decimal_text import read_decimal
+from quire.protocol.openai.chat_completion import Message
 from quire.server.generation.response_store import StoredResponse
 
 Item = dict[str, Any]

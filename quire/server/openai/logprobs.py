@@ -7,10 +7,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from quire.core.outputs import Logprob
-from quire.protocol.chat_completion import ChatLogprobs, ChosenTokenLogprob, TokenLogprob
-from quire.protocol.completion import CompletionLogprobs
+from quire.protocol.openai.chat_completion import ChatLogprobs, ChosenTokenLogprob, TokenLogprob
+from quire.protocol.openai.completion import CompletionLogprobs
 from quire.server.generation.large_answers import written
-from quire.text.tokenizer import Tokenizer
+from quire.text.tokenizers.tokenizer import Tokenizer
 
 #: JSON has no infinity; vLLM sends this for tokens that cannot occur.
 LOWEST = -9999.0

@@ -6,7 +6,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from quire.protocol.model_list import ModelCard, ModelList
+from quire.protocol.openai.model_list import ModelCard, ModelList
 from quire.server.generation.model_facts import ModelFacts, find_facts, list_facts
 from quire.server.generation.models import Models
 from quire.server.http.body import json_response

@@ -14,27 +14,27 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
 import quire
-from quire.protocol.anthropic import (
+from quire.protocol.anthropic.anthropic import (
     AnthropicMessage,
     AnthropicPrompt,
     AnthropicRequest,
     TokenCount,
 )
-from quire.protocol.chat_completion import ChatCompletion, ChatCompletionRequest
-from quire.protocol.completion import Completion, CompletionRequest
-from quire.protocol.embedding import EmbeddingRequest, EmbeddingResponse
 from quire.protocol.llama_server import InfillRequest, LlamaRequest
-from quire.protocol.model_list import ModelCard, ModelList
-from quire.protocol.ollama import (
+from quire.protocol.ollama.ollama import (
     OllamaAnswer,
     OllamaChatRequest,
     OllamaEmbedRequest,
     OllamaGenerateRequest,
     OllamaShowRequest,
 )
-from quire.protocol.pooling import PoolingRequest, PoolingResponse
-from quire.protocol.responses import ResponsesRequest
-from quire.protocol.scoring import (
+from quire.protocol.openai.chat_completion import ChatCompletion, ChatCompletionRequest
+from quire.protocol.openai.completion import Completion, CompletionRequest
+from quire.protocol.openai.embedding import EmbeddingRequest, EmbeddingResponse
+from quire.protocol.openai.model_list import ModelCard, ModelList
+from quire.protocol.openai.pooling import PoolingRequest, PoolingResponse
+from quire.protocol.openai.responses import ResponsesRequest
+from quire.protocol.openai.scoring import (
     ClassifyRequest,
     ClassifyResponse,
     RerankRequest,
@@ -42,15 +42,15 @@ from quire.protocol.scoring import (
     ScoreRequest,
     ScoreResponse,
 )
-from quire.protocol.tgi import TgiAnswer, TgiRequest
-from quire.protocol.tokenization import (
+from quire.protocol.openai.tokenization import (
     DetokenizeRequest,
     DetokenizeResponse,
     TokenizeRequest,
     TokenizeResponse,
 )
-from quire.protocol.triton import TritonAnswer, TritonRequest
-from quire.protocol.triton_tensors import InferRequest
+from quire.protocol.tgi import TgiAnswer, TgiRequest
+from quire.protocol.triton.triton import TritonAnswer, TritonRequest
+from quire.protocol.triton.triton_tensors import InferRequest
 from quire.server.access.authentication import OPEN_PATHS, scope_of
 from quire.server.http.errors import error_form_of_path
 

@@ -9,8 +9,8 @@ from dataclasses import replace
 
 from quire.core.errors import RequestError
 from quire.core.outputs import RequestOutput
-from quire.protocol.embedding import EmbeddingRequest
-from quire.protocol.pooling import Pooled, PoolingRequest, PoolingResponse
+from quire.protocol.openai.embedding import EmbeddingRequest
+from quire.protocol.openai.pooling import Pooled, PoolingRequest, PoolingResponse
 from quire.server.generation.endpoint import GenerationEndpoint, WholeAnswer
 from quire.server.generation.submission import ApiRequest, Submission
 from quire.server.http.errors import ApiError

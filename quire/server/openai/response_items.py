@@ -5,7 +5,7 @@ from __future__ import annotations
 import uuid
 from typing import Any
 
-from quire.protocol.chat_completion import Message
+from quire.protocol.openai.chat_completion import Message
 from quire.protocol.tools import CalledFunction, ToolCall
 from quire.server.generation.answer_parser import ParsedAnswer, call_id
 from quire.text.tool_parsers.interface import CallDelta

@@ -16,21 +16,21 @@ from starlette.routing import Route
 
 from quire.core.errors import RequestError
 from quire.core.outputs import CompletionOutput, RequestOutput
-from quire.protocol.chat_completion import Message
 from quire.protocol.generation import CompletionTokensDetails
 from quire.protocol.histories import with_systems_joined
-from quire.protocol.response_input import ResponseInput
-from quire.protocol.responses import ResponsesRequest
+from quire.protocol.openai.chat_completion import Message
+from quire.protocol.openai.response_input import ResponseInput
+from quire.protocol.openai.responses import ResponsesRequest
 from quire.server.generation.answer_parser import AnswerParser
-from quire.server.generation.chat_prompt import prepare_chat
 from quire.server.generation.endpoint import GenerationEndpoint
 from quire.server.generation.model_routes import ByModel
 from quire.server.generation.models import Models
 from quire.server.generation.outputs import Outputs, Tally
+from quire.server.generation.prompts.chat_prompt import prepare_chat
+from quire.server.generation.prompts.tool_use import AnswerReading
 from quire.server.generation.response_store import ResponseStore, StoredResponse
 from quire.server.generation.service import Service
 from quire.server.generation.submission import ApiRequest, Submission
-from quire.server.generation.tool_use import AnswerReading
 from quire.server.http.body import json_response
 from quire.server.http.errors import ApiError
 from quire.server.openai.input_items import list_input_items

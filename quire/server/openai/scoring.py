@@ -10,8 +10,8 @@ from starlette.routing import Route
 
 from quire.core.errors import RequestError
 from quire.core.outputs import RequestOutput
-from quire.llm.pooling_outputs import cosine
-from quire.protocol.scoring import (
+from quire.llm.outputs.pooling_outputs import cosine
+from quire.protocol.openai.scoring import (
     Classification,
     ClassifyRequest,
     ClassifyResponse,
@@ -26,7 +26,7 @@ from quire.protocol.scoring import (
 from quire.server.generation.endpoint import GenerationEndpoint, WholeAnswer
 from quire.server.generation.model_routes import ByModel
 from quire.server.generation.models import ManagedModels
-from quire.server.generation.prompts import (
+from quire.server.generation.prompts.prompts import (
     MARK_CHARACTERS,
     PromptLimit,
     encode_pairs,

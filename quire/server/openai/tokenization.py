@@ -12,7 +12,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from quire.core.errors import RequestError
-from quire.protocol.tokenization import (
+from quire.protocol.openai.tokenization import (
     ContentTokens,
     DetokenizeRequest,
     DetokenizeResponse,
@@ -21,14 +21,14 @@ from quire.protocol.tokenization import (
     TokenizeResponse,
 )
 from quire.server.access.authentication import client_of
-from quire.server.generation.chat_prompt import pictures_of, written_out
 from quire.server.generation.model_routes import post_route
 from quire.server.generation.models import Models
-from quire.server.generation.prompts import Conversation, encode_prompt
+from quire.server.generation.prompts.chat_prompt import pictures_of, written_out
+from quire.server.generation.prompts.prompts import Conversation, encode_prompt
 from quire.server.generation.service import Service
 from quire.server.http.body import Fields, json_response, read_fields_in_turn
 from quire.text.off_loop import run_by_size
-from quire.text.tokenizer import Tokenizer
+from quire.text.tokenizers.tokenizer import Tokenizer
 
 #: Ids that are written at a time.
 _SLICE = 2**15

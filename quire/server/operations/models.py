@@ -11,12 +11,12 @@ from starlette.routing import Route
 
 from quire.llm.engine_client import EngineClient
 from quire.llm.engine_views import actual_engine
-from quire.models.pull_progress import PullProgress
 from quire.server.generation.model_facts import ModelFacts, list_facts, weight_bytes
 from quire.server.generation.models import KnownModel, ManagedModels
 from quire.server.generation.pulls import Pulls
 from quire.server.http.body import json_response, read_fields, read_json
 from quire.server.operations import pulls as pull_operations
+from quire.store.pull_progress import PullProgress
 
 
 class ModelRequest(msgspec.Struct, kw_only=True):

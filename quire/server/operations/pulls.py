@@ -16,14 +16,14 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
-from quire.models.manifests import canonical_name
-from quire.models.pull_progress import PullProgress
-from quire.protocol.ollama_store import OllamaPullRequest
+from quire.protocol.ollama.ollama_store import OllamaPullRequest
 from quire.server.generation.pulls import Pulls
 from quire.server.http.body import json_response, read_any_type, read_fields, read_json
 from quire.server.http.connection import cancel_on_disconnect
 from quire.server.http.errors import ApiError
 from quire.server.http.sse import LINES, send_events
+from quire.store.manifests import canonical_name
+from quire.store.pull_progress import PullProgress
 
 #: Begins a pull, or watches one, and yields its steps.
 Steps: TypeAlias = Callable[[str], AsyncGenerator[PullProgress, None]]

@@ -11,11 +11,11 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from quire.core.errors import CapacityError, RequestError
-from quire.core.turns import Turns
 from quire.server.access.authentication import client_of
 from quire.server.http.body import json_response, read_fields, read_json
 from quire.server.http.errors import ApiError
 from quire.server.playground.markdown import MAX_CHARACTERS, TooComplex, render
+from quire.system.turns import Turns
 
 #: Texts of one client that may wait to be read; one is read at a time.
 MAX_WAITING = 16

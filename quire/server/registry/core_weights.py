@@ -13,7 +13,7 @@ import math
 from collections.abc import Sequence
 
 from quire.core.errors import ConfigError
-from quire.models.manifests import plain_name
+from quire.store.manifests import plain_name
 
 #: From one nice value to the next.
 _STEP = 1.25

@@ -16,10 +16,9 @@ from typing import Any, TypeAlias
 from starlette.requests import ClientDisconnect
 from starlette.types import Receive
 
-from quire.core.config import EngineConfig
 from quire.core.errors import CapacityError, EngineDeadError, QuireError
-from quire.core.loading import Loading
 from quire.llm.engine_views import SharedEngine
+from quire.llm.loading import Loading
 from quire.server.access.admission import Admission
 from quire.server.generation.service import Service
 from quire.server.http.connection import cancel_on_disconnect
@@ -38,6 +37,7 @@ from quire.server.registry.model_table import (
     ModelState,
     ModelTable,
 )
+from quire.settings.config import EngineConfig
 
 log = logging.getLogger(__name__)
 

@@ -17,12 +17,10 @@ from typing import Protocol
 
 from starlette.types import Receive
 
-from quire.core.config import EngineConfig
 from quire.core.errors import CapacityError, QuireError
-from quire.core.loading import Loading
 from quire.llm.engine_views import SharedEngine
-from quire.llm.request_reader import prepare_preset
-from quire.models.manifests import plain_name
+from quire.llm.loading import Loading
+from quire.llm.requests.request_reader import prepare_preset
 from quire.server.generation.models import KnownModel
 from quire.server.generation.service import (
     Service,
@@ -36,6 +34,8 @@ from quire.server.generation.shared import Shared
 from quire.server.http.errors import not_loadable
 from quire.server.registry.engines import Engines, LoadEngine, RegisteredEngine
 from quire.server.registry.model_table import RETRY_SECONDS, EntryResidence, ModelState
+from quire.settings.config import EngineConfig
+from quire.store.manifests import plain_name
 
 log = logging.getLogger(__name__)
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from quire.core.config import EngineConfig
 from quire.core.errors import ModelLoadError
-from quire.models.config_reader import supported_config
-from quire.models.named_models import named_model
-from quire.models.store import Store, StoredModel
+from quire.models.config.config_reader import supported_config
 from quire.server.generation.models import KnownModel
 from quire.server.generation.service import model_names
 from quire.server.registry.model_registry import RegisteredModel
+from quire.settings.config import EngineConfig
+from quire.store.named_models import named_model
+from quire.store.store import Store, StoredModel
 
 
 class StoredModels:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from quire.text.harmony import MARKS, HarmonyReader, Piece
 from quire.text.json_scanner import JsonScanner
 from quire.text.marks import SPACE
+from quire.text.reasoning_parsers.harmony import MARKS, HarmonyReader, Piece
 from quire.text.tool_parsers.interface import CallDelta, Parsed
 from quire.text.tool_parsers.parser import Schemas
 

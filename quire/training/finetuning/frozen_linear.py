@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from quire.kernels.host_tensor import HostTensor
-from quire.kernels.quantized_tensor import QuantizedTensor
+from quire.kernels.matrices.host_tensor import HostTensor
+from quire.kernels.matrices.quantized_tensor import QuantizedTensor
 from quire.quantization.round_to_nearest import NF4, create_scheme, quantize
 
 

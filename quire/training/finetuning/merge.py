@@ -15,9 +15,9 @@ import numpy as np
 import torch
 from safetensors.numpy import load_file
 
-from quire.kernels.host_tensor import HostTensor
-from quire.models.checkpoint import Checkpoint
-from quire.models.safetensors_writer import TensorData
+from quire.checkpoints.checkpoint import Checkpoint
+from quire.checkpoints.safetensors_writer import TensorData
+from quire.kernels.matrices.host_tensor import HostTensor
 from quire.training.finetuning.frozen_linear import round_to_nf4
 
 TYPES = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}

@@ -14,7 +14,7 @@ from quire.cli.top.scrape import read_scrape
 from quire.cli.top.view import ModelLine, Shown, View
 from quire.cli.top.watched import Watched
 from quire.core.errors import QuireError
-from quire.core.machine_speed import MachineSpeed
+from quire.planner.machine_speed import MachineSpeed
 from tests.cli.top.conftest import exposition
 from tests.cli.top.test_figures import AFTER, BEFORE
 

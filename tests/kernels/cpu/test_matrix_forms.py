@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import pytest
 
+from quire.checkpoints.gguf.gguf_types import FORMS
+from quire.checkpoints.quantized.quantized_checkpoint import MatrixEntry
 from quire.kernels.cpu.matrix_forms import COLUMNS, form_number, quantized_forms, sample_of
-from quire.kernels.lattice_matrix import lattice_form
-from quire.models.quantized_checkpoint import MatrixEntry
-from quire.quantization.gguf_types import FORMS
+from quire.kernels.matrices.lattice_matrix import lattice_form
 from quire.quantization.round_to_nearest import create_scheme
 from tests.models.test_quantized_checkpoint import FIXTURES, FOLDERS, opened
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from quire.core.env import cache_folder
 from quire.kernels.cpu import matrix_rows, measured_once
 from quire.kernels.cpu.backend import CpuBackend
 from quire.kernels.cpu.matrix_forms import COLUMNS, bfloat16_sample, quantized_forms, sample_of
 from quire.kernels.cpu.matrix_rows import KEYS, NEVER, ROWS, agree, best_rows, range_of_rows
 from quire.kernels.cpu.native import native
+from quire.system.env import cache_folder
 from tests.kernels.conftest import ALL_ISAS
 
 ISAS = ALL_ISAS

@@ -6,8 +6,8 @@ import json
 
 import pytest
 
-from quire.core.processor import read_processor
 from quire.kernels.cpu.measured_once import FILE, remember, remembered
+from quire.system.processor import read_processor
 
 KEYS = ("a", "b")
 

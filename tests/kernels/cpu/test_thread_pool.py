@@ -13,7 +13,7 @@ import pytest
 
 from quire.kernels.cpu.linear import CpuLinear
 from quire.kernels.cpu.native import native
-from quire.kernels.host_tensor import HostTensor
+from quire.kernels.matrices.host_tensor import HostTensor
 from tests.sizes import sized
 
 CALLS = sized(200, 400)

@@ -15,13 +15,13 @@ import psutil
 import pytest
 
 from quire import SamplingParams, StructuredOutputs
-from quire.core.config import EngineConfig
 from quire.core.errors import CapacityError, RequestError
-from quire.core.sandboxes import Sandbox
 from quire.llm.grammars.checker import GrammarChecker
 from quire.llm.process.proxy import EngineProxy
-from quire.text.grammar import GrammarCompiler
-from quire.text.tokenizer import load_tokenizer
+from quire.settings.config import EngineConfig
+from quire.system.sandboxes import Sandbox
+from quire.text.grammars.grammar import GrammarCompiler
+from quire.text.tokenizers.tokenizer import load_tokenizer
 from tests.llm.asking import ask
 from tests.preforked import children
 

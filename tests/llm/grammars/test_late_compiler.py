@@ -10,8 +10,8 @@ from quire.core.errors import ModelLoadError
 from quire.core.structured_outputs import StructuredOutputs
 from quire.llm.grammars import late_compiler
 from quire.llm.grammars.late_compiler import LateCompiler
-from quire.models.hub import resolve_model
-from quire.text.tokenizer import load_tokenizer
+from quire.store.hub import resolve_model
+from quire.text.tokenizers.tokenizer import load_tokenizer
 
 DIGITS = StructuredOutputs(regex="[0-9]+")
 

@@ -6,7 +6,7 @@ from contextlib import suppress
 import numpy as np
 import pytest
 
-from quire.core.vision_config import PictureShape
+from quire.core.model.vision_config import PictureShape
 
 pytest.importorskip("PIL")
 

@@ -9,8 +9,8 @@ import pytest
 pytest.importorskip("torch")
 
 from quire.llm.pictures.placing import cut_at_marks, introduced, join
-from quire.models.config_reader import read_model_config
-from quire.text.tokenizer import load_tokenizer
+from quire.models.config.config_reader import read_model_config
+from quire.text.tokenizers.tokenizer import load_tokenizer
 from tests.picture_families import FAMILIES
 
 INTRODUCTION = "Here is the original image \n\n"

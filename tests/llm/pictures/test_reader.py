@@ -14,14 +14,14 @@ import pytest
 
 pytest.importorskip("PIL")
 
-from quire.core.config import ModelOptions
 from quire.core.errors import CapacityError, RequestError
-from quire.core.sandboxes import Sandbox
-from quire.core.vision_config import PictureShape, VisionConfig, Writing
+from quire.core.model.vision_config import PictureShape, VisionConfig, Writing
 from quire.llm.pictures import reader as reading
 from quire.llm.pictures.decoding import decode
 from quire.llm.pictures.reader import PictureReader
 from quire.llm.pictures.sources import PictureSource
+from quire.settings.config import ModelOptions
+from quire.system.sandboxes import Sandbox
 from tools.hostile_pictures import HOSTILE, picture
 
 EDGE = 28

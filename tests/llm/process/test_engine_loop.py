@@ -12,9 +12,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from quire.core import child_process as child_module
 from quire.core.client import Client
-from quire.core.config import EngineConfig
 from quire.core.errors import ModelLoadError, RequestError
 from quire.core.request import EngineRequest
 from quire.core.sampling_params import SamplingParams
@@ -36,6 +34,8 @@ from quire.llm.process.messages import (
     to_engine,
 )
 from quire.llm.text_engine import TextEngine
+from quire.settings.config import EngineConfig
+from quire.system import child_process as child_module
 from tools.random_checkpoint import PRESETS, random_checkpoint
 
 CHOICE = SamplingParams(max_tokens=4, structured_outputs=StructuredOutputs(choice=["aa", "ab"]))

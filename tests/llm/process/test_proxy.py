@@ -22,12 +22,12 @@ import pytest
 import pytest_asyncio
 
 from quire import LLM, SamplingParams
-from quire.core.config import EngineConfig
 from quire.core.errors import CapacityError, ConfigError, EngineDeadError, ModelLoadError
 from quire.core.metrics import METRICS, stem_of
 from quire.core.request import EngineRequest
 from quire.llm.process.proxy import EngineProxy
 from quire.llm.process.restart_delay import RestartDelay
+from quire.settings.config import EngineConfig
 from tests.llm.asking import ask
 from tests.llm.shared_engines import Growth, SharedEngines, sharing
 from tests.preforked import Preforked, children
@@ -313,7 +313,7 @@ async def test_no_progress_is_ended_with_stacks_in_the_log(
 def test_a_pause_of_the_whole_machine_is_no_stuck_engine(folder: Path, device: str) -> None:
     """A watchdog that only looked at the clock ended every request after a pause of both."""
     code = (
-        "import asyncio, os, signal, sys; from quire.core.config import EngineConfig; "
+        "import asyncio, os, signal, sys; from quire.settings.config import EngineConfig; "
         "from quire.core.request import EngineRequest; "
         "from quire.core.sampling_params import SamplingParams; "
         "from quire.llm.process.proxy import EngineProxy\n"
@@ -378,7 +378,7 @@ async def test_signals_to_the_group_leave_the_engine_to_its_server(
 
 def test_the_engine_dies_with_its_server(folder: Path, device: str) -> None:
     code = (
-        "import sys; from quire.core.config import EngineConfig; "
+        "import sys; from quire.settings.config import EngineConfig; "
         "from quire.llm.process.proxy import EngineProxy; "
         "config = EngineConfig.from_keywords(model=sys.argv[1], device=sys.argv[2], threads=1, "
         "memory=64 * 2**20); "

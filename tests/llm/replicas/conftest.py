@@ -9,13 +9,13 @@ from pathlib import Path
 import psutil
 import pytest_asyncio
 
-from quire.core.config import EngineConfig
-from quire.core.loading import Loading
-from quire.core.machine import read_machine
+from quire.llm.loading import Loading
 from quire.llm.process.proxy import EngineProxy
 from quire.llm.replicas.loading import load_replicas
 from quire.llm.replicas.replicated_engine import ReplicatedEngine
 from quire.llm.replicas.roles import NO_ROLES, Roles
+from quire.settings.config import EngineConfig
+from quire.system.machine import read_machine
 
 #: A folder of ``PYTHONPATH`` for engines that send blocks to each other.
 PATIENT = str(Path(__file__).parent / "patient")

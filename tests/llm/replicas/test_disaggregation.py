@@ -15,13 +15,13 @@ import pytest
 import pytest_asyncio
 
 from quire import LLM, SamplingParams
-from quire.core.config import EngineConfig
 from quire.core.errors import CapacityError, EngineDeadError
 from quire.core.metrics import add_up
 from quire.core.request import EngineRequest
 from quire.llm.replicas.prefill_choice import PrefillChoice
 from quire.llm.replicas.replicated_engine import ReplicatedEngine
 from quire.llm.replicas.roles import Roles, Transport
+from quire.settings.config import EngineConfig
 from tests.llm.replicas.conftest import PATIENT, load
 from tests.llm.shared_engines import Growth, SharedEngines, sharing
 from tests.ports import free_ports

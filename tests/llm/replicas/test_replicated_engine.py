@@ -14,20 +14,20 @@ import pytest
 
 from quire import LLM, SamplingParams
 from quire.core.beam_search_params import BeamSearchParams
-from quire.core.config import EngineConfig, ModelOptions
 from quire.core.errors import CapacityError, ConfigError, EngineDeadError, ModelLoadError
-from quire.core.loading import Loading
-from quire.core.machine import read_machine
 from quire.core.metrics import add_up
 from quire.core.outputs import CompletionOutput, RequestMetrics, RequestOutput
 from quire.core.request import EngineRequest
 from quire.core.sampling_params import RequestOutputKind
-from quire.llm.beam_search_stream import search_beams
+from quire.llm.beams.beam_search_stream import search_beams
+from quire.llm.loading import Loading
 from quire.llm.process.proxy import EngineProxy
 from quire.llm.process.restart_delay import RestartDelay
 from quire.llm.replicas.given_outputs import GivenOutputs
 from quire.llm.replicas.loading import divide, load_replicas
 from quire.llm.replicas.replicated_engine import ReplicatedEngine
+from quire.settings.config import EngineConfig, ModelOptions
+from quire.system.machine import read_machine
 from tests.llm.asking import ask
 from tests.llm.shared_engines import Growth
 from tests.sizes import sized

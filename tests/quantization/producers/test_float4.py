@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from quire.core.errors import ModelLoadError
-from quire.kernels.quantized_tensor import QuantizedTensor
-from quire.kernels.small_floats import E2M1
+from quire.kernels.matrices.quantized_tensor import QuantizedTensor
+from quire.kernels.matrices.small_floats import E2M1
 from quire.quantization.producers import float4
 from quire.quantization.producers.float4 import (
     e2m1_codes,

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from quire.core.errors import ModelLoadError
-from quire.kernels.small_floats import E4M3
+from quire.kernels.matrices.small_floats import E4M3
 from quire.quantization.producers.float8 import e4m3_codes, quantize_float8
 from quire.quantization.producers.integer_grid import IntegerGrid
 from quire.quantization.producers.round_to_nearest import quantize_rtn

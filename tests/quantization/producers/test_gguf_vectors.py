@@ -3,13 +3,13 @@
 import numpy as np
 import pytest
 
-from quire.kernels.vector_codes import VECTOR_CODES
-from quire.kernels.vector_grids import vector_grid
-from quire.quantization.gguf_types import dequantize
-from quire.quantization.gguf_vector_pack import VectorChoice, pack_vectors
-from quire.quantization.gguf_vector_types import unpack_vectors
-from quire.quantization.producers import gguf_vector_search
-from quire.quantization.producers.gguf_vector_search import EVEN_SIGNS, search_vectors
+from quire.checkpoints.gguf.gguf_types import dequantize
+from quire.checkpoints.gguf.gguf_vector_types import unpack_vectors
+from quire.kernels.matrices.vector_codes import VECTOR_CODES
+from quire.kernels.matrices.vector_grids import vector_grid
+from quire.quantization.producers.gguf import gguf_vector_search
+from quire.quantization.producers.gguf.gguf_vector_pack import VectorChoice, pack_vectors
+from quire.quantization.producers.gguf.gguf_vector_search import EVEN_SIGNS, search_vectors
 
 NAMES = list(VECTOR_CODES)
 ONE_SIGN = [name for name in NAMES if not name.startswith("IQ1")]

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from quire.core.errors import ModelLoadError
-from quire.kernels.quantized_tensor import QuantizedTensor
+from quire.kernels.matrices.quantized_tensor import QuantizedTensor
 from quire.quantization.producers.gptq import GPTQSettings, quantize_gptq
 from quire.quantization.producers.integer_grid import IntegerGrid
 

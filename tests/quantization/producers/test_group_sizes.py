@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from quire.kernels.quantized_tensor import QuantizedTensor
+from quire.kernels.matrices.quantized_tensor import QuantizedTensor
 from quire.quantization.producers.integer_grid import IntegerGrid
 from quire.quantization.producers.round_to_nearest import quantize_rtn
 from quire.quantizing.scheme import Scheme

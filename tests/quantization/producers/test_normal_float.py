@@ -9,11 +9,11 @@ from statistics import NormalDist
 import numpy as np
 import pytest
 
+from quire.checkpoints.formats.bitsandbytes import store_four_bits
 from quire.core.errors import ModelLoadError
-from quire.kernels.quantized_tensor import QuantizedTensor
-from quire.models.config_reader import read_model_config
+from quire.kernels.matrices.quantized_tensor import QuantizedTensor
+from quire.models.config.config_reader import read_model_config
 from quire.models.family_tensors import open_tensors
-from quire.quantization.formats.bitsandbytes import store_four_bits
 from quire.quantization.producers.normal_float import (
     BLOCK,
     FP4,

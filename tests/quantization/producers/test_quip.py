@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from quire.core.errors import ModelLoadError
-from quire.kernels.lattice_codes import decode
+from quire.kernels.matrices.lattice_codes import decode
 from quire.quantization.producers.gptq import quantize_gptq
 from quire.quantization.producers.integer_grid import IntegerGrid
 from quire.quantization.producers.lattice_search import nearest_codes

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from quire.checkpoints.formats.bitsandbytes import PART, store_row_bytes
 from quire.core.errors import ModelLoadError
-from quire.quantization.formats.bitsandbytes import PART, store_row_bytes
 from quire.quantization.producers.whole_bytes import quantize_bytes
 
 

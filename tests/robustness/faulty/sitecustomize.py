@@ -7,11 +7,11 @@ ids are poison: a step with four of them in a row fails.
 import os
 from pathlib import Path
 
-from quire.core import background_stream
 from quire.models.decoder import Decoder
-from quire.runner.model_runner import ModelRunner
-from quire.text.detokenizer import Detokenizer
-from quire.text.tokenizer import Tokenizer
+from quire.runner.step.model_runner import ModelRunner
+from quire.system import background_stream
+from quire.text.tokenizers.detokenizer import Detokenizer
+from quire.text.tokenizers.tokenizer import Tokenizer
 
 FAULTS = Path(os.environ["FAULTS"])
 background_stream.FLUSH_SECONDS = 60.0  # tests read the last lines, too

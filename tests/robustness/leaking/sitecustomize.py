@@ -3,8 +3,8 @@
 import ctypes
 
 from benchmarks.robustness import growth_probe
-from quire.runner.model_runner import ModelRunner
-from quire.text.tokenizer import Tokenizer
+from quire.runner.step.model_runner import ModelRunner
+from quire.text.tokenizers.tokenizer import Tokenizer
 
 kept, steps = [], []
 malloc = ctypes.CDLL(None).malloc

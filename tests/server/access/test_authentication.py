@@ -10,7 +10,6 @@ from hmac import compare_digest
 import httpx2
 import pytest
 
-from quire.core.config import EngineConfig
 from quire.core.errors import ConfigError
 from quire.server.access.authentication import OPEN_PATHS, SCOPES, read_key_file, scope_of
 from quire.server.app import create_app
@@ -19,6 +18,7 @@ from quire.server.generation.service import Service
 from quire.server.generation.shared import Shared
 from quire.server.listener import address
 from quire.server.options import ServerOptions
+from quire.settings.config import EngineConfig
 from tests.server.conftest import run_in_thread
 
 CALLS = {

@@ -12,7 +12,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from quire.core.client import SHARED, Client
-from quire.core.config import EngineConfig
 from quire.core.errors import ConfigError
 from quire.server.access.authentication import ApiKey, read_key_file
 from quire.server.access.rate_limit import RateLimits, TokenBucket
@@ -20,6 +19,7 @@ from quire.server.generation.service import Service
 from quire.server.generation.shared import Shared
 from quire.server.http.errors import ApiError
 from quire.server.options import ServerOptions
+from quire.settings.config import EngineConfig
 from tests.server.conftest import run_in_thread
 
 

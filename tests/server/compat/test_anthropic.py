@@ -6,8 +6,8 @@ import json
 
 import pytest
 
-from quire.core.config import EngineConfig, ModelOptions
-from quire.text.chat_template import ChatTemplate
+from quire.settings.config import EngineConfig, ModelOptions
+from quire.text.templates.chat_template import ChatTemplate
 from tests.server.compat.anthropic_client import (
     BODY,
     COUNT,

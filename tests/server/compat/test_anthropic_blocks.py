@@ -8,7 +8,7 @@ import pytest
 
 from quire.server.compat.anthropic_answer import AnswerBlocks, content_of
 from quire.server.generation.answer_parser import AnswerParser
-from quire.text.reasoning import FORMATS
+from quire.text.reasoning_parsers.reasoning import FORMATS
 
 CALL = '{"name": "f", "arguments": {"x": "a > b [1] {2}", "y": []}}'
 LLAMA = '{"name": "f", "parameters": {"x": "a > b"}}'

@@ -9,14 +9,14 @@ import httpx2
 import pytest
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
 
-from quire.core.config import EngineConfig
 from quire.llm.async_llm import AsyncLLM
 from quire.server.access.authentication import scope_of
 from quire.server.generation.service import Service
 from quire.server.generation.shared import Shared
 from quire.server.options import ServerOptions
-from quire.text.fim_tokens import GGUF_NAMES, SPELLINGS, FimTokens
-from quire.text.tokenizer import load_tokenizer
+from quire.settings.config import EngineConfig
+from quire.text.tokenizers.fim_tokens import GGUF_NAMES, SPELLINGS, FimTokens
+from quire.text.tokenizers.tokenizer import load_tokenizer
 from tests.server.compat.test_other_shapes import events
 from tests.server.conftest import run_in_thread
 from tools.random_checkpoint import PRESETS, random_checkpoint

@@ -9,9 +9,8 @@ import re
 import msgspec
 import pytest
 
-from quire.core.config import EngineConfig, ModelOptions
 from quire.protocol.decode import decode_body
-from quire.protocol.ollama import (
+from quire.protocol.ollama.ollama import (
     OllamaChatRequest,
     OllamaFunction,
     OllamaMessage,
@@ -20,7 +19,8 @@ from quire.protocol.ollama import (
 )
 from quire.server.access.authentication import scope_of
 from quire.server.compat.ollama_models import parameter_size
-from quire.text.chat_template import ChatTemplate
+from quire.settings.config import EngineConfig, ModelOptions
+from quire.text.templates.chat_template import ChatTemplate
 from tests.server.compat.test_other_shapes import lines
 from tests.server.test_tools import TEMPLATE
 

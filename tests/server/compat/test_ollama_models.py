@@ -8,11 +8,11 @@ from datetime import UTC, datetime
 import httpx2
 import pytest
 
-from quire.core.config import EngineConfig
 from quire.server.access.authentication import ApiKey
 from quire.server.app import create_app
 from quire.server.registry.model_registry import ModelRegistry
 from quire.server.registry.model_table import Entry
+from quire.settings.config import EngineConfig
 from tests.server.registry.test_model_registry import Loads, registered
 
 

@@ -10,8 +10,8 @@ import pytest
 
 from quire.core.errors import RequestError
 from quire.core.speculative_params import SpeculativeParams
-from quire.protocol import triton_tensors
-from quire.protocol.triton_tensors import MAX_DIMENSIONS, InputTensor
+from quire.protocol.triton import triton_tensors
+from quire.protocol.triton.triton_tensors import MAX_DIMENSIONS, InputTensor
 from quire.server.access.authentication import scope_of
 
 URL = "/v2/models/quire-tiny/infer"

@@ -11,8 +11,8 @@ import pytest
 from starlette.responses import Response
 
 from quire.core.outputs import CompletionOutput, Logprob, RequestOutput
-from quire.protocol.completion import Completion, CompletionChoice
 from quire.protocol.generation import usage
+from quire.protocol.openai.completion import Completion, CompletionChoice
 from quire.server.generation.large_answers import (
     characters_of,
     encode_in_parts,

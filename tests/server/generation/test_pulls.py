@@ -7,9 +7,9 @@ import threading
 
 import pytest
 
-from quire.models.pull_progress import PullProgress
-from quire.models.store import Store
 from quire.server.generation.pulls import MAX_PULLS, Pulls
+from quire.store.pull_progress import PullProgress
+from quire.store.store import Store
 
 
 @pytest.fixture

@@ -8,17 +8,18 @@ from concurrent.futures import ThreadPoolExecutor
 import httpx2
 import pytest
 
-from quire.core.config import EngineConfig
-from quire.protocol import anthropic, ollama
+from quire.protocol.anthropic import anthropic
+from quire.protocol.ollama import ollama
 from quire.server.access.authentication import ApiKey
 from quire.server.generation.service import Service
 from quire.server.generation.shared import Shared
 from quire.server.http import body as http_body
 from quire.server.openai import tokenization
 from quire.server.options import ServerOptions
-from quire.text import template_processes
-from quire.text.chat_template import ChatTemplate
+from quire.settings.config import EngineConfig
 from quire.text.off_loop import INLINE_CHARACTERS
+from quire.text.templates import template_processes
+from quire.text.templates.chat_template import ChatTemplate
 from tests.server.conftest import run_in_thread
 
 MESSAGES = [{"role": "user", "content": "Hi"}]

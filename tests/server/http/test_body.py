@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from quire.core.errors import RequestError
-from quire.protocol.chat_completion import ChatCompletionRequest
 from quire.protocol.decode import decode_json
+from quire.protocol.openai.chat_completion import ChatCompletionRequest
 from quire.server.http import body
 
 MESSAGES = '"messages": [{"role": "user", "content": "Hi"}]'

@@ -9,7 +9,6 @@ import psutil
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from quire.core.config import EngineConfig
 from quire.core.metrics import METRICS
 from quire.server.observability.metrics import (
     MAX_UNLOADED,
@@ -19,6 +18,7 @@ from quire.server.observability.metrics import (
     ServerMetrics,
     Throughput,
 )
+from quire.settings.config import EngineConfig
 
 HISTOGRAMS = [
     "time_to_first_token_seconds",

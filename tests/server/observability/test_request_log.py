@@ -7,7 +7,7 @@ import logging
 
 import pytest
 
-from quire.core.log import HumanFormatter, JsonFormatter
+from quire.system.log import HumanFormatter, JsonFormatter
 
 
 @pytest.fixture

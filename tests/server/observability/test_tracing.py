@@ -14,7 +14,6 @@ import pytest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
 
-from quire.core.config import EngineConfig
 from quire.core.errors import ConfigError
 from quire.core.outputs import RequestMetrics
 from quire.core.sampling_params import SamplingParams
@@ -24,6 +23,7 @@ from quire.server.generation.shared import Shared
 from quire.server.observability.request_record import Generation, RequestRecord
 from quire.server.observability.tracing import Tracing
 from quire.server.options import ServerOptions
+from quire.settings.config import EngineConfig
 from tests.server.conftest import run_in_thread
 
 TRACE, PARENT = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"

@@ -6,9 +6,9 @@ import json
 
 import pytest
 
-from quire.protocol.chat_completion import ChatCompletionRequest
 from quire.protocol.decode import decode_body
-from quire.text.chat_template import ChatTemplate
+from quire.protocol.openai.chat_completion import ChatCompletionRequest
+from quire.text.templates.chat_template import ChatTemplate
 
 HELLO = [{"role": "user", "content": "Hi"}]
 EFFORT = "{{ messages[0].content }}{{ reasoning_effort | default('medium') }}"

@@ -8,11 +8,11 @@ from contextlib import ExitStack
 import openai
 import pytest
 
-from quire.protocol.chat_completion import Message
-from quire.protocol.responses import ResponsesRequest
+from quire.protocol.openai.chat_completion import Message
+from quire.protocol.openai.responses import ResponsesRequest
 from quire.server.access.authentication import ApiKey
 from quire.server.generation.response_store import ResponseStore, StoredResponse
-from quire.text.chat_template import ChatTemplate
+from quire.text.templates.chat_template import ChatTemplate
 from tests.server.test_tools import CALL, CITY, TEMPLATE, TWO
 
 WEATHER = {"type": "function", "name": "get_weather", "parameters": CITY}

@@ -5,11 +5,11 @@ from __future__ import annotations
 import httpx2
 import pytest
 
-from quire.core.config import EngineConfig
 from quire.llm.async_llm import AsyncLLM
 from quire.server.generation.service import Service
 from quire.server.generation.shared import Shared
 from quire.server.options import ServerOptions
+from quire.settings.config import EngineConfig
 from tests.server.conftest import run_in_thread
 
 

@@ -9,7 +9,6 @@ import time
 import pytest
 from starlette.requests import ClientDisconnect
 
-from quire.core.config import EngineConfig
 from quire.core.errors import CapacityError, ModelLoadError
 from quire.server.generation.shared import Shared
 from quire.server.http.errors import ApiError
@@ -18,6 +17,7 @@ from quire.server.registry import model_table
 from quire.server.registry.engines import RegisteredEngine
 from quire.server.registry.model_registry import ModelRegistry, RegisteredModel
 from quire.server.registry.model_table import Entry, ModelTable
+from quire.settings.config import EngineConfig
 from tests.server.conftest import ScriptedEngine
 from tests.sizes import sized
 

@@ -8,8 +8,8 @@ from concurrent.futures import ThreadPoolExecutor
 import httpx2
 import pytest
 
-from quire.models.manifests import Preset
-from quire.models.store import Store
+from quire.store.manifests import Preset
+from quire.store.store import Store
 from tests.servers import start_server
 from tests.sizes import sized
 

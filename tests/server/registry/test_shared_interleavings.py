@@ -8,11 +8,11 @@ import time
 
 import pytest
 
-from quire.core.config import EngineConfig
 from quire.core.errors import CapacityError
 from quire.server.http.errors import ApiError
 from quire.server.registry.model_registry import ModelRegistry
 from quire.server.registry.model_table import Entry
+from quire.settings.config import EngineConfig
 from tests.server.registry.test_model_registry import Loads, registered
 from tests.sizes import sized
 

@@ -7,15 +7,15 @@ import asyncio
 import httpx2
 import pytest
 
-from quire.core.config import EngineConfig
-from quire.models.embedded import LISTED
-from quire.models.manifests import Preset
-from quire.models.store import Store
+from quire.checkpoints.embedded import LISTED
 from quire.server.app import create_app
 from quire.server.generation.service import model_names
 from quire.server.registry.model_registry import ModelRegistry
 from quire.server.registry.model_table import Entry
 from quire.server.registry.stored_models import StoredModels
+from quire.settings.config import EngineConfig
+from quire.store.manifests import Preset
+from quire.store.store import Store
 from tests.server.registry.test_model_registry import Loads, registered
 from tools.random_checkpoint import PRESETS, random_checkpoint
 

@@ -12,8 +12,8 @@ torch = pytest.importorskip("torch")
 lazy_package("transformers")
 peft = lazy_package("peft")
 
+from quire.checkpoints.checkpoint import Checkpoint  # noqa: E402
 from quire.core.errors import ConfigError, UnsupportedArchitectureError  # noqa: E402
-from quire.models.checkpoint import Checkpoint  # noqa: E402
 from quire.quantization.producers.integer_grid import IntegerGrid  # noqa: E402
 from quire.quantization.producers.round_to_nearest import quantize_rtn  # noqa: E402
 from quire.training.finetuning.causal_model import load_causal_model  # noqa: E402

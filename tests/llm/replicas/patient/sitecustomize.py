@@ -5,8 +5,8 @@ tokens, where a test counts what came; and so would one that stood still while i
 measured by it what loading costs.
 """
 
-from quire.engine.prefill_policy import PrefillPolicy
-from quire.runner.transfer import shared_link
+from quire.engine.scheduling.prefill_policy import PrefillPolicy
+from quire.runner.blocks.transfer import shared_link
 
 shared_link.ANSWER_SECONDS = 60.0
 PrefillPolicy.prompt_token_seconds = 1.0

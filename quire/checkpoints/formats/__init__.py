@@ -1,0 +1,1 @@
+"""Quantized matrices as programs store them, one file a program."""

@@ -1,0 +1,1 @@
+"""Quantized checkpoints: what their settings say, and one tensor a matrix."""

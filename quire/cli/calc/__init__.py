@@ -1,0 +1,1 @@
+"""``quire calc``: the planner's formulas as a calculator."""

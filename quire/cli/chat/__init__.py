@@ -1,0 +1,1 @@
+"""Commands that answer in the terminal: one prompt, several, or a conversation."""

@@ -1,0 +1,1 @@
+"""Commands that fetch, name, convert, quantize or train models."""

@@ -1,0 +1,1 @@
+"""The KV cache as blocks: their tables, hashes, reference counts and eviction."""

@@ -1,0 +1,1 @@
+"""Linears and experts that several ranks share."""

@@ -1,0 +1,1 @@
+"""Beam search over an engine: which sequences go on, step by step."""

@@ -1,0 +1,1 @@
+"""Requests as callers give them, read against a model: prompts, settings, adapters, limits."""

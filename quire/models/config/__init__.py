@@ -1,0 +1,1 @@
+"""From ``config.json`` to a :class:`ModelConfig`: the registry of families and shared readers."""

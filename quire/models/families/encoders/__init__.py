@@ -1,0 +1,1 @@
+"""Families of encoders: their vectors and classes are read, no text is generated."""

@@ -1,0 +1,1 @@
+"""Families whose layers are mixtures of experts."""

@@ -1,0 +1,1 @@
+"""Families that read pictures: an encoder in front of a decoder."""

@@ -1,0 +1,1 @@
+"""GGUF files as models: their metadata as a configuration, and checkpoints written as GGUF."""

@@ -1,0 +1,1 @@
+"""Triton's generate and inference protocols on the wire."""

@@ -1,1 +1,0 @@
-"""Matrices as checkpoints of other programs store them, one file a program."""

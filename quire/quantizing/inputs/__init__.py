@@ -1,0 +1,1 @@
+"""Calibration: samples of text, and what the layers of a model are given by them."""

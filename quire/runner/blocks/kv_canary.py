@@ -1,0 +1,84 @@
+"""Checksums of cached KV blocks, verified when a block is reused; the engine ends the requests.
+
+A block's checksum is taken after the step that fills it. Nothing may write to the block from then
+on until it is allocated again: a difference means that memory was overwritten or has failed.
+"""
+
+from __future__ import annotations
+
+from quire.core.errors import KV_CANARY
+from quire.core.metrics import Samples
+from quire.core.step import SchedulerOutput
+from quire.kernels.backend import KVCache
+from quire.settings.cache_options import KVCanaryMode
+from quire.system.log import get_logger
+
+log = get_logger(__name__)
+
+
+def create_canary(kv_cache: KVCache, mode: KVCanaryMode) -> KVCanary | None:
+    """Return the canary of a cache in a mode; None for ``off``."""
+    return None if mode == "off" else KVCanary(kv_cache, mode)
+
+
+class KVCanary:
+    """Checks of the blocks of one cache.
+
+    Args:
+        kv_cache: The blocks.
+        mode: ``log`` to log an error and continue; ``raise`` to end the request with an error, so
+            that its blocks leave the prefix cache.
+
+    Attributes:
+        num_checks, num_failures: Number of blocks verified, and of those found changed.
+    """
+
+    def __init__(self, kv_cache: KVCache, mode: KVCanaryMode) -> None:
+        assert mode != "off"
+        self._kv_cache = kv_cache
+        self._mode = mode
+        self._checksums: dict[int, int] = {}
+        self.num_checks = 0
+        self.num_failures = 0
+
+    def verify(self, plan: SchedulerOutput) -> dict[str, str]:
+        """Check the blocks that requests of a step reuse, before anything is computed.
+
+        Returns:
+            Reasons why requests must end, by request id, forked children included; empty for
+            ``log``.
+        """
+        for block_id in plan.sealed_blocks:  # filled in this step: their old checksums are void
+            self._checksums.pop(block_id, None)
+        errors: dict[str, str] = {}
+        for request_id, reused in plan.reused_blocks:
+            known = [block_id for block_id in reused if block_id in self._checksums]
+            found = self._kv_cache.checksums(known)
+            changed = [
+                block_id
+                for block_id, checksum in zip(known, found, strict=True)
+                if checksum != self._checksums[block_id]
+            ]
+            self.num_checks += len(known)
+            self.num_failures += len(changed)
+            if changed:
+                message = (
+                    f"{KV_CANARY} a cached block must not change; got another checksum of "
+                    f"{len(changed)} of {len(known)} reused blocks (block {changed[0]})."
+                )
+                log.error("%s Request %s.", message, request_id)
+                errors[request_id] = message
+        if self._mode == "log":
+            return {}
+        children = {f.child_id: errors[f.parent_id] for f in plan.forks if f.parent_id in errors}
+        return errors | children
+
+    def seal(self, plan: SchedulerOutput) -> None:
+        """Take the checksums of the blocks that a step has filled."""
+        if plan.sealed_blocks:
+            found = self._kv_cache.checksums(plan.sealed_blocks)
+            self._checksums.update(zip(plan.sealed_blocks, found, strict=True))
+
+    def samples(self) -> Samples:
+        """Return the counters by metric stem."""
+        return {"kv_canary_checks": self.num_checks, "kv_canary_failures": self.num_failures}

@@ -1,0 +1,1 @@
+"""What an engine loads and what memory it takes: models, drafters, adapters, the plan."""

@@ -1,0 +1,1 @@
+"""From requests of any API to token ids: conversations, completions, tools."""

@@ -1,0 +1,1 @@
+"""Proposers: draft models, heads, n-grams, and what they keep of rows and states."""

@@ -1,0 +1,1 @@
+"""How many tokens are proposed: acceptance and seconds, learned from the steps."""

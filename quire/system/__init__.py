@@ -1,0 +1,5 @@
+"""What the operating system gives: processes, sockets, threads, files, logs, the heap.
+
+Child processes and sandboxes, connections between processes, the machine's cores and memory,
+environment variables. It knows no model and no request.
+"""

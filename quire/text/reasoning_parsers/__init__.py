@@ -1,0 +1,1 @@
+"""Reasoning in answers, by the marks of each format, as the text arrives."""

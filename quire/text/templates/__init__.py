@@ -1,0 +1,1 @@
+"""Chat templates: messages to prompt text, rendered in processes with limits."""
