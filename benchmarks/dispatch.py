@@ -26,7 +26,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks import results
-from quire.llm.replicas.dispatcher import Assignment, Dispatcher, Job
+from quire.llm.replicas.dispatcher import Assignment, Dispatcher, RequestLoad
 from quire.llm.replicas.pools import PromptPools
 from quire.llm.replicas.prefix_index import block_names
 
@@ -243,7 +243,7 @@ def serve(requests: list[Request], num_engines: int, policy: str, seed: int = 0)
     def choose(request: Request) -> Assignment | int | None:
         nonlocal turn
         if policy == "prefix":
-            return dispatcher.choose(Job(request.names, len(request.prompt), None))
+            return dispatcher.choose(RequestLoad(request.names, len(request.prompt), None))
         turn += 1
         return draw.randrange(num_engines) if policy == "random" else turn % num_engines
 
@@ -265,7 +265,8 @@ def cost(num_engines: int, num_requests: int = 4000, *, seed: int = 0) -> dict[s
     num_shared = PREFIX_TOKENS // BLOCK_SIZE
     shared = [[draw.getrandbits(60) for _ in range(num_shared)] for _ in range(4 * num_engines)]
     jobs = [
-        Job([*draw.choice(shared), *map(draw.getrandbits, [60] * (len(names) - num_shared))],
+        RequestLoad(
+            [*draw.choice(shared), *map(draw.getrandbits, [60] * (len(names) - num_shared))],
             len(tokens), 2)
         for _ in range(num_requests)
     ]  # fmt: skip

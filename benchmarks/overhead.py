@@ -23,7 +23,7 @@ from benchmarks import results
 from benchmarks.engine_steps import start_decoding, stop_decoding
 from benchmarks.stopwatch import Stopwatch
 from quire import LLM
-from quire.llm.process.messages import Step
+from quire.llm.process.engine_messages import Step
 
 #: Of a step's time, by batch; larger ones are stated alone.
 LIMITS = {1: 0.05, 16: 0.15}

@@ -17,7 +17,7 @@ from quire.kernels.batch.token_table import IntArray, TokenTable
 from quire.llm.text_engine import TextEngine
 from quire.speculative.drafters.tree_drafting import write_trees
 from quire.speculative.pace.controller import Controller
-from quire.speculative.proposer import Draw, Rank
+from quire.speculative.proposer import DraftDraw, Rank
 from quire.speculative.token_tree import ROOT, TokenTree, TreeShape
 
 
@@ -57,7 +57,7 @@ class ScriptedProposer:
     def copy_blocks(self, pairs: Sequence[tuple[int, int]]) -> None:
         """Keep nothing by block."""
 
-    def propose(self, rows: IntArray, most: IntArray, draw: Draw) -> IntArray:
+    def propose(self, rows: IntArray, most: IntArray, draw: DraftDraw) -> IntArray:
         """Propose as many as it may."""
         for row, count in zip(rows.tolist(), most.tolist(), strict=True):
             known = self._table.tokens(row).tolist()

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from quire.llm.engine_client import Prompt as PromptType
     from quire.llm.engine_client import TextPrompt, TokensPrompt
     from quire.llm.llm import LLM
-    from quire.llm.requests.adapter_reader import LoRARequest
+    from quire.llm.requests.adapter_references import LoRARequest
     from quire.llm.script_flags import FlexibleArgumentParser
     from quire.llm.text_engine import TextEngine as LLMEngine
     from quire.settings.engine_keywords import KvCacheConfig
@@ -70,7 +70,7 @@ _HOMES = {
     "FlexibleArgumentParser": "quire.llm.script_flags:FlexibleArgumentParser",
     "GuidedDecodingParams": "quire.core.structured_outputs:StructuredOutputs",
     "LLMEngine": "quire.llm.text_engine:TextEngine",
-    "LoRARequest": "quire.llm.requests.adapter_reader:LoRARequest",
+    "LoRARequest": "quire.llm.requests.adapter_references:LoRARequest",
     "KvCacheConfig": "quire.settings.engine_keywords:KvCacheConfig",
     "PromptType": "quire.llm.engine_client:Prompt",
     "RequestOutput": "quire.core.outputs:RequestOutput",

@@ -13,14 +13,14 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.nn import functional
 
-from quire.training.draft_layer import Drafts, LayerShape, RMSNorm
+from quire.training.draft_layer import Drafts, LayerShape, TrainableRMSNorm
 from quire.training.eagle import EagleHead, EagleLayer
 from quire.training.eagle3 import Eagle3Head
 from quire.training.head_files import load_head
 from quire.training.mtp import MTPHead
 from quire.training.oracle import draft_greedily
-from quire.training.recurrent_head import RecurrentHead
-from quire.training.target import Vocabulary
+from quire.training.recurrent_head import TrainableRecurrentHead
+from quire.training.target import HeadVocabulary
 from tests.recurrent_heads import LAYERS, write_random_head
 
 KINDS = [
@@ -62,7 +62,7 @@ class NormedHeads(nn.Linear):
 
     def __init__(self, shape: LayerShape, num_heads: int) -> None:
         super().__init__(shape.hidden_size, num_heads * shape.head_dim, bias=False)
-        self.norm = RMSNorm(LayerShape(shape.head_dim, 0, 1, 1, shape.head_dim))
+        self.norm = TrainableRMSNorm(LayerShape(shape.head_dim, 0, 1, 1, shape.head_dim))
         self.head_dim = shape.head_dim
 
     def forward(self, x: Tensor) -> Tensor:
@@ -74,7 +74,7 @@ class NormedHeads(nn.Linear):
 class QwenModule(MTPHead):
     """What goes from one draft to the next is past the last norm."""
 
-    def __init__(self, shape: LayerShape, vocabulary: Vocabulary, num_layers: int) -> None:
+    def __init__(self, shape: LayerShape, vocabulary: HeadVocabulary, num_layers: int) -> None:
         super().__init__(shape, vocabulary, num_layers)
         self.self_attn.q_proj = NormedHeads(shape, shape.num_attention_heads)
         self.self_attn.k_proj = NormedHeads(shape, shape.num_key_value_heads)
@@ -98,11 +98,11 @@ class QwenModule(MTPHead):
 class BiasedEagle(EagleHead):
     """HASS: a bias on the mix; with ``norms`` three further ones."""
 
-    def __init__(self, shape: LayerShape, vocabulary: Vocabulary, norms: bool) -> None:
+    def __init__(self, shape: LayerShape, vocabulary: HeadVocabulary, norms: bool) -> None:
         super().__init__(shape, vocabulary)
         self.fc = nn.Linear(2 * shape.hidden_size, shape.hidden_size, bias=True)
         self.embedding_layernorm, self.input_layernorm, self.pre_lm_head_layernorm = (
-            RMSNorm(shape) if norms else nn.Identity() for _ in range(3)
+            TrainableRMSNorm(shape) if norms else nn.Identity() for _ in range(3)
         )
 
     def mix(self, features: Tensor, embeds: Tensor, drafts: Drafts) -> Tensor:
@@ -122,7 +122,7 @@ class DeepLayer(EagleLayer):
 
     def __init__(self, shape: LayerShape) -> None:
         super().__init__(shape)
-        self.input_layernorm = RMSNorm(shape)
+        self.input_layernorm = TrainableRMSNorm(shape)
 
     def forward(self, x: Tensor, drafts: Drafts) -> Tensor:
         x = x + self.self_attn(self.input_layernorm(x), drafts)
@@ -133,8 +133,8 @@ class DeepLayer(EagleLayer):
 class DeepEagle3(Eagle3Head):
     """EAGLE-3 with any number of layers, the options of ``speculators``, and perhaps a mask."""
 
-    def __init__(self, kind: str, shape: LayerShape, vocabulary: Vocabulary) -> None:
-        own = Vocabulary(vocabulary.embedding * 1.1, vocabulary.head, vocabulary.norm)
+    def __init__(self, kind: str, shape: LayerShape, vocabulary: HeadVocabulary) -> None:
+        own = HeadVocabulary(vocabulary.embedding * 1.1, vocabulary.head, vocabulary.norm)
         some = torch.arange(0, len(own.head), 3) if "layers" in kind else None
         super().__init__(shape, own if "parallel" in kind else vocabulary, LAYERS, some)
         self.options = EAGLE3_OPTIONS[kind]
@@ -142,9 +142,9 @@ class DeepEagle3(Eagle3Head):
         number = 2 if "layers" in kind else 0
         self.further = nn.ModuleList([DeepLayer(shape) for _ in range(number)])
         if self.options.get("norm_before_fc"):
-            self.input_norm = RMSNorm(replace(shape, hidden_size=width))
+            self.input_norm = TrainableRMSNorm(replace(shape, hidden_size=width))
         if self.options.get("fc_norm"):
-            self.fc_norm = nn.ModuleList([RMSNorm(shape) for _ in LAYERS])
+            self.fc_norm = nn.ModuleList([TrainableRMSNorm(shape) for _ in LAYERS])
         if "parallel" in kind:
             self.mask_hidden = nn.Parameter(torch.randn(1, 1, width))
 
@@ -203,7 +203,7 @@ def parallel_logits(head: DeepEagle3, ids: Tensor, states: Tensor, num_tokens: i
     return head.logits(outputs[0, -num_tokens:])
 
 
-def draft(head: RecurrentHead, ids: Tensor, states: Tensor, num_tokens: int) -> list[int]:
+def draft(head: TrainableRecurrentHead, ids: Tensor, states: Tensor, num_tokens: int) -> list[int]:
     """Return the greedy draft of a head that drafts in either way."""
     if not hasattr(head, "mask_hidden"):
         return draft_greedily(head, ids, states, num_tokens)
@@ -212,7 +212,9 @@ def draft(head: RecurrentHead, ids: Tensor, states: Tensor, num_tokens: int) -> 
     return tokens
 
 
-def write_head(kind: str, vocabulary: Vocabulary, path: Path, num_layers: int) -> RecurrentHead:
+def write_head(
+    kind: str, vocabulary: HeadVocabulary, path: Path, num_layers: int
+) -> TrainableRecurrentHead:
     """Write a head of random weights; return the same head.
 
     Args:
@@ -223,7 +225,7 @@ def write_head(kind: str, vocabulary: Vocabulary, path: Path, num_layers: int) -
     """
     torch.manual_seed(9)
     shape = LayerShape(vocabulary.embedding.shape[1], 48, 4, 2, 16)
-    head: RecurrentHead
+    head: TrainableRecurrentHead
     if kind in MTP_NAMES:
         head = QwenModule(shape, vocabulary, num_layers)
     elif kind in EAGLE3_OPTIONS:
@@ -234,7 +236,7 @@ def write_head(kind: str, vocabulary: Vocabulary, path: Path, num_layers: int) -
         head = BiasedEagle(shape, vocabulary, kind == "eagle-norms")
     else:
         read = load_head(write_random_head(kind, vocabulary, path, num_layers), vocabulary)
-        assert isinstance(read, RecurrentHead), kind
+        assert isinstance(read, TrainableRecurrentHead), kind
         return read
     with torch.no_grad():
         for parameter in head.parameters():
@@ -246,7 +248,7 @@ def write_head(kind: str, vocabulary: Vocabulary, path: Path, num_layers: int) -
     return head
 
 
-def _published(kind: str, head: RecurrentHead) -> tuple[dict[str, Any], dict[str, Tensor]]:
+def _published(kind: str, head: TrainableRecurrentHead) -> tuple[dict[str, Any], dict[str, Tensor]]:
     """Return ``config.json`` and tensors of a head."""
     layer = asdict(head.shape)
     if isinstance(head, QwenModule):

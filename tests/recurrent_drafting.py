@@ -17,7 +17,7 @@ from quire.runner.memory.loaded_heads import RECURRENT
 from quire.speculative.drafters.parallel import ParallelProposer
 from quire.speculative.drafters.recurrent import RecurrentProposer
 from quire.speculative.drafters.target_states import ComputedStates
-from quire.training.recurrent_head import RecurrentHead
+from quire.training.recurrent_head import TrainableRecurrentHead
 from tests.kernels.sampling_cases import batch
 from tests.published_heads import draft
 from tools.random_checkpoint import PRESETS
@@ -44,7 +44,7 @@ class Drafting:
         method: str,
         folder: Path,
         target: Decoder,
-        oracle: RecurrentHead,
+        oracle: TrainableRecurrentHead,
         *,
         has_rules: bool = False,
     ) -> None:

@@ -14,19 +14,19 @@ from quire.training.eagle import EagleHead
 from quire.training.eagle3 import Eagle3Head
 from quire.training.head_files import save_head
 from quire.training.mtp import MTPHead
-from quire.training.target import Vocabulary
+from quire.training.target import HeadVocabulary
 
 LAYERS = (0, 1, 2)
 
 
-def read_vocabulary(folder: Path) -> Vocabulary:
+def read_vocabulary(folder: Path) -> HeadVocabulary:
     """Return what heads share with the checkpoint in a folder."""
     file = SafetensorsFile(folder / "model.safetensors")
     names = ("model.embed_tokens.weight", "lm_head.weight", "model.norm.weight")
-    return Vocabulary(*(torch.tensor(file.tensor(name).float32()) for name in names))
+    return HeadVocabulary(*(torch.tensor(file.tensor(name).float32()) for name in names))
 
 
-def write_random_head(kind: str, vocabulary: Vocabulary, path: Path, num_layers: int) -> Path:
+def write_random_head(kind: str, vocabulary: HeadVocabulary, path: Path, num_layers: int) -> Path:
     """Write a head of random weights.
 
     Args:

@@ -18,7 +18,7 @@ from benchmarks.kernels import roofline
 from quire.core.model.kv_cache_spec import KV_DTYPE_BITS, KVCacheSpec
 from quire.kernels.cpu.attention import CpuKVCache
 from quire.kernels.cpu.native import native
-from quire.kernels.cpu.probe import MachineSpeed
+from quire.kernels.cpu.probe import ProbedRates
 
 COLD_BYTES = 256 << 20
 #: A cache has at least two blocks, however little a case reads of it.
@@ -56,7 +56,7 @@ def seen_positions(queries: int, context: int) -> int:
     return queries * (context - queries) + queries * (queries + 1) // 2
 
 
-def _figures(shape: str, work: roofline.Call, speeds: list[MachineSpeed]) -> dict[str, Any]:
+def _figures(shape: str, work: roofline.Call, speeds: list[ProbedRates]) -> dict[str, Any]:
     """Return times, rates and the fraction of the limits that was reached."""
     arithmetic = "bfloat16" if shape.endswith("bfloat16") else "float32"
     peaks = [roofline.peak_of(arithmetic, speed) for speed in speeds]

@@ -22,7 +22,7 @@ from quire.checkpoints.gguf.gguf_types import QUANTIZED as GGUF_TYPES
 from quire.kernels.backend import Weight
 from quire.kernels.cpu.linear import CpuLinear
 from quire.kernels.cpu.native import native
-from quire.kernels.cpu.probe import MachineSpeed
+from quire.kernels.cpu.probe import ProbedRates
 from quire.kernels.matrices.host_tensor import HostTensor
 from quire.quantization.round_to_nearest import create_scheme, quantize
 from tests.quantization.gguf_cases import random_matrix
@@ -116,7 +116,7 @@ def cases_of(
     return [Case(shape, rows, layers if rows <= 32 else layers[:1]) for rows in wanted or own_rows]
 
 
-def figures(case: Case, dtype: str, speeds: list[MachineSpeed]) -> dict[str, Any]:
+def figures(case: Case, dtype: str, speeds: list[ProbedRates]) -> dict[str, Any]:
     """Return a case's times, rates and fractions of the limits measured with it."""
     layer = case.layers[0]
     operations = 2 * case.rows * layer.in_features * layer.out_features

@@ -16,7 +16,7 @@ from typing import Any, Protocol
 
 from benchmarks import results
 from quire.kernels.cpu.native import native
-from quire.kernels.cpu.probe import MachineSpeed, measure_machine
+from quire.kernels.cpu.probe import ProbedRates, measure_machine
 
 
 class Work(Protocol):
@@ -47,7 +47,7 @@ class Call:
         self.seconds.append(clock() - start)
 
 
-def peak_of(dtype: str, speed: MachineSpeed) -> float:
+def peak_of(dtype: str, speed: ProbedRates) -> float:
     """Return the operations a second of the arithmetic that weights of ``dtype`` are meant for."""
     if dtype == "bfloat16":
         return max(speed.dot_flops, speed.fma_flops)
@@ -66,7 +66,7 @@ def create_parser(description: str | None, output: str, rounds: int) -> argparse
     return parser
 
 
-def run_rounds(works: Sequence[Work], threads: int, num_rounds: int) -> list[MachineSpeed]:
+def run_rounds(works: Sequence[Work], threads: int, num_rounds: int) -> list[ProbedRates]:
     """Time all works once a round, and the machine with them; return its speeds.
 
     One thread is timed by its processor time, which a busy neighbour does not stretch.
@@ -86,7 +86,7 @@ def rates(
     seconds: list[float],
     read_bytes: int,
     operations: int,
-    speeds: list[MachineSpeed],
+    speeds: list[ProbedRates],
     peaks: list[float],
 ) -> dict[str, Any]:
     """Return times, rates and the fraction of the limits that was reached.

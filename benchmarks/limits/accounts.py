@@ -24,7 +24,7 @@ from statistics import median
 from typing import Any, Protocol, TypeVar
 
 from quire.kernels.cpu.native import native
-from quire.kernels.cpu.probe import MachineSpeed, measure_machine
+from quire.kernels.cpu.probe import ProbedRates, measure_machine
 
 Result = TypeVar("Result")
 #: Reads of memory just before a repeat, and just after: 32 MiB each, half a millisecond.
@@ -51,7 +51,7 @@ class Costs:
         reader: Reads memory between repeats.
     """
 
-    speed: MachineSpeed
+    speed: ProbedRates
     barrier: float
     reader: MemoryReader
 

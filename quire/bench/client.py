@@ -10,9 +10,9 @@ from typing import Annotated, Any
 
 import msgspec
 
-from quire.bench.connection import Pool
-from quire.bench.server_options import ServerOptions
-from quire.bench.workload import Job
+from quire.bench.connection import ConnectionPool
+from quire.bench.server_options import TargetOptions
+from quire.bench.workload import BenchRequest
 from quire.core.errors import ConfigError
 
 _EVENT_END = re.compile(rb"\r?\n\r?\n")
@@ -96,7 +96,7 @@ class Record:
         error: The reason why the request failed, else None.
     """
 
-    job: Job
+    job: BenchRequest
     due: float
     sent: float = 0.0
     times: list[float] = field(default_factory=list)
@@ -157,7 +157,7 @@ def message_of(error: Any) -> str:
     return str(error)[:300]
 
 
-class Client:
+class LoadClient:
     """Sends jobs to one server.
 
     Attributes:
@@ -165,12 +165,12 @@ class Client:
         pool: Connections to the server.
     """
 
-    def __init__(self, options: ServerOptions, model: str, pool: Pool) -> None:
+    def __init__(self, options: TargetOptions, model: str, pool: ConnectionPool) -> None:
         self._options, self.model, self.pool = options, model, pool
         self._extra = parse_fields("--extra-body", options.extra_body)
         self._path = options.path()
 
-    def body(self, job: Job) -> bytes:
+    def body(self, job: BenchRequest) -> bytes:
         """Return the request as JSON."""
         options = self._options
         fields: dict[str, Any] = {
@@ -243,7 +243,7 @@ def parse_fields(flag: str, text: str | None) -> dict[str, Any]:
     return fields
 
 
-async def get(pool: Pool, path: str) -> tuple[int, bytes]:
+async def get(pool: ConnectionPool, path: str) -> tuple[int, bytes]:
     """Return status and body of a GET.
 
     Raises:
@@ -258,7 +258,7 @@ async def get(pool: Pool, path: str) -> tuple[int, bytes]:
     return status, b"".join(parts)
 
 
-async def first_model(pool: Pool) -> str:
+async def first_model(pool: ConnectionPool) -> str:
     """Return the first model that the server lists.
 
     Raises:
@@ -273,7 +273,7 @@ async def first_model(pool: Pool) -> str:
         ) from error
 
 
-async def wait_ready(pool: Pool, seconds: float) -> None:
+async def wait_ready(pool: ConnectionPool, seconds: float) -> None:
     """Wait until the server answers ``/health`` or ``/v1/models`` with 200.
 
     Raises:

@@ -123,7 +123,7 @@ class Connection(asyncio.Protocol):
             self.transport = None
 
 
-class Pool:
+class ConnectionPool:
     """Connections to one server; idle ones are used again.
 
     Args:

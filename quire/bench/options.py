@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
-from quire.bench.server_options import ServerOptions, check
+from quire.bench.server_options import TargetOptions, check
 from quire.core.errors import ConfigError
 from quire.settings.config import option
 
@@ -17,7 +17,7 @@ SLO_METRICS = {"ttft": "ttft", "tpot": "tpot", "e2el": "e2el", "e2e": "e2el"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BenchOptions(ServerOptions):
+class BenchOptions(TargetOptions):
     """The load of a run, its server, and the figures that are reported."""
 
     tokenizer: str | None = option(None, "folder, GGUF file or hub id: send texts of exact lengths")
@@ -53,7 +53,7 @@ class BenchOptions(ServerOptions):
 
     def __post_init__(self) -> None:
         # Without arguments super() would look for the class as it was before it had slots.
-        ServerOptions.__post_init__(self)
+        TargetOptions.__post_init__(self)
         checks = (
             ("--num-prompts", self.num_prompts >= 1, "be at least 1", self.num_prompts),
             ("--input-len", self.input_len >= 1, "be at least 1", self.input_len),

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from prometheus_client.parser import text_string_to_metric_families
 
 from quire.bench.client import get
-from quire.bench.connection import Pool
+from quire.bench.connection import ConnectionPool
 from quire.core.errors import ConfigError
 
 _STEM = ":spec_decode_num_"
@@ -85,7 +85,7 @@ class Proposals:
         return num_tokens / forwards if forwards > 0 else math.nan
 
 
-async def read_proposals(pool: Pool) -> Proposals | None:
+async def read_proposals(pool: ConnectionPool) -> Proposals | None:
     """Return a server's counts so far; None where it counts no proposals.
 
     Raises:

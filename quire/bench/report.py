@@ -14,7 +14,7 @@ from typing import Any
 from quire.bench.client import Record
 from quire.bench.metrics import Distribution, Latencies, Metrics, measure
 from quire.bench.options import BenchOptions
-from quire.bench.server_options import ServerOptions, pairs
+from quire.bench.server_options import TargetOptions, pairs
 from quire.core.errors import ConfigError
 
 WIDTH = 50
@@ -136,7 +136,7 @@ def _details(records: Sequence[Record]) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def check_file(options: ServerOptions, own: Collection[str]) -> None:
+def check_file(options: TargetOptions, own: Collection[str]) -> None:
     """Refuse a result file that could not be written as asked, before anything is sent.
 
     Args:
@@ -175,7 +175,7 @@ def load_name(options: BenchOptions) -> str:
     return f"{options.backend}-{'inf' if math.isinf(rate) else rate}qps{limit}"
 
 
-def save(result: dict[str, Any], options: ServerOptions, load: str) -> Path:
+def save(result: dict[str, Any], options: TargetOptions, load: str) -> Path:
     """Write the result file and return its path.
 
     Args:

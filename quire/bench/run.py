@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from quire.bench.arrivals import arrival_times
-from quire.bench.client import Client, Record, first_model, wait_ready
-from quire.bench.connection import Pool
+from quire.bench.client import LoadClient, Record, first_model, wait_ready
+from quire.bench.connection import ConnectionPool
 from quire.bench.metrics import Metrics, measure
 from quire.bench.options import BenchOptions
-from quire.bench.server_options import ServerOptions
-from quire.bench.workload import Job, make_jobs
+from quire.bench.server_options import TargetOptions
+from quire.bench.workload import BenchRequest, make_jobs
 from quire.core.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ OnDone = Callable[[Record], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class BenchRun:
     """The records and figures of a run."""
 
     model: str
@@ -37,21 +37,21 @@ class Run:
 
 
 @asynccontextmanager
-async def connected(options: ServerOptions) -> AsyncIterator[Client]:
+async def connected(options: TargetOptions) -> AsyncIterator[LoadClient]:
     """Yield a client of the server, which is ready.
 
     Raises:
         ConfigError: The options contradict one another, or no server answers.
     """
-    pool = Pool(options.url(), options.headers(), verify=not options.insecure)
+    pool = ConnectionPool(options.url(), options.headers(), verify=not options.insecure)
     try:
         await wait_ready(pool, options.ready_check_timeout_sec)
-        yield Client(options, options.model or await first_model(pool), pool)
+        yield LoadClient(options, options.model or await first_model(pool), pool)
     finally:
         pool.close()
 
 
-async def run_benchmark(options: BenchOptions, on_done: OnDone = lambda record: None) -> Run:
+async def run_benchmark(options: BenchOptions, on_done: OnDone = lambda record: None) -> BenchRun:
     """Send the load that ``options`` describe.
 
     Args:
@@ -71,12 +71,12 @@ async def run_benchmark(options: BenchOptions, on_done: OnDone = lambda record: 
         late = max(record.sent - record.due for record in records)
         if late > LATE_SECONDS and options.request_rate != float("inf"):
             metrics.warnings.append(f"the client sent a request {late * 1000:.0f} ms late")
-    return Run(client.model, records, metrics)
+    return BenchRun(client.model, records, metrics)
 
 
 async def send_jobs(
-    client: Client,
-    jobs: Sequence[Job],
+    client: LoadClient,
+    jobs: Sequence[BenchRequest],
     starts: Sequence[float],
     max_concurrency: int | None,
     on_done: OnDone,
@@ -93,7 +93,7 @@ async def send_jobs(
 
 
 async def send_all(
-    client: Client, records: list[Record], max_concurrency: int | None, on_done: OnDone
+    client: LoadClient, records: list[Record], max_concurrency: int | None, on_done: OnDone
 ) -> None:
     """Send each record's job when it is due, at most ``max_concurrency`` at once."""
     places = None if max_concurrency is None else asyncio.Semaphore(max_concurrency)
@@ -111,7 +111,9 @@ async def send_all(
             tasks.create_task(one(record))
 
 
-async def warm_up(client: Client, jobs: Sequence[Job], max_concurrency: int | None) -> None:
+async def warm_up(
+    client: LoadClient, jobs: Sequence[BenchRequest], max_concurrency: int | None
+) -> None:
     """Send jobs beforehand.
 
     Raises:
@@ -124,7 +126,7 @@ async def warm_up(client: Client, jobs: Sequence[Job], max_concurrency: int | No
             raise ConfigError(f"[bench] warm-up requests must succeed; got {record.error}")
 
 
-def _starts(jobs: list[Job], options: BenchOptions) -> list[float]:
+def _starts(jobs: list[BenchRequest], options: BenchOptions) -> list[float]:
     timed = [job.start for job in jobs if job.start is not None]
     if timed:
         return timed

@@ -15,7 +15,7 @@ Check = tuple[str, bool, str, Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ServerOptions:
+class TargetOptions:
     """A server, what its requests have in common, and the result file."""
 
     backend: Literal["openai", "openai-chat", "vllm"] = option(

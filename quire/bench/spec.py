@@ -8,13 +8,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from quire.bench.client import Client, Record
+from quire.bench.client import LoadClient, Record
 from quire.bench.metrics import Metrics, few_samples, measure
 from quire.bench.prompts import Message, built_in, only_text, read_prompts
 from quire.bench.proposals import Proposals, read_proposals
 from quire.bench.run import OnDone, connected, send_jobs, warm_up
 from quire.bench.spec_options import PERCENT, SpecOptions
-from quire.bench.workload import Job
+from quire.bench.workload import BenchRequest
 from quire.core.errors import ConfigError
 
 OnPart = Callable[[str], None]
@@ -23,7 +23,7 @@ REPORTED = ("e2el", "tpot")
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class RoundPart:
     """One round's requests, sent one way."""
 
     records: list[Record]
@@ -38,7 +38,7 @@ class Part:
 
 
 @dataclass(frozen=True, slots=True)
-class Load:
+class LoadResult:
     """The measurements with one number of clients; a round has a part in both lists.
 
     Attributes:
@@ -46,8 +46,8 @@ class Load:
     """
 
     concurrency: int
-    without: list[Part]
-    with_speculation: list[Part]
+    without: list[RoundPart]
+    with_speculation: list[RoundPart]
 
     def ratios(self) -> list[float]:
         """Return how many times as fast each round was with speculation; not those that failed."""
@@ -75,7 +75,7 @@ class Load:
         return len(texts), sum(on != off for on, off in texts)
 
 
-def metrics_of(parts: Sequence[Part]) -> Metrics:
+def metrics_of(parts: Sequence[RoundPart]) -> Metrics:
     """Return the metrics of the requests of all parts together."""
     records = [record for part in parts for record in part.records]
     found = measure(records, sum(part.duration for part in parts), [PERCENT], {})
@@ -88,7 +88,7 @@ class SpecRun:
     """The measurements of a run, by number of clients."""
 
     model: str
-    loads: list[Load]
+    loads: list[LoadResult]
 
     @property
     def proposed(self) -> bool:
@@ -133,7 +133,9 @@ class Workload:
         self._texts = [] if self._is_chat else [only_text(item) for item in conversations]
         self._run = secrets.token_hex(4)
 
-    def jobs(self, name: str, first: int, count: int, *, with_speculation: bool) -> list[Job]:
+    def jobs(
+        self, name: str, first: int, count: int, *, with_speculation: bool
+    ) -> list[BenchRequest]:
         """Make ``count`` requests from the prompt ``first`` on, over and over.
 
         Nothing that the server keeps of one part (cached prompts, outputs to look tokens up in)
@@ -155,16 +157,16 @@ class Workload:
             text = "" if self._is_chat else self._texts[place]
             if self._is_chat:
                 own["messages"] = self._conversations[place]
-            found.append(Job(text, 0, options.output_len, fields=own))
+            found.append(BenchRequest(text, 0, options.output_len, fields=own))
         return found
 
 
 async def _measure_load(
-    client: Client, workload: Workload, concurrency: int, on_part: OnPart, on_done: OnDone
-) -> Load:
+    client: LoadClient, workload: Workload, concurrency: int, on_part: OnPart, on_done: OnDone
+) -> LoadResult:
     options = workload.options
     count = options.part_size(concurrency)
-    load = Load(concurrency, [], [])
+    load = LoadResult(concurrency, [], [])
     for way in (False, True):
         jobs = workload.jobs(f"{concurrency} warm-up", 0, concurrency, with_speculation=way)
         await warm_up(client, jobs, concurrency)
@@ -186,8 +188,10 @@ async def _measure_load(
     return load
 
 
-async def _measure_part(client: Client, jobs: list[Job], concurrency: int, on_done: OnDone) -> Part:
+async def _measure_part(
+    client: LoadClient, jobs: list[BenchRequest], concurrency: int, on_done: OnDone
+) -> RoundPart:
     before = await read_proposals(client.pool) or Proposals()
     records, duration = await send_jobs(client, jobs, [0.0] * len(jobs), concurrency, on_done)
     after = await read_proposals(client.pool) or Proposals()
-    return Part(records, duration, after.since(before))
+    return RoundPart(records, duration, after.since(before))

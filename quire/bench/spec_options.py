@@ -9,7 +9,7 @@ from typing import Any, Literal
 import msgspec
 
 from quire.bench.client import parse_fields
-from quire.bench.server_options import ServerOptions, check
+from quire.bench.server_options import TargetOptions, check
 from quire.core.errors import ConfigError
 from quire.settings.config import option
 
@@ -18,7 +18,7 @@ PERCENT, NEEDED_SAMPLES = 99.0, 100
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SpecOptions(ServerOptions):
+class SpecOptions(TargetOptions):
     """Settings of the load that is sent with speculation and without."""
 
     backend: Literal["openai", "openai-chat", "vllm"] = option(
@@ -46,7 +46,7 @@ class SpecOptions(ServerOptions):
 
     def __post_init__(self) -> None:
         # Without arguments super() would look for the class as it was before it had slots.
-        ServerOptions.__post_init__(self)
+        TargetOptions.__post_init__(self)
         count = self.num_prompts
         check((
             ("--rounds", self.rounds >= 1, "be at least 1", self.rounds),

@@ -10,7 +10,7 @@ from typing import Any
 from quire.bench.proposals import Proposals
 from quire.bench.report import figures
 from quire.bench.server_options import pairs
-from quire.bench.spec import Load, Part, SpecRun, metrics_of
+from quire.bench.spec import LoadResult, RoundPart, SpecRun, metrics_of
 from quire.bench.spec_options import SpecOptions
 
 #: Figures that no part of this command has.
@@ -37,7 +37,7 @@ def spec_document(run: SpecRun, options: SpecOptions) -> dict[str, Any]:
     }
 
 
-def load_document(load: Load, options: SpecOptions) -> dict[str, Any]:
+def load_document(load: LoadResult, options: SpecOptions) -> dict[str, Any]:
     """Return the figures of one number of clients.
 
     ``ratio`` is output tokens a second with speculation by those without, of each round.
@@ -56,12 +56,12 @@ def load_document(load: Load, options: SpecOptions) -> dict[str, Any]:
     }
 
 
-def _figures(parts: list[Part]) -> dict[str, Any]:
+def _figures(parts: list[RoundPart]) -> dict[str, Any]:
     found = figures(metrics_of(parts))
     return {name: value for name, value in found.items() if name not in _ABSENT}
 
 
-def _proposed(load: Load) -> dict[str, Any]:
+def _proposed(load: LoadResult) -> dict[str, Any]:
     found: Proposals = load.proposals()
     tokens = sum(r.num_output_tokens for p in load.with_speculation for r in p.records)
     return {

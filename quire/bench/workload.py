@@ -24,7 +24,7 @@ WORDS = "the of and to in is that it was for on are as with they at be this have
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
+class BenchRequest:
     """One request to send.
 
     Attributes:
@@ -51,7 +51,7 @@ class Lengths:
     start: float | None = None
 
 
-def make_jobs(options: BenchOptions, tokenizer: Tokenizer | None) -> list[Job]:
+def make_jobs(options: BenchOptions, tokenizer: Tokenizer | None) -> list[BenchRequest]:
     """Make the requests of a run; the same options give the same requests.
 
     Args:
@@ -70,7 +70,7 @@ def make_jobs(options: BenchOptions, tokenizer: Tokenizer | None) -> list[Job]:
         own = prompt(lengths.num_prompt_tokens, random.Random(f"{options.seed} {index}"))
         joined = own if prefix is None else prefix + own  # type: ignore[operator]
         total = options.prefix_len + lengths.num_prompt_tokens
-        jobs.append(Job(joined, total, lengths.max_tokens, lengths.start))
+        jobs.append(BenchRequest(joined, total, lengths.max_tokens, lengths.start))
     return jobs
 
 

@@ -28,7 +28,7 @@ log = logging.getLogger(__name__)
 MAX_NAMED = 8
 
 
-class Entry(Protocol):
+class TensorInfo(Protocol):
     """Shape and size of a tensor, known before it is read."""
 
     @property
@@ -55,7 +55,7 @@ class NamedTensors(Protocol):
         """Names of all tensors."""
         ...
 
-    def entry(self, name: str) -> Entry:
+    def entry(self, name: str) -> TensorInfo:
         """Return shape and size of a tensor."""
         ...
 

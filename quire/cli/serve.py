@@ -101,7 +101,7 @@ def _answer(configs: Sequence[EngineConfig], options: ServerOptions) -> None:
     from quire.cli.serve_plan import first_name
     from quire.llm.loading import Loading
     from quire.server.access.authentication import ApiKey
-    from quire.server.lifecycle import Load, Server, handle_signals, run_server
+    from quire.server.lifecycle import LoadModels, Server, handle_signals, run_server
     from quire.server.loading_app import create_loading_app
     from quire.system.collector import collect_seldom
     from quire.system.log import set_format
@@ -134,7 +134,7 @@ def _answer(configs: Sequence[EngineConfig], options: ServerOptions) -> None:
         served = ", ".join(model.names[0] for model in models.known())
         _say(options, f"ready: {url} serves {served} after {seconds:.1f} s")
 
-    server = Server(options, Load(create, meanwhile, loading), announce)
+    server = Server(options, LoadModels(create, meanwhile, loading), announce)
     handle_signals(server.handle_exit)  # a reader of the next line may send a signal
     _say(options, f"loading: {url} answers 503 until {name} is there")
     run_server(server, listener, options.uds)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, TypeAlias
 
-from quire.cli.serve_plan import Grant, ServingPlan, SharedMemory
+from quire.cli.serve_plan import Grant, MemoryShare, ServingPlan
 from quire.core.metrics import stem_of
 from quire.llm.loading import Loading
 from quire.llm.process.launcher import ChildLauncher, EngineLauncher
@@ -18,7 +18,7 @@ from quire.server.generation.service import Service, model_names
 from quire.server.generation.shared import Shared
 from quire.server.registry.engines import RegisteredEngine
 from quire.server.registry.model_registry import ModelRegistry, RegisteredModel
-from quire.server.registry.model_table import Entry
+from quire.server.registry.model_table import ModelEntry
 from quire.server.registry.stored_models import StoredModels
 from quire.settings.config import EngineConfig
 from quire.system.child_process import ChildProcess
@@ -53,8 +53,8 @@ class EngineLoader:
         if parallel.data_parallel_size == 1:
             return self._load_one(0, config, loading)
         # Imported where they are needed: one engine starts without them.
-        from quire.llm.replicas.elsewhere import engines_elsewhere
         from quire.llm.replicas.loading import load_replicas
+        from quire.llm.replicas.remote_placement import engines_elsewhere
 
         machine, roles = read_machine(), self.plan.roles
         log_format = self.plan.options.log_format
@@ -144,7 +144,7 @@ def _import_routes() -> None:
     import quire.server.app  # noqa: F401
 
 
-def _loaded(memory: SharedMemory, config: EngineConfig, engine: ServedEngine) -> RegisteredModel:
+def _loaded(memory: MemoryShare, config: EngineConfig, engine: ServedEngine) -> RegisteredModel:
     """Return a model whose engine is loaded and stays, with the memory that it took."""
     pools = [
         value
@@ -156,7 +156,7 @@ def _loaded(memory: SharedMemory, config: EngineConfig, engine: ServedEngine) ->
 
 
 def _registered(
-    memory: SharedMemory,
+    memory: MemoryShare,
     config: EngineConfig,
     grant: Grant,
     *,
@@ -166,7 +166,7 @@ def _registered(
 ) -> RegisteredModel:
     """Return a model whose engine gets a grant."""
     num_bytes = grant.memory + grant.process_bytes
-    entry = Entry(model_names(config.model)[0], num_bytes, keep_alive, pinned)
+    entry = ModelEntry(model_names(config.model)[0], num_bytes, keep_alive, pinned)
     of_engine = of_engine or memory.engine_config(config)
     engine = RegisteredEngine(entry, grant.apply(of_engine), memory.identity(config))
     renew = partial(_registered, memory, config, grant, pinned=pinned, keep_alive=keep_alive)

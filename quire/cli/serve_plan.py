@@ -75,9 +75,9 @@ class ServingPlan:
         return self.named and len(self.configs) == 1 and not self.options.load_on_demand
 
     @cached_property
-    def memory(self) -> SharedMemory:
+    def memory(self) -> MemoryShare:
         """The memory and cores that several models share."""
-        return SharedMemory.measure(self.configs[0].cache, self.weights, self.machine)
+        return MemoryShare.measure(self.configs[0].cache, self.weights, self.machine)
 
     @cached_property
     def grants(self) -> Sequence[Grant]:
@@ -119,13 +119,13 @@ class ServingPlan:
         """
         from quire.llm.planning.model_plan import plan_model
         from quire.llm.replicas.loading import own_engines
-        from quire.llm.requests.adapter_reader import AdapterReader
+        from quire.llm.requests.adapter_references import AdapterReferences
 
         for config in self.granted:
             for own in own_engines(config, self.machine, self.roles):
                 plan_model(own, self.machine).check_memory(self.machine)
             path = resolve_model(config.model.model, config.model.revision)
-            reader = AdapterReader(path, config.adapters)
+            reader = AdapterReferences(path, config.adapters)
             for folder in self.folders:
                 reader.read(folder.name, folder.path)
 
@@ -272,7 +272,7 @@ def _adapter_folders(
 
 
 @dataclass(frozen=True, slots=True)
-class SharedMemory:
+class MemoryShare:
     """The memory and cores that several models share.
 
     Attributes:
@@ -286,7 +286,7 @@ class SharedMemory:
     weights: CoreWeights
 
     @classmethod
-    def measure(cls, cache: CacheOptions, weights: CoreWeights, machine: Machine) -> SharedMemory:
+    def measure(cls, cache: CacheOptions, weights: CoreWeights, machine: Machine) -> MemoryShare:
         """Return the memory that the machine and the settings allow.
 
         Raises:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 #: Values by stem, labels in Prometheus' form (``request_success{finished_reason="stop"}``). A
-#: histogram's value is a list, see :meth:`Histogram.state`.
+#: histogram's value is a list, see :meth:`HistogramCounts.state`.
 Samples: TypeAlias = dict[str, float | list[float]]
 
 TTFT_BUCKETS = (
@@ -37,7 +37,7 @@ N_BUCKETS = (1, 2, 5, 10, 20)
 
 
 @dataclass(frozen=True, slots=True)
-class Metric:
+class MetricSpec:
     """One metric.
 
     Attributes:
@@ -52,25 +52,25 @@ class Metric:
     buckets: tuple[float, ...] = ()
 
 
-def _gauge(help: str) -> Metric:
-    return Metric("gauge", help)
+def _gauge(help: str) -> MetricSpec:
+    return MetricSpec("gauge", help)
 
 
-def _counter(help: str) -> Metric:
-    return Metric("counter", help)
+def _counter(help: str) -> MetricSpec:
+    return MetricSpec("counter", help)
 
 
-def _seconds(help: str, buckets: tuple[float, ...] = LATENCY_BUCKETS) -> Metric:
-    return Metric("histogram", help + ", in seconds.", buckets)
+def _seconds(help: str, buckets: tuple[float, ...] = LATENCY_BUCKETS) -> MetricSpec:
+    return MetricSpec("histogram", help + ", in seconds.", buckets)
 
 
-def _tokens(help: str) -> Metric:
-    return Metric("histogram", help)
+def _tokens(help: str) -> MetricSpec:
+    return MetricSpec("histogram", help)
 
 
 #: By stem, without prefix; names, labels and types are vLLM's where it has them. Its histograms
 #: have finer buckets here below their floor: small models answer faster than that.
-METRICS: dict[str, Metric] = {
+METRICS: dict[str, MetricSpec] = {
     # Now.
     "num_requests_running": _gauge("Sequences in execution."),
     "num_requests_waiting": _gauge("Sequences that wait to start, preempted ones included."),
@@ -202,14 +202,16 @@ METRICS: dict[str, Metric] = {
     "request_inference_time_seconds": _seconds("First scheduled to last token"),
     "request_prefill_time_seconds": _seconds("First scheduled to first token"),
     "request_decode_time_seconds": _seconds("First token to last token"),
-    "iteration_tokens_total": Metric("histogram", "Tokens of a step.", ITERATION_TOKENS_BUCKETS),
+    "iteration_tokens_total": MetricSpec(
+        "histogram", "Tokens of a step.", ITERATION_TOKENS_BUCKETS
+    ),
     "grammar_compilation_time_seconds": _seconds("Compiling a grammar", COMPILATION_BUCKETS),
     "request_prompt_tokens": _tokens("Prompt tokens of a request."),
     "request_generation_tokens": _tokens("Tokens of a sequence."),
     "request_max_num_generation_tokens": _tokens("Tokens of a request's longest sequence."),
     "request_params_max_tokens": _tokens("The parameter max_tokens."),
     "request_prefill_kv_computed_tokens": _tokens("Prompt tokens that were no cache hits."),
-    "request_params_n": Metric("histogram", "The parameter n.", N_BUCKETS),
+    "request_params_n": MetricSpec("histogram", "The parameter n.", N_BUCKETS),
     "kv_block_lifetime_seconds": _seconds(
         "A cached KV block's life until eviction", BLOCK_SECONDS_BUCKETS
     ),
@@ -217,13 +219,15 @@ METRICS: dict[str, Metric] = {
         "Its last use to its eviction", BLOCK_SECONDS_BUCKETS
     ),
     "kv_block_reuse_gap_seconds": _seconds("Two uses of a KV block", BLOCK_SECONDS_BUCKETS),
-    "kv_offload_load_size": Metric(
+    "kv_offload_load_size": MetricSpec(
         "histogram", "Bytes that came from a tier at once.", OFFLOAD_SIZE_BUCKETS
     ),
-    "kv_offload_store_size": Metric(
+    "kv_offload_store_size": MetricSpec(
         "histogram", "Bytes put into a tier at once.", OFFLOAD_SIZE_BUCKETS
     ),
-    "request_num_preemptions": Metric("histogram", "Preemptions of a request.", PREEMPTION_BUCKETS),
+    "request_num_preemptions": MetricSpec(
+        "histogram", "Preemptions of a request.", PREEMPTION_BUCKETS
+    ),
 }
 
 
@@ -269,7 +273,7 @@ def add_counters(earlier: Mapping[str, float | list[float]], newer: Samples) -> 
     return joined
 
 
-class Histogram:
+class HistogramCounts:
     """Counts values by bucket; one thread writes.
 
     Args:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-from quire.core.model.forward_work import Work
+from quire.core.model.forward_work import ForwardWork
 from quire.core.request import EngineRequest
 from quire.core.sampling_params import SamplingParams
 
@@ -110,7 +110,7 @@ class SchedulerOutput:
         sealed_blocks: Blocks that this step fills and that others may then find by their content;
             listed, as ``reused_blocks``, only for a KV canary.
         reused_blocks: ``(request_id, block_ids)`` found by content and not computed again.
-        droppable_ids: Requests whose rows, parts of prompts, need not be computed when a request
+        abortable_ids: Requests whose rows, parts of prompts, need not be computed when a request
             arrives.
         keeps_states: Whether proposers are told what the step computes; else nothing is kept for
             them.
@@ -128,7 +128,7 @@ class SchedulerOutput:
     replaced_blocks: list[tuple[str, int, int]] = field(default_factory=list)
     sealed_blocks: list[int] = field(default_factory=list)
     reused_blocks: list[tuple[str, list[int]]] = field(default_factory=list)
-    droppable_ids: frozenset[str] = frozenset()
+    abortable_ids: frozenset[str] = frozenset()
     keeps_states: bool = True
     num_scheduled_tokens: int = 0
 
@@ -232,14 +232,14 @@ class StepOutput:
         late_ids: Requests of the plan that were computed when its result was asked for, after a
             failure: plans that had begun by then have read what was there before.
         lost_block_ids: Blocks that the step was to load and could not.
-        dropped_ids: Requests among the plan's ``droppable_ids`` none of whose rows were computed.
+        dropped_ids: Requests among the plan's ``abortable_ids`` none of whose rows were computed.
     """
 
     results: dict[str, SequenceResult] = field(default_factory=dict)
     sample_seconds: float = 0.0
     propose_seconds: float = 0.0
     num_masked_pairs: int = 0
-    draft_work: Work = field(default_factory=Work)
+    draft_work: ForwardWork = field(default_factory=ForwardWork)
     lost_ids: set[str] = field(default_factory=set)
     late_ids: set[str] = field(default_factory=set)
     lost_block_ids: list[int] = field(default_factory=list)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from quire.core.errors import RankDeadError
-from quire.system.connections import Door, introduce, keep_alive
+from quire.system.connections import HandshakeListener, introduce, keep_alive
 
 _LENGTH, _RANK = struct.Struct("<Q"), struct.Struct("<I")
 _KEY = "commands"
@@ -88,7 +88,7 @@ class SocketCommands:
         """Wait until every rank has connected; other peers do not know the token."""
         token = secrets.token_hex(16)
         end = time.monotonic() + silence
-        with Door(socket.create_server((address, 0)), token) as door:
+        with HandshakeListener(socket.create_server((address, 0)), token) as door:
             tell(_KEY, f"{door.address[1]} {token}")
             while len(self._connections) < size - 1:
                 if time.monotonic() > end:

@@ -34,7 +34,7 @@ from quire.engine.scheduling.lookahead import LookaheadPolicy
 from quire.engine.scheduling.request_queue import arrival_order
 from quire.engine.scheduling.scheduler import Scheduler
 from quire.engine.scheduling.sequence_groups import PART, divide
-from quire.engine.scheduling.step_rules import check_steps
+from quire.engine.scheduling.step_limits import check_steps
 from quire.engine.stats import StepWatch
 from quire.settings.config import EngineConfig
 from quire.settings.encoder_settings import fit_to_model

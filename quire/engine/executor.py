@@ -84,7 +84,7 @@ class Executor(Protocol):
         Args:
             plan: The step's plan.
             request_arrived: Function that says whether a request has arrived that can start at
-                once. It is called within a step that has ``droppable_ids``: once it says so, the
+                once. It is called within a step that has ``abortable_ids``: once it says so, the
                 executor may drop their rows.
         """
         ...

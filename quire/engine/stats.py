@@ -6,7 +6,7 @@ import time
 from collections import Counter
 from dataclasses import dataclass, field
 
-from quire.core.metrics import ITERATION_TOKENS_BUCKETS, Histogram, Samples
+from quire.core.metrics import ITERATION_TOKENS_BUCKETS, HistogramCounts, Samples
 from quire.core.step import ScheduledRequest, SchedulerOutput, SequenceResult
 from quire.engine.request import Request
 
@@ -63,7 +63,9 @@ class EngineStats:
     finished: Counter[str] = field(default_factory=Counter)
     timeouts: Counter[str] = field(default_factory=Counter)
     step_seconds: dict[str, float] = field(default_factory=lambda: dict.fromkeys(STAGES, 0.0))
-    iteration_tokens: Histogram = field(default_factory=lambda: Histogram(ITERATION_TOKENS_BUCKETS))
+    iteration_tokens: HistogramCounts = field(
+        default_factory=lambda: HistogramCounts(ITERATION_TOKENS_BUCKETS)
+    )
 
     def step_planned(self, plan: SchedulerOutput) -> None:
         """A step with at least one request comes next."""

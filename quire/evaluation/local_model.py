@@ -15,7 +15,7 @@ import numpy as np
 from quire.core.counts import format_bytes
 from quire.core.errors import ConfigError
 from quire.evaluation.distributions import compare_rows, loss_rows
-from quire.evaluation.steps import Piece, create_batch, most_blocks, plan_steps, targets
+from quire.evaluation.steps import WindowPiece, create_batch, most_blocks, plan_steps, targets
 from quire.evaluation.windows import Window
 from quire.kernels.batch.forward_batch import ForwardBatch
 from quire.kernels.registry import create_backend
@@ -147,7 +147,7 @@ def _measure(
                 parts = []
 
 
-def _measure_step(models: Sequence[LocalModel], step: Sequence[Piece]) -> np.ndarray:
+def _measure_step(models: Sequence[LocalModel], step: Sequence[WindowPiece]) -> np.ndarray:
     model, *reference = models
     batch = create_batch(step, model.block_size)
     hidden = [each.forward(batch) for each in models]

@@ -14,7 +14,7 @@ from quire.evaluation.figures import by_position, compare, mean_loss, perplexity
 from quire.evaluation.intervals import Estimate
 from quire.evaluation.local_model import LocalModel
 from quire.evaluation.scorer import Scorer
-from quire.evaluation.task import Task, Work
+from quire.evaluation.task import Task, TaskTokens
 from quire.evaluation.windows import Window
 
 #: Opens a bar of (what is done, in all) and returns what moves it, with a remark.
@@ -22,7 +22,7 @@ Bar = Callable[[str, float], AbstractContextManager[Callable[[float, str], None]
 
 
 def judge(
-    task: Task, work: Work, model: Scorer, reference: LocalModel | None, bar: Bar
+    task: Task, work: TaskTokens, model: Scorer, reference: LocalModel | None, bar: Bar
 ) -> dict[str, Any]:
     """Score the model on the task's windows.
 
@@ -45,7 +45,7 @@ def judge(
 
 
 def _judge_text(
-    task: Task, work: Work, model: Scorer, reference: LocalModel | None, bar: Bar
+    task: Task, work: TaskTokens, model: Scorer, reference: LocalModel | None, bar: Bar
 ) -> dict[str, Any]:
     windows, report = work.windows, dict[str, Any]()
     with bar("text", _num_tokens(windows)) as advance:
@@ -78,7 +78,7 @@ def _judge_text(
 
 
 def _judge_choices(
-    task: Task, work: Work, model: Scorer, reference: LocalModel | None, bar: Bar
+    task: Task, work: TaskTokens, model: Scorer, reference: LocalModel | None, bar: Bar
 ) -> dict[str, Any]:
     scored = _score_choices(work, model, "choices", bar)
     other = None
@@ -103,7 +103,7 @@ def _judge_choices(
     return report
 
 
-def _score_choices(work: Work, model: Scorer, label: str, bar: Bar) -> list[Scored]:
+def _score_choices(work: TaskTokens, model: Scorer, label: str, bar: Bar) -> list[Scored]:
     with bar(label, _num_tokens(work.choice_windows)) as advance:
         losses = model.losses(work.choice_windows, lambda count: advance(count, ""))
         return choices.score(work.questions, losses)

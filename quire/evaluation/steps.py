@@ -16,7 +16,7 @@ from quire.kernels.batch.forward_batch import ForwardBatch
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Piece:
+class WindowPiece:
     """Tokens of a window that a step computes.
 
     Attributes:
@@ -39,9 +39,9 @@ class Piece:
 
 def plan_steps(
     windows: Sequence[Window], step_tokens: int, block_size: int
-) -> Iterator[list[Piece]]:
+) -> Iterator[list[WindowPiece]]:
     """Yield the pieces of each step: at most ``step_tokens`` tokens, and blocks for as many."""
-    step: list[Piece] = []
+    step: list[WindowPiece] = []
     most = room = step_tokens // block_size
     for index, window in enumerate(windows):
         length = len(window.token_ids)
@@ -51,9 +51,9 @@ def plan_steps(
             step, room = [], most
         if blocks > room:
             for begin in range(0, length, step_tokens):
-                yield [Piece(index, window, begin, min(begin + step_tokens, length))]
+                yield [WindowPiece(index, window, begin, min(begin + step_tokens, length))]
             continue
-        step.append(Piece(index, window, 0, length))
+        step.append(WindowPiece(index, window, 0, length))
         room -= blocks
     if step:
         yield step
@@ -69,7 +69,7 @@ def most_blocks(longest: int, step_tokens: int, block_size: int) -> int:
     return 1 + max(-(-longest // block_size), step_tokens // block_size)
 
 
-def create_batch(step: Sequence[Piece], block_size: int) -> ForwardBatch:
+def create_batch(step: Sequence[WindowPiece], block_size: int) -> ForwardBatch:
     """Return a step's arrays; its windows have blocks in their order, from block 1 on.
 
     A window of several steps is alone in each, so its blocks are the same in all.
@@ -98,7 +98,7 @@ def create_batch(step: Sequence[Piece], block_size: int) -> ForwardBatch:
     )
 
 
-def targets(step: Sequence[Piece]) -> np.ndarray:
+def targets(step: Sequence[WindowPiece]) -> np.ndarray:
     """Return the next token of each of the L rows, in the batch's order."""
     found = [p.window.token_ids[p.rows.start + 1 : p.rows.stop + 1] for p in step]
     return np.concatenate(found)

@@ -69,7 +69,7 @@ class Task:
 
 
 @dataclass(frozen=True, slots=True)
-class Work:
+class TaskTokens:
     """A task in one model's tokens.
 
     Attributes:
@@ -94,7 +94,7 @@ class Work:
         return max(len(window.token_ids) for window in (*self.windows, *self.choice_windows))
 
 
-def prepare(task: Task, encoder: Encoder) -> Work:
+def prepare(task: Task, encoder: Encoder) -> TaskTokens:
     """Make the windows of a task.
 
     Raises:
@@ -115,7 +115,7 @@ def prepare(task: Task, encoder: Encoder) -> Work:
             raise ConfigError(f"[eval] --max-tokens must leave a token to count; got {num_tokens}.")
     questions = [] if task.choices is None else read_questions(task.choices)
     asked, of_choices = _choice_windows(task, questions, encoder)
-    return Work(cut, windows, num_tokens, asked, len(questions), of_choices)
+    return TaskTokens(cut, windows, num_tokens, asked, len(questions), of_choices)
 
 
 def _cut(task: Task, limit: int | None, start: tuple[int, ...]) -> Cut:

@@ -33,7 +33,7 @@ from quire.llm.requests.params import params_size
 from quire.llm.text_engine import TextEngine
 from quire.settings.config import EngineConfig
 from quire.settings.keyword_types import EngineKeywords
-from quire.text.off_loop import INLINE_CHARACTERS, run_by_size
+from quire.text.offloading import INLINE_CHARACTERS, run_by_size
 from quire.text.tokenizers.tokenizer import Tokenizer
 
 Command = Callable[[], Any]

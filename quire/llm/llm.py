@@ -50,7 +50,7 @@ from quire.llm.outputs.pooling_outputs import (
 )
 from quire.llm.pictures.conversations import ConversationPictures
 from quire.llm.progress import loading_bar, prompts_bar
-from quire.llm.requests.adapter_reader import LoRARequest
+from quire.llm.requests.adapter_references import LoRARequest
 from quire.llm.requests.prompts import chat_prompt, read_pair
 from quire.llm.text_engine import TextEngine
 from quire.settings.engine_keywords import settings_help

@@ -21,7 +21,7 @@ from quire.checkpoints.matrix_rows import (
     pick_outputs,
     pick_rows,
 )
-from quire.checkpoints.tensor_source import Entry, TensorSource
+from quire.checkpoints.tensor_source import TensorInfo, TensorSource
 from quire.checkpoints.weight_names import WeightNames
 from quire.core.model.model_config import ModelConfig
 from quire.kernels.matrices.host_tensor import HostTensor
@@ -69,7 +69,7 @@ class ArrangedTensors:
         """Return what the checkpoint says."""
         return self._stored.notices()
 
-    def entry(self, name: str) -> Entry:
+    def entry(self, name: str) -> TensorInfo:
         """Return shape and size as they are stored, which no change alters."""
         return self._stored.entry(name)
 

@@ -18,9 +18,9 @@ from quire.layers.decoder_layer import Layer
 from quire.layers.parallel.rank_experts import RankExperts
 from quire.layers.state_head import StateHead
 from quire.layers.workspace import Activations, Workspace
-from quire.models.embedded_rows import EmbeddedRows
-from quire.models.held_weights import HeldWeights
-from quire.models.stage import Link, Stage
+from quire.models.input_embedding import InputEmbedding
+from quire.models.shared_weights import SharedWeights
+from quire.models.stage import Stage, StageLink
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,11 +42,11 @@ class DecoderParts:
     """
 
     config: ModelConfig
-    embedded: EmbeddedRows | None
+    embedded: InputEmbedding | None
     layers: Sequence[Layer]
     head: Linear | None
     state_head: StateHead
-    held: HeldWeights
+    held: SharedWeights
     weight_bytes: int
     shared_bytes: int
     adapted: Sequence[AdapterSlots] = ()
@@ -258,7 +258,7 @@ class Decoder:
 class _Handed:
     """The end of a stage that others follow: all rows are handed on."""
 
-    def __init__(self, after: Link) -> None:
+    def __init__(self, after: StageLink) -> None:
         self._after = after
 
     def __call__(self, last: Layer, step: Activations, workspace: Workspace) -> Activations:

@@ -22,11 +22,11 @@ from quire.models.config.config_reader import read_generating_config, read_model
 from quire.models.decoder import Decoder
 from quire.models.draft_heads.mtp_layouts import module_names
 from quire.models.family_tensors import map_weights, open_tensors, stored_names
-from quire.models.held_weights import HeldWeights
 from quire.models.model import Model
 from quire.models.model_builder import ModelBuilder, Progress
 from quire.models.opened_checkpoint import OpenedCheckpoint
 from quire.models.shards.rank_model import Shard
+from quire.models.shared_weights import SharedWeights
 from quire.models.stage import Stage
 from quire.models.vision.loader import encoder_names
 from quire.models.weight_map import WeightMap
@@ -93,7 +93,7 @@ def load_opened(
         settings = f"{settings} {opened.stage}"
     cache = _open_cache(opened, packed_weights_cache, backend, settings)
     meanwhile()
-    own = HeldWeights()
+    own = SharedWeights()
     builder = ModelBuilder(backend, opened, plan, cache, on_progress, own, takes_adapters, shard)
     return _build(opened, builder, cache)
 

@@ -11,7 +11,7 @@ from quire.kernels.batch.forward_batch import ForwardBatch
 from quire.layers.residual_capture import ResidualCapture
 from quire.layers.state_head import StateHead
 from quire.models.decoder import HiddenStates
-from quire.models.held_weights import HeldWeights
+from quire.models.shared_weights import SharedWeights
 
 
 class Model(Protocol):
@@ -21,7 +21,7 @@ class Model(Protocol):
     backend: Backend
     max_model_len: int
     weight_bytes: int
-    held: HeldWeights
+    held: SharedWeights
 
     @property
     def embedding(self) -> Linear: ...

@@ -31,15 +31,15 @@ from quire.layers.state_head import StateHead
 from quire.models.adapters.adapted_parts import AdaptedParts
 from quire.models.adapters.places import adaptable_head, find_places
 from quire.models.decoder import DecoderParts
-from quire.models.embedded_rows import EmbeddedRows
 from quire.models.expert_maker import ExpertMaker
-from quire.models.held_forms import HeldForms
-from quire.models.held_weights import HeldWeights, LinearKey, RopeTables
+from quire.models.input_embedding import InputEmbedding
+from quire.models.matrix_forms import MatrixForms
 from quire.models.opened_checkpoint import OpenedCheckpoint
 from quire.models.shards.rank_model import RankModel, Shard, WholeModel
+from quire.models.shared_weights import LinearKey, RopeTables, SharedWeights
 from quire.models.weight_map import LinearWeights, NormWeights
 from quire.quantization.plan import QuantizationPlan, refuse_quantized
-from quire.quantization.round_to_nearest import Scheme, quantize
+from quire.quantization.round_to_nearest import RoundingScheme, quantize
 from quire.system.machine import read_machine
 
 Progress = Callable[[int, int], None]
@@ -58,7 +58,7 @@ class ModelBuilder:
         plan: QuantizationPlan,
         cache: PackedWeightsCache | None,
         on_progress: Progress | None,
-        shared: HeldWeights,
+        shared: SharedWeights,
         takes_adapters: bool = False,
         shard: Shard | None = None,
     ) -> None:
@@ -70,7 +70,7 @@ class ModelBuilder:
         )
         self.checkpoint, self.weights = self._ranks.tensors, self._ranks.weights
         self.weight_bytes = 0
-        self.made = HeldWeights()
+        self.made = SharedWeights()
         self._shared = shared
         places = find_places(opened.tensors, opened.weights) if takes_adapters else {}
         self._adapted = AdaptedParts(backend, self._ranks.places(places))
@@ -78,7 +78,7 @@ class ModelBuilder:
         self._plan = plan
         self._exact = plan.exact_activations
         self._cache = cache
-        self.forms = HeldForms(plan)
+        self.forms = MatrixForms(plan)
         self._max_model_len = opened.max_model_len
         self._scales: dict[QueryScaling, Array] = {}
         self._attention_plans: dict[AttentionSpec | LatentSpec, int] = {}
@@ -92,7 +92,7 @@ class ModelBuilder:
         weights, config = self.weights, self.weights.config
         embedding = self._embedding() if weights.is_first else None
         head = self._head(embedding) if weights.is_last else None
-        rows = None if embedding is None else self._embedded_rows(embedding)
+        rows = None if embedding is None else self._input_embedding(embedding)
         ropes = self.ropes(config, max_model_len)
         layers = [self.layer(config, layer, ropes) for layer in weights.layers]
         self.made.embedding = embedding
@@ -112,7 +112,7 @@ class ModelBuilder:
             rank_experts=self._ranks.rank_experts,
         )
 
-    def _tables_scheme(self) -> Scheme | None:
+    def _tables_scheme(self) -> RoundingScheme | None:
         """Return how the embedding and the head are rounded."""
         names, tables = self.weights.names, self._plan.tables
         tied = self.weights.config.tie_word_embeddings
@@ -135,12 +135,12 @@ class ModelBuilder:
         all_logits = self._ranks.vocabulary(adapted)
         return logits_head(self.backend, all_logits, config.logits_scale, config.logits_cap)
 
-    def _embedded_rows(self, embedding: Linear) -> EmbeddedRows:
+    def _input_embedding(self, embedding: Linear) -> InputEmbedding:
         """Build what comes before the first layer."""
         weights, config = self.weights, self.weights.config
         positions, token_types = self._positions(config)
         all_tokens = self._ranks.vocabulary(embedding)
-        return EmbeddedRows(
+        return InputEmbedding(
             self.backend,
             embedding=self._adapted.linear(weights.embedding(), all_tokens),
             scale=config.embedding_scale,
@@ -176,7 +176,7 @@ class ModelBuilder:
         classifier = self.linear(weights.classifier(), None) if here and config.classifier else None
         return StateHead(self.backend, pooler, classifier)
 
-    def linear(self, weights: LinearWeights, scheme: Scheme | None) -> Linear:
+    def linear(self, weights: LinearWeights, scheme: RoundingScheme | None) -> Linear:
         """Pack matrices and biases into one linear, quantized if there is a scheme."""
         key = self._key(weights, scheme)
         held = self._shared.linears.get(key)
@@ -207,7 +207,7 @@ class ModelBuilder:
         """Pack a linear of a layer that is never rounded, which adapters may be added to."""
         return self._adapted.linear(weights, self.linear(weights, None))
 
-    def _key(self, weights: LinearWeights, scheme: Scheme | None) -> LinearKey:
+    def _key(self, weights: LinearWeights, scheme: RoundingScheme | None) -> LinearKey:
         forms = self._plan.forms(weights.modules, weights.columns, scheme)
         return weights.modules, forms, (self._plan.exact_activations, self._plan.fine_activations)
 
@@ -222,7 +222,7 @@ class ModelBuilder:
             if cache is not None:
                 cache.add(weights.modules[0], matrices)
 
-    def _matrices(self, weights: LinearWeights, scheme: Scheme | None) -> Sequence[Weight]:
+    def _matrices(self, weights: LinearWeights, scheme: RoundingScheme | None) -> Sequence[Weight]:
         """Return the matrices of a linear, quantized if there is a scheme, packed if they were."""
         if self._cache is not None and self._cache.is_complete:
             packed = self._cache.find(weights.modules[0])
@@ -239,7 +239,7 @@ class ModelBuilder:
         ]
 
     def _quantize(
-        self, matrix: HostTensor | BlockMatrix | UnpackedMatrix, scheme: Scheme | None
+        self, matrix: HostTensor | BlockMatrix | UnpackedMatrix, scheme: RoundingScheme | None
     ) -> Weight:
         if not isinstance(matrix, HostTensor):
             refuse_quantized(matrix.name, matrix.form, scheme)

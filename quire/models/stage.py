@@ -20,7 +20,7 @@ from quire.kernels.backend import Array, Backend
 from quire.layers.workspace import Activations
 
 
-class Link(Protocol):
+class StageLink(Protocol):
     """The link between a stage and its neighbour."""
 
     def send(self, step: Activations) -> None:
@@ -42,8 +42,8 @@ class Stage:
     """
 
     layers: range
-    before: Link | None = None
-    after: Link | None = None
+    before: StageLink | None = None
+    after: StageLink | None = None
 
     @property
     def is_whole(self) -> bool:

@@ -21,7 +21,7 @@ from quire.models.family_tensors import family_names, map_weights, open_tensors,
 from quire.models.shards.rank_weights import RankPart
 from quire.models.weight_map import LinearWeights, WeightMap
 from quire.quantization.plan import QuantizationPlan, refuse_quantized
-from quire.quantization.round_to_nearest import Scheme
+from quire.quantization.round_to_nearest import RoundingScheme
 
 #: Names of matrices that are one linear.
 Modules = tuple[str, ...]
@@ -109,7 +109,7 @@ def _quantized(path: Path, config: ModelConfig) -> Stored | None:
     return source if isinstance(source, Stored) else None
 
 
-def _schemes(weights: WeightMap, plan: QuantizationPlan) -> dict[Modules, Scheme | None]:
+def _schemes(weights: WeightMap, plan: QuantizationPlan) -> dict[Modules, RoundingScheme | None]:
     """Return how linears are rounded that are not as those of the layers."""
     config = weights.config
     schemes = {weights.embedding().modules: plan.tables, weights.head().modules: plan.tables}
@@ -161,7 +161,7 @@ class _Sizes:
     plan: QuantizationPlan
     dtype: str | None
 
-    def linear(self, weights: LinearWeights, scheme: Scheme | None) -> int:
+    def linear(self, weights: LinearWeights, scheme: RoundingScheme | None) -> int:
         """Return the bytes of a linear: neighbours that are held alike are packed as one.
 
         Matrices that are rotated are each packed alone.
@@ -191,7 +191,7 @@ class _Sizes:
         return self.dtype or (form if isinstance(form, str) else "float32")
 
     def _form(
-        self, module: str, rows: int, columns: int, scheme: Scheme | None
+        self, module: str, rows: int, columns: int, scheme: RoundingScheme | None
     ) -> QuantizedForm | str:
         """Return how a matrix is quantized, or the type that its floats are stored in."""
         dtype, name = self.dtype or "float32", f"{module}.weight"

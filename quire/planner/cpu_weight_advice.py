@@ -12,7 +12,7 @@ from quire.planner.measured_formats import (
     SPEED_MODEL,
     MeasuredFormat,
 )
-from quire.planner.weight_advice import Load, gigabytes, needed
+from quire.planner.weight_advice import ServingLoad, gigabytes, needed
 
 #: Most that perplexity may rise by for a format to be chosen for its speed.
 MAX_LOSS = 0.02
@@ -52,7 +52,7 @@ class CpuAdvice:
     batch: int
 
 
-def advise_cpu(memory: float, load: Load, speed: MachineSpeed | None) -> CpuAdvice:
+def advise_cpu(memory: float, load: ServingLoad, speed: MachineSpeed | None) -> CpuAdvice:
     """Choose a format that fits, is about as fast as any and loses little; else the best that fits.
 
     Args:

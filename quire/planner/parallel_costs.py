@@ -205,7 +205,7 @@ def forward_bytes(found: list[Collective], num_tokens: int, num_logits: int) -> 
 
 
 @dataclass(frozen=True, slots=True)
-class Link:
+class Interconnect:
     """The connection between ranks.
 
     Attributes:
@@ -221,19 +221,23 @@ class Link:
 
 
 #: Rates as makers state them: NVLink 4 is 900 GB/s in both directions together.
-LINKS: dict[str, Link] = {
-    "nvlink": Link("NVLink, 900 GB/s both ways", 450e9, 10e-6),
-    "pcie": Link("PCIe 5.0 x16, 64 GB/s", 64e9, 15e-6),
-    "shared-memory": Link("shared memory of one machine, 10 GB/s", 10e9, 10e-6),
-    "100gbe": Link("100 Gbit/s Ethernet", 12.5e9, 50e-6),
-    "10gbe": Link("10 Gbit/s Ethernet", 1.25e9, 100e-6),
+LINKS: dict[str, Interconnect] = {
+    "nvlink": Interconnect("NVLink, 900 GB/s both ways", 450e9, 10e-6),
+    "pcie": Interconnect("PCIe 5.0 x16, 64 GB/s", 64e9, 15e-6),
+    "shared-memory": Interconnect("shared memory of one machine, 10 GB/s", 10e9, 10e-6),
+    "100gbe": Interconnect("100 Gbit/s Ethernet", 12.5e9, 50e-6),
+    "10gbe": Interconnect("10 Gbit/s Ethernet", 1.25e9, 100e-6),
 }
 #: Links that ranks of one tensor group should not be divided by.
 SLOW_RATE = 100e9
 
 
 def seconds(
-    found: list[Collective], layout: ParallelLayout, link: Link, num_tokens: int, num_logits: int
+    found: list[Collective],
+    layout: ParallelLayout,
+    link: Interconnect,
+    num_tokens: int,
+    num_logits: int,
 ) -> float:
     """Return the time that a forward's exchanges take on a link, none of them hidden by work.
 
@@ -248,7 +252,7 @@ def seconds(
     return total
 
 
-def slow_link(layout: ParallelLayout, link: Link) -> str | None:
+def slow_link(layout: ParallelLayout, link: Interconnect) -> str | None:
     """Return a warning where many ranks exchange every layer over a slow link; None without."""
     if layout.tensor <= 2 or link.rate >= SLOW_RATE or link is LINKS["shared-memory"]:
         return None

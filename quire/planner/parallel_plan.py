@@ -12,7 +12,7 @@ from quire.core.model.kv_cache_spec import KVCacheSpec
 from quire.planner.device_map import Room, map_line, place_layers
 from quire.planner.parallel_costs import (
     SLOW_RATE,
-    Link,
+    Interconnect,
     RankMemory,
     SplitShape,
     kv_heads_of,
@@ -35,7 +35,7 @@ class Fleet:
     num_nodes: int
     node_devices: int
     device_bytes: int
-    link: Link
+    link: Interconnect
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,7 +72,7 @@ class PlannedLoad:
 
 
 @dataclass(frozen=True, slots=True)
-class Candidate:
+class LayoutCost:
     """A layout, what its fullest rank needs, and on how many nodes it stands."""
 
     layout: ParallelLayout
@@ -87,7 +87,7 @@ class ParallelPlan:
     ``candidates`` is empty where the fleet does not hold it.
     """
 
-    candidates: tuple[Candidate, ...]
+    candidates: tuple[LayoutCost, ...]
     reasons: tuple[str, ...]
 
 
@@ -142,7 +142,7 @@ def _is_slow(layout: ParallelLayout, fleet: Fleet) -> bool:
     return layout.tensor > 2 and fleet.link.rate < SLOW_RATE
 
 
-def _candidates(load: PlannedLoad, fleet: Fleet) -> list[Candidate]:
+def _candidates(load: PlannedLoad, fleet: Fleet) -> list[LayoutCost]:
     """Return what is possible: an even part of a node, or whole nodes; shards in powers of two."""
     found = []
     tensor = 1
@@ -156,7 +156,7 @@ def _candidates(load: PlannedLoad, fleet: Fleet) -> list[Candidate]:
                 if fleet.node_devices % layout.size and layout.size % fleet.node_devices:
                     continue
                 nodes = -(-pipeline // node_stages)
-                found.append(Candidate(layout, load.rank_bytes(layout), nodes))
+                found.append(LayoutCost(layout, load.rank_bytes(layout), nodes))
         tensor *= 2
     return found
 

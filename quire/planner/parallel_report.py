@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from quire.core.counts import format_bytes
 from quire.planner.parallel_costs import (
     LINKS,
-    Link,
+    Interconnect,
     SplitShape,
     collectives,
     forward_bytes,
@@ -22,7 +22,7 @@ from quire.settings.parallel_layout import ParallelLayout
 def report_lines(
     load: PlannedLoad,
     layout: ParallelLayout,
-    link: Link,
+    link: Interconnect,
     *,
     exact: bool = True,
     wire_bytes: int = 4,
@@ -53,7 +53,7 @@ def report_lines(
 def exchange_lines(
     shape: SplitShape,
     layout: ParallelLayout,
-    links: Sequence[Link],
+    links: Sequence[Interconnect],
     *,
     exact: bool = True,
     whole_experts: bool = False,

@@ -15,7 +15,7 @@ from quire.planner.named_cards import Card
 
 
 @dataclass(frozen=True, slots=True)
-class WeightFormat:
+class AdvisedFormat:
     """A format that weights are stored in, and the arithmetic that multiplies them.
 
     Attributes:
@@ -33,16 +33,16 @@ class WeightFormat:
         return card.peaks[self.unit] / card.read * self.bits / 16
 
 
-BF16 = WeightFormat("bf16", 16, "bf16")
-FP8 = WeightFormat("FP8", 8, "fp8")
-INT8 = WeightFormat("INT8 (W8A8)", 8, "int8")
+BF16 = AdvisedFormat("bf16", 16, "bf16")
+FP8 = AdvisedFormat("FP8", 8, "fp8")
+INT8 = AdvisedFormat("INT8 (W8A8)", 8, "int8")
 #: Groups of 128 with a scale in float16 and a zero of 4 bits.
-INT4 = WeightFormat("INT4 (AWQ or GPTQ)", 4 + (16 + 4) / 128, "bf16")
+INT4 = AdvisedFormat("INT4 (AWQ or GPTQ)", 4 + (16 + 4) / 128, "bf16")
 FORMATS = (BF16, FP8, INT8, INT4)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Load:
+class ServingLoad:
     """The load that shall run.
 
     Attributes:
@@ -76,7 +76,7 @@ class Cards:
     def __str__(self) -> str:
         return self.card.title if self.count == 1 else f"{self.count} x {self.card.title}"
 
-    def step_seconds(self, form: WeightFormat, load: Load) -> float:
+    def step_seconds(self, form: AdvisedFormat, load: ServingLoad) -> float:
         """Return the least time of a step that decodes, by reading and arithmetic."""
         read = load.num_parameters * form.bits / 8 / self.card.read
         compute = 2.0 * load.num_parameters * load.batch / self.card.peaks[form.unit]
@@ -84,7 +84,7 @@ class Cards:
 
 
 @dataclass(frozen=True, slots=True)
-class Option:
+class FormatChoice:
     """A format on these cards.
 
     Attributes:
@@ -92,11 +92,11 @@ class Option:
         weight_bytes: Bytes of all weights.
         fits: Whether weights and the KV of the batch fit.
         sequences: Number of sequences that fit next to the weights; None where KV is not known.
-        critical_batch: The result of :meth:`WeightFormat.critical_batch` for the card.
+        critical_batch: The result of :meth:`AdvisedFormat.critical_batch` for the card.
         speedup: Speed of a step of the batch, at most, relative to bf16.
     """
 
-    form: WeightFormat
+    form: AdvisedFormat
     weight_bytes: float
     fits: bool
     sequences: int | None
@@ -116,10 +116,10 @@ class Advice:
 
     choice: str | None
     reasons: list[str]
-    options: list[Option]
+    options: list[FormatChoice]
 
 
-def advise(cards: Cards, load: Load) -> Advice:
+def advise(cards: Cards, load: ServingLoad) -> Advice:
     """Choose: FP8 where the card multiplies it and it fits, else by memory and batch."""
     options = [_option(form, cards, load) for form in FORMATS if form.unit in cards.card.peaks]
     by_form = {option.form: option for option in options}
@@ -136,10 +136,10 @@ def advise(cards: Cards, load: Load) -> Advice:
     return Advice(chosen.name if chosen else None, reasons, options)
 
 
-def _option(form: WeightFormat, cards: Cards, load: Load) -> Option:
+def _option(form: AdvisedFormat, cards: Cards, load: ServingLoad) -> FormatChoice:
     weights = load.num_parameters * form.bits / 8
     room = cards.memory - weights
-    return Option(
+    return FormatChoice(
         form=form,
         weight_bytes=weights,
         fits=room >= load.batch * load.kv_bytes,
@@ -149,7 +149,7 @@ def _option(form: WeightFormat, cards: Cards, load: Load) -> Option:
     )
 
 
-def _choose(by_form: dict[WeightFormat, Option]) -> WeightFormat | None:
+def _choose(by_form: dict[AdvisedFormat, FormatChoice]) -> AdvisedFormat | None:
     fitting = [form for form, option in by_form.items() if option.fits]
     if FP8 in fitting:
         return FP8
@@ -159,7 +159,10 @@ def _choose(by_form: dict[WeightFormat, Option]) -> WeightFormat | None:
 
 
 def _why(
-    chosen: WeightFormat, by_form: dict[WeightFormat, Option], cards: Cards, load: Load
+    chosen: AdvisedFormat,
+    by_form: dict[AdvisedFormat, FormatChoice],
+    cards: Cards,
+    load: ServingLoad,
 ) -> str:
     """Return the first reason: why this format and not the one that would come before it."""
     title, peaks = cards.card.title, cards.card.peaks
@@ -192,7 +195,7 @@ def _why(
     )
 
 
-def _memory(option: Option, cards: Cards, load: Load) -> str:
+def _memory(option: FormatChoice, cards: Cards, load: ServingLoad) -> str:
     verdict = "fit" if option.fits else "do not fit"
     if option.sequences is None:
         rest = "KV is not counted, as a number of parameters has no shape"
@@ -204,7 +207,7 @@ def _memory(option: Option, cards: Cards, load: Load) -> str:
     )
 
 
-def _missing(option: Option, cards: Cards, load: Load) -> str:
+def _missing(option: FormatChoice, cards: Cards, load: ServingLoad) -> str:
     need = option.weight_bytes + load.batch * load.kv_bytes
     count = -int(-need // (cards.memory / cards.count))
     return (
@@ -213,7 +216,7 @@ def _missing(option: Option, cards: Cards, load: Load) -> str:
     )
 
 
-def _batch(option: Option, cards: Cards, load: Load) -> str:
+def _batch(option: FormatChoice, cards: Cards, load: ServingLoad) -> str:
     """Return what the batch has to do with it, whichever format was chosen."""
     limit = option.critical_batch
     side = "reading binds" if load.batch < limit else "arithmetic binds"
@@ -232,11 +235,11 @@ def _methods() -> str:
     )
 
 
-def _need(option: Option, load: Load) -> str:
+def _need(option: FormatChoice, load: ServingLoad) -> str:
     return needed(option.weight_bytes, load)
 
 
-def needed(weight_bytes: float, load: Load) -> str:
+def needed(weight_bytes: float, load: ServingLoad) -> str:
     """Return weights and the KV of a batch as text."""
     weights = f"{gigabytes(weight_bytes)} of weights"
     if not load.kv_bytes:

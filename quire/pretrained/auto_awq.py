@@ -9,14 +9,14 @@ from typing import Any, NoReturn
 from quire.core.counts import parse_count
 from quire.core.errors import ConfigError
 from quire.pretrained.auto_model import ENGINE, engine_keywords
-from quire.pretrained.options import GPUS, KERNELS, Option, done, idle, read_options, refused
+from quire.pretrained.options import GPUS, KERNELS, ForeignOption, done, idle, read_options, refused
 from quire.pretrained.quantizable import QuantizableModel, floats_folder, quantized_source
-from quire.pretrained.quantization_configs import Asked, calibration_text, encode_by
+from quire.pretrained.quantization_configs import QuantizationRequest, calibration_text, encode_by
 from quire.quantizing.inputs.calibration import Calibration
 from quire.quantizing.scheme import create_scheme
 from quire.store.hub import resolve_model
 
-_LOAD: dict[str, Option] = {
+_LOAD: dict[str, ForeignOption] = {
     "dtype": done("auto"),
     "trust_remote_code": idle("code of a checkpoint is never run", True),
     "safetensors": refused("must be True: pickles are not read", True),
@@ -24,11 +24,11 @@ _LOAD: dict[str, Option] = {
     "download_kwargs": refused("is not done: HF_HOME and HF_TOKEN say where models are"),
     "torch_dtype": done("auto"),
 }
-LOAD_FLOATS: dict[str, Option] = _LOAD | {
+LOAD_FLOATS: dict[str, ForeignOption] = _LOAD | {
     "low_cpu_mem_usage": idle("weights are read one by one", True),
     "use_cache": idle("the KV cache is always there", False),
 }
-LOAD_QUANTIZED: dict[str, Option] = _LOAD | {
+LOAD_QUANTIZED: dict[str, ForeignOption] = _LOAD | {
     "quant_filename": refused("must be empty: config.json and the index say which files", ""),
     "max_seq_len": done(),
     "fuse_layers": idle(KERNELS, True),
@@ -39,7 +39,7 @@ LOAD_QUANTIZED: dict[str, Option] = _LOAD | {
     "max_memory": refused(GPUS),
     "offload_folder": refused("is not done: weights stay in memory"),
 }
-QUANTIZE: dict[str, Option] = {
+QUANTIZE: dict[str, ForeignOption] = {
     "tokenizer": done(),
     "quant_config": done(),
     "calib_data": done(),
@@ -54,12 +54,12 @@ QUANTIZE: dict[str, Option] = {
     "max_chunk_memory": idle("memory does not depend on the text", 1 << 30),
     "quantizer_cls": refused("is code, which is not run"),
 }
-SAVE: dict[str, Option] = {
+SAVE: dict[str, ForeignOption] = {
     "safetensors": refused("must be True: pickles are not written", True),
     "shard_size": done("5GB"),
 }
 #: Of ``quant_config``.
-CONFIG: dict[str, Option] = {
+CONFIG: dict[str, ForeignOption] = {
     "quant_method": refused("must be awq", "awq"),
     "zero_point": done(True),
     "q_group_size": done(128),
@@ -99,7 +99,7 @@ class AWQModel(QuantizableModel):
             "duo_scaling": given["duo_scaling"],
             "clip": given["apply_clip"],
         }
-        asked = Asked(
+        asked = QuantizationRequest(
             scheme=create_scheme("awq", settings),
             format="awq",
             skipped=config["modules_to_not_convert"] or [],

@@ -10,24 +10,24 @@ from typing import Any, ClassVar, NoReturn
 
 from quire.core.errors import ConfigError
 from quire.pretrained.auto_model import ENGINE, engine_keywords
-from quire.pretrained.options import GPUS, KERNELS, Option, done, idle, read_options, refused
+from quire.pretrained.options import GPUS, KERNELS, ForeignOption, done, idle, read_options, refused
 from quire.pretrained.quantizable import QuantizableModel, floats_folder, quantized_source
-from quire.pretrained.quantization_configs import Asked
+from quire.pretrained.quantization_configs import QuantizationRequest
 from quire.pretrained.quantized_folder import tokens_of
 from quire.quantizing.scheme import create_scheme
 from quire.store.hub import resolve_model
 
-_LOAD: dict[str, Option] = {
+_LOAD: dict[str, ForeignOption] = {
     "dtype": done("auto"),
     "max_memory": refused(GPUS),
     "trust_remote_code": idle("code of a checkpoint is never run", False),
     "torch_dtype": done(),
     "device_map": done(),
 }
-LOAD_FLOATS: dict[str, Option] = _LOAD | {
+LOAD_FLOATS: dict[str, ForeignOption] = _LOAD | {
     "low_cpu_mem_usage": idle("weights are read one by one"),
 }
-LOAD_QUANTIZED: dict[str, Option] = _LOAD | {
+LOAD_QUANTIZED: dict[str, ForeignOption] = _LOAD | {
     "device": done(),
     "low_cpu_mem_usage": idle("weights are read one by one", False),
     "use_triton": idle(KERNELS, False),
@@ -46,14 +46,14 @@ LOAD_QUANTIZED: dict[str, Option] = _LOAD | {
     "use_safetensors": refused("must be True: pickles are not read", True),
     "trainable": refused("must be False: weights are not trained", False),
 }
-QUANTIZE: dict[str, Option] = {
+QUANTIZE: dict[str, ForeignOption] = {
     "batch_size": idle("samples are computed without padding", 1),
     "use_triton": idle(KERNELS, False),
     "use_cuda_fp16": idle(KERNELS, True),
     "autotune_warmup_after_quantized": idle(KERNELS, False),
     "cache_examples_on_gpu": idle("samples are in memory", True),
 }
-SAVE: dict[str, Option] = {
+SAVE: dict[str, ForeignOption] = {
     "use_safetensors": refused("must be True: pickles are not written", True),
     "safetensors_metadata": refused("is not done: the card says what was done"),
 }
@@ -91,7 +91,7 @@ class BaseQuantizeConfig:
     model_name_or_path: str | None = None
     model_file_base_name: str | None = None
 
-    OPTIONS: ClassVar[Mapping[str, Option]] = {
+    OPTIONS: ClassVar[Mapping[str, ForeignOption]] = {
         "static_groups": refused("must be False: groups are fitted as columns come", False),
         "quant_method": refused("must be gptq", "gptq"),
         "model_name_or_path": idle("the checkpoint is named when it is opened"),
@@ -109,7 +109,7 @@ class BaseQuantizeConfig:
             )
         self.asked()
 
-    def asked(self, examples: Sequence[Sequence[int]] | None = None) -> Asked:
+    def asked(self, examples: Sequence[Sequence[int]] | None = None) -> QuantizationRequest:
         """Return what the settings come to with samples of token ids."""
         settings = {
             "bits": self.bits,
@@ -120,7 +120,7 @@ class BaseQuantizeConfig:
             "damping": self.damp_percent,
         }
         scheme = create_scheme("gptq", settings)
-        return Asked(scheme=scheme, format="gptq", examples=examples)
+        return QuantizationRequest(scheme=scheme, format="gptq", examples=examples)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the settings by name."""

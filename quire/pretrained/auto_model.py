@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 from quire.checkpoints.config_fields import read_json
 from quire.core.errors import ConfigError
 from quire.pretrained.model import PretrainedModel
-from quire.pretrained.options import GPUS, KERNELS, Option, done, idle, read_options, refused
+from quire.pretrained.options import GPUS, KERNELS, ForeignOption, done, idle, read_options, refused
 from quire.pretrained.quantization_configs import QuantizationConfig
 from quire.pretrained.quantized_folder import TemporaryFolder, quantized_folder
 from quire.pretrained.types import dtype_name
@@ -23,7 +23,7 @@ log = get_logger(__name__)
 _MEMORY = "is said by memory, in bytes or as '8GiB'"
 _HUB = "is not done: HF_HOME and HF_TOKEN say where models are and who asks"
 #: Of transformers' ``from_pretrained``; settings of an engine are taken, too.
-OPTIONS: dict[str, Option] = {
+OPTIONS: dict[str, ForeignOption] = {
     "quantization_config": done(),
     "dtype": done("auto"),
     "torch_dtype": done(),

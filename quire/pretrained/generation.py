@@ -10,7 +10,7 @@ from typing import Any
 from quire.checkpoints.config_fields import read_json
 from quire.core.errors import ConfigError
 from quire.core.sampling_params import SamplingParams
-from quire.pretrained.options import Option, done, idle, read_options, refused
+from quire.pretrained.options import ForeignOption, done, idle, read_options, refused
 
 #: Tokens that are generated where nothing says how many, and the ``top_k`` of sampling.
 NEW_TOKENS, TOP_K = 20, 50
@@ -22,7 +22,7 @@ _CODE = "is code, which is not run between steps"
 _ENCODER = "is a setting of models with an encoder"
 _CACHE = "the KV cache is always there, in blocks"
 
-OPTIONS: dict[str, Option] = {
+OPTIONS: dict[str, ForeignOption] = {
     "max_new_tokens": done(),
     "max_length": done(),
     "min_new_tokens": done(),
@@ -100,7 +100,7 @@ OPTIONS: dict[str, Option] = {
 #: Without ``do_sample`` they have nothing to do.
 OF_SAMPLING = ("temperature", "top_k", "top_p", "min_p", "seed")
 #: Of ``generate`` itself.
-ARGUMENTS: dict[str, Option] = {
+ARGUMENTS: dict[str, ForeignOption] = {
     "inputs": done(),
     "input_ids": done(),
     "attention_mask": done(),

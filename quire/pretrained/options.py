@@ -17,7 +17,7 @@ GPUS = "is not done: one process computes a model"
 
 
 @dataclass(frozen=True, slots=True)
-class Option:
+class ForeignOption:
     """One option of a function of another library.
 
     Attributes:
@@ -51,23 +51,23 @@ class Option:
         log.warning("[%s] %s=%.80r changes nothing: %s", where, name, value, self.why)
 
 
-def done(default: Any = None) -> Option:
+def done(default: Any = None) -> ForeignOption:
     """Return an option that does what it says."""
-    return Option(default)
+    return ForeignOption(default)
 
 
-def refused(why: str, default: Any = None, *neutral: Any) -> Option:
+def refused(why: str, default: Any = None, *neutral: Any) -> ForeignOption:
     """Return an option of which other values are an error."""
-    return Option(default, why, neutral)
+    return ForeignOption(default, why, neutral)
 
 
-def idle(why: str, default: Any = None) -> Option:
+def idle(why: str, default: Any = None) -> ForeignOption:
     """Return an option that changes no result, whatever it is."""
-    return Option(default, why, is_refused=False)
+    return ForeignOption(default, why, is_refused=False)
 
 
 def read_options(
-    where: str, known: Mapping[str, Option], given: Mapping[str, Any]
+    where: str, known: Mapping[str, ForeignOption], given: Mapping[str, Any]
 ) -> dict[str, Any]:
     """Return the value of every option.
 

@@ -9,7 +9,7 @@ from typing import Any
 from quire.checkpoints.config_fields import read_json
 from quire.core.errors import ConfigError
 from quire.pretrained.model import PretrainedModel
-from quire.pretrained.quantization_configs import Asked
+from quire.pretrained.quantization_configs import QuantizationRequest
 from quire.pretrained.quantized_folder import TemporaryFolder, quantized_folder
 from quire.pretrained.saved_folder import save_folder
 
@@ -62,7 +62,7 @@ class QuantizableModel:
     def __exit__(self, *error: object) -> None:
         self.close()
 
-    def _quantize(self, asked: Asked, command: str) -> None:
+    def _quantize(self, asked: QuantizationRequest, command: str) -> None:
         """Quantize the checkpoint into a temporary folder, and go on with that."""
         where = f"{self._where}.quantize"
         if self.quantized:

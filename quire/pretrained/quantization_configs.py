@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
 from quire.core.errors import ConfigError
-from quire.pretrained.options import KERNELS, Option, idle, refused
+from quire.pretrained.options import KERNELS, ForeignOption, idle, refused
 from quire.pretrained.types import dtype_name
 from quire.quantizing.inputs.calibration import Calibration
-from quire.quantizing.scheme import Scheme, create_scheme
+from quire.quantizing.scheme import QuantizationScheme, create_scheme
 from quire.store.hub import resolve_model
 from quire.text.tokenizers.tokenizer import load_tokenizer
 
@@ -31,7 +31,7 @@ STAGES = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class QuantizationRequest:
     """A quantization as settings ask for it.
 
     Attributes:
@@ -44,7 +44,7 @@ class Asked:
         examples: Token ids of samples, instead of text.
     """
 
-    scheme: Scheme
+    scheme: QuantizationScheme
     format: str
     skipped: Sequence[str] = ()
     only: Sequence[str] | None = None
@@ -61,7 +61,7 @@ class QuantizationConfig(Protocol):
         """The method, as ``config.json`` has it."""
         ...
 
-    def asked(self) -> Asked:
+    def asked(self) -> QuantizationRequest:
         """Return the quantization that the settings ask for.
 
         Raises:
@@ -83,7 +83,7 @@ class _Settings:
     """
 
     quant_method: ClassVar[str] = ""
-    OPTIONS: ClassVar[Mapping[str, Option]] = {}
+    OPTIONS: ClassVar[Mapping[str, ForeignOption]] = {}
 
     def _check(self) -> None:
         for name, option in self.OPTIONS.items():
@@ -127,7 +127,7 @@ class BitsAndBytesConfig(_Settings):
     bnb_4bit_quant_storage: Any = None
 
     quant_method: ClassVar[str] = "bitsandbytes"
-    OPTIONS: ClassVar[Mapping[str, Option]] = {
+    OPTIONS: ClassVar[Mapping[str, ForeignOption]] = {
         "llm_int8_enable_fp32_cpu_offload": refused("must be False: one device has all", False),
         "llm_int8_has_fp16_weight": refused("must be False: weights are not trained", False),
     }
@@ -158,7 +158,7 @@ class BitsAndBytesConfig(_Settings):
         )
         self.bnb_4bit_quant_storage = "uint8"
 
-    def asked(self) -> Asked:
+    def asked(self) -> QuantizationRequest:
         """Return what the settings come to."""
         skipped = self.llm_int8_skip_modules or []
         if self.load_in_8bit:
@@ -168,7 +168,9 @@ class BitsAndBytesConfig(_Settings):
             stated = {"bnb_4bit_compute_dtype": self.bnb_4bit_compute_dtype}
             double = {"double_quant": bool(self.bnb_4bit_use_double_quant)}
             scheme = create_scheme(self.bnb_4bit_quant_type, double)
-        return Asked(scheme=scheme, format="bitsandbytes", skipped=skipped, stated=stated)
+        return QuantizationRequest(
+            scheme=scheme, format="bitsandbytes", skipped=skipped, stated=stated
+        )
 
 
 @dataclass
@@ -222,7 +224,7 @@ class GPTQConfig(_Settings):
     modules_in_block_to_quantize: list[list[str]] | None = None
 
     quant_method: ClassVar[str] = "gptq"
-    OPTIONS: ClassVar[Mapping[str, Option]] = {
+    OPTIONS: ClassVar[Mapping[str, ForeignOption]] = {
         "backend": refused(f"must be None: {KERNELS}", None, "auto"),
         "block_name_to_quantize": refused("must be None: it is known for each architecture"),
         "module_name_preceding_first_block": refused("must be None: it is known"),
@@ -244,7 +246,7 @@ class GPTQConfig(_Settings):
             self.act_group_aware = False
         self.asked()
 
-    def asked(self) -> Asked:
+    def asked(self) -> QuantizationRequest:
         """Return what the settings come to."""
         settings = {
             "bits": self.bits,
@@ -255,7 +257,7 @@ class GPTQConfig(_Settings):
             "true_sequential": self.true_sequential,
             "damping": self.damp_percent,
         }
-        return Asked(
+        return QuantizationRequest(
             scheme=create_scheme("gptq", settings),
             format="gptq",
             only=_ordered(self.modules_in_block_to_quantize),
@@ -291,7 +293,7 @@ class AwqConfig(_Settings):
     modules_to_not_convert: list[str] | None = None
 
     quant_method: ClassVar[str] = "awq"
-    OPTIONS: ClassVar[Mapping[str, Option]] = {
+    OPTIONS: ClassVar[Mapping[str, ForeignOption]] = {
         "backend": refused(f"must be auto: {KERNELS}", "auto"),
     }
 
@@ -301,14 +303,14 @@ class AwqConfig(_Settings):
             raise ConfigError(f"[AwqConfig] bits must be 4; got {self.bits}.")
         self.asked()
 
-    def asked(self) -> Asked:
+    def asked(self) -> QuantizationRequest:
         """Return what the settings come to."""
         settings = {
             "bits": self.bits,
             "group_size": self.group_size,
             "symmetric": not self.zero_point,
         }
-        return Asked(
+        return QuantizationRequest(
             scheme=create_scheme("awq", settings),
             format="awq",
             skipped=self.modules_to_not_convert or [],

@@ -14,10 +14,10 @@ import numpy as np
 from quire.core.errors import ConfigError
 from quire.llm.stage_bar import stage_bar
 from quire.models.config.config_reader import read_model_config
-from quire.pretrained.quantization_configs import HEADS, Asked
+from quire.pretrained.quantization_configs import HEADS, QuantizationRequest
 from quire.quantizing.inputs.calibration import calibration_samples
 from quire.quantizing.quantize_checkpoint import Order, quantize_checkpoint
-from quire.quantizing.run import Job, linear_modules
+from quire.quantizing.run import QuantizationJob, linear_modules
 from quire.quantizing.scheme import Recipe, skip_rules
 from quire.quantizing.stored_format import FORMATS
 from quire.system.log import get_logger
@@ -44,7 +44,7 @@ class TemporaryFolder:
 
 
 def quantized_folder(
-    where: str, folder: Path, asked: Asked, command: str, threads: int | None
+    where: str, folder: Path, asked: QuantizationRequest, command: str, threads: int | None
 ) -> TemporaryFolder:
     """Quantize a checkpoint into a temporary folder.
 
@@ -64,7 +64,9 @@ def quantized_folder(
     recipe = Recipe(asked.scheme, skip_rules(_floats(where, folder, asked)))
     samples, text = _samples(where, folder, asked) if recipe.uses_inputs else ([], "")
     order = Order(
-        job=Job(recipe=recipe, format=FORMATS[asked.format], samples=samples, stated=asked.stated),
+        job=QuantizationJob(
+            recipe=recipe, format=FORMATS[asked.format], samples=samples, stated=asked.stated
+        ),
         source=str(folder),
         command=command,
         language="python",
@@ -84,7 +86,7 @@ def _tell(notice: str) -> None:
     log.warning("%s", notice)
 
 
-def _floats(where: str, folder: Path, asked: Asked) -> list[str]:
+def _floats(where: str, folder: Path, asked: QuantizationRequest) -> list[str]:
     """Return the names of the matrices that stay floats.
 
     A part fits a name that it begins or ends. Source: transformers (should_convert_module).
@@ -116,7 +118,7 @@ def _check_ends(where: str, modules: Sequence[str], only: Iterable[str]) -> None
             )
 
 
-def _samples(where: str, folder: Path, asked: Asked) -> tuple[list[np.ndarray], str]:
+def _samples(where: str, folder: Path, asked: QuantizationRequest) -> tuple[list[np.ndarray], str]:
     if asked.examples is None:
         samples, text = calibration_samples(folder, asked.calibration, _tell)
     else:

@@ -13,7 +13,7 @@ from quire.protocol.decimal_text import read_decimal
 from quire.protocol.generation import MAX_TOKEN_ID, Count, Seed
 from quire.protocol.openai.completion import CompletionRequest
 from quire.protocol.prompt_list import PromptField, read_prompts
-from quire.protocol.speculation import NumTokens, SpeculativeField, SpeculativeOptions
+from quire.protocol.speculation import NumTokens, SpeculativeField, SpeculativeFields
 from quire.protocol.structured_outputs import StructuredOutputsField
 
 #: Our names of settings; ``n_predict`` and some others need more.
@@ -133,7 +133,7 @@ class LlamaRequest(CompatRequest, kw_only=True):
             return self.speculative
         if self.speculative is not None:
             raise refuse("speculative.n_max", "must be absent when speculative is given", most)
-        return SpeculativeOptions(num_speculative_tokens=most)
+        return SpeculativeFields(num_speculative_tokens=most)
 
     def line_limits(self) -> tuple[int, float | None] | None:
         """Return the least indentation and the most seconds of a text; None when it has neither."""

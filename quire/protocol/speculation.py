@@ -12,7 +12,7 @@ from quire.core.speculative_params import SpeculativeParams, read_speculative
 NumTokens = Annotated[int, msgspec.Meta(ge=0, le=MAX_TOKENS)]
 
 
-class SpeculativeOptions(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+class SpeculativeFields(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """A request's choices among the server's methods; None: the server's setting.
 
     Attributes:
@@ -28,7 +28,7 @@ class SpeculativeOptions(msgspec.Struct, kw_only=True, forbid_unknown_fields=Tru
     acceptance: Acceptance | None = None
 
 
-SpeculativeField = bool | SpeculativeOptions | None
+SpeculativeField = bool | SpeculativeFields | None
 
 
 def asked_speculation(field: SpeculativeField) -> SpeculativeParams | None:
@@ -37,7 +37,7 @@ def asked_speculation(field: SpeculativeField) -> SpeculativeParams | None:
     Raises:
         InvalidSamplingParamsError: Both names of the number of tokens are given and differ.
     """
-    if isinstance(field, SpeculativeOptions):
+    if isinstance(field, SpeculativeFields):
         given = msgspec.structs.asdict(field).items()
         return read_speculative({name: value for name, value in given if value is not None})
     return read_speculative(field)

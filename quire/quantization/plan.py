@@ -12,7 +12,7 @@ from quire.core.errors import ConfigError
 from quire.core.model.model_config import ModelConfig
 from quire.core.model.quantization_names import QUANTIZATIONS
 from quire.kernels.matrices.quantized_tensor import QuantizedForm
-from quire.quantization.round_to_nearest import Scheme, create_scheme
+from quire.quantization.round_to_nearest import RoundingScheme, create_scheme
 from quire.settings.config import KEEP, ModelOptions
 
 #: Models of fewer parameters have inputs of 16 bits unless told otherwise. Their two best tokens
@@ -37,14 +37,14 @@ class QuantizationPlan:
             how: because the settings say so, or because the model is small.
     """
 
-    layers: Scheme | None = None
-    tables: Scheme | None = None
+    layers: RoundingScheme | None = None
+    tables: RoundingScheme | None = None
     exact_activations: bool = False
-    overrides: tuple[tuple[str, Scheme | None], ...] = ()
+    overrides: tuple[tuple[str, RoundingScheme | None], ...] = ()
     own_activations: bool = False
     fine_activations: Literal["", "asked", "small model"] = ""
 
-    def scheme_of(self, module: str, default: Scheme | None) -> Scheme | None:
+    def scheme_of(self, module: str, default: RoundingScheme | None) -> RoundingScheme | None:
         """Return how the matrix of a module is rounded; ``default`` where no override fits."""
         for pattern, scheme in self.overrides:
             if fnmatchcase(module, pattern):
@@ -52,7 +52,7 @@ class QuantizationPlan:
         return default
 
     def forms(
-        self, modules: Iterable[str], columns: int, default: Scheme | None
+        self, modules: Iterable[str], columns: int, default: RoundingScheme | None
     ) -> tuple[QuantizedForm | None, ...]:
         """Return how matrices of that many columns are rounded; None for those that are not."""
         schemes = [self.scheme_of(module, default) for module in modules]
@@ -83,7 +83,7 @@ class QuantizationPlan:
         return f"{self.layers} {self.tables} {self.overrides} {inputs}"
 
 
-def refuse_quantized(name: str, form: QuantizedForm, scheme: Scheme | None) -> None:
+def refuse_quantized(name: str, form: QuantizedForm, scheme: RoundingScheme | None) -> None:
     """Refuse to round a matrix that is quantized.
 
     Raises:

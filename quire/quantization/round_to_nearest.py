@@ -52,7 +52,7 @@ LOWEST_HALF_SCALE = 2.0**-16
 
 
 @dataclass(frozen=True, slots=True)
-class Scheme:
+class RoundingScheme:
     """The rule by which a matrix is rounded.
 
     Attributes:
@@ -88,7 +88,7 @@ class Scheme:
         return 1 << self.bits - 1 if self.symmetric and self.code_book is None else 0
 
 
-def create_scheme(name: str, group_size: int | None = None) -> Scheme:
+def create_scheme(name: str, group_size: int | None = None) -> RoundingScheme:
     """Return the scheme of ``int8``, ``int6`` ... ``int2`` or ``nf4``.
 
     Args:
@@ -96,13 +96,13 @@ def create_scheme(name: str, group_size: int | None = None) -> Scheme:
         group_size: Columns that share a scale; None for the default: 32, and 64 for NF4.
     """
     if name == "nf4":
-        return Scheme(4, 64 if group_size is None else group_size, code_book=NF4)
+        return RoundingScheme(4, 64 if group_size is None else group_size, code_book=NF4)
     # Two or three bits have no code to spare for symmetry.
     bits = int(name.removeprefix("int"))
-    return Scheme(bits, 32 if group_size is None else group_size, symmetric=bits >= 4)
+    return RoundingScheme(bits, 32 if group_size is None else group_size, symmetric=bits >= 4)
 
 
-def quantize(tensor: HostTensor, scheme: Scheme, threads: int = 1) -> QuantizedTensor:
+def quantize(tensor: HostTensor, scheme: RoundingScheme, threads: int = 1) -> QuantizedTensor:
     """Round a matrix (N, K).
 
     Inside the range of a group's codes the error is at most half a step. Threads share out pieces
@@ -168,7 +168,11 @@ def _extremes(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _symmetric(
-    values: np.ndarray, highest: np.ndarray, lowest: np.ndarray, scheme: Scheme, together: int
+    values: np.ndarray,
+    highest: np.ndarray,
+    lowest: np.ndarray,
+    scheme: RoundingScheme,
+    together: int,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return scales (N, G) and codes (N, G, group) of values (N, G, group) and their extremes."""
     furthest = np.where(highest > -lowest, highest, lowest)

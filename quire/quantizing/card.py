@@ -11,7 +11,7 @@ import numpy as np
 
 from quire.core.plurals import counted
 from quire.quantizing.run import Result
-from quire.quantizing.scheme import Scheme
+from quire.quantizing.scheme import QuantizationScheme
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,7 +76,7 @@ def _error_text(calibrated: bool) -> str:
     )
 
 
-def _counted(schemes: Mapping[str, Scheme]) -> str:
+def _counted(schemes: Mapping[str, QuantizationScheme]) -> str:
     counts: dict[str, int] = {}
     for scheme in schemes.values():
         counts[str(scheme)] = counts.get(str(scheme), 0) + 1

@@ -20,8 +20,8 @@ class Method:
 
     Attributes:
         about: A few words for the command line.
-        settings: Fields of :class:`~quire.quantizing.scheme.Scheme` that may be given, and their
-            defaults.
+        settings: Fields of :class:`~quire.quantizing.scheme.QuantizationScheme` that may be given,
+            and their defaults.
         fixed: Fields that the method itself decides.
         formats: Names of stored formats that can hold its matrices; the first is the default.
         asks_inputs: Whether the method looks at calibration text, whatever its settings.

@@ -29,7 +29,7 @@ from quire.quantization.producers.row_tables import (
     quantize_tables,
 )
 from quire.quantization.producers.whole_bytes import quantize_bytes
-from quire.quantizing.scheme import Scheme
+from quire.quantizing.scheme import QuantizationScheme
 
 #: Rows of a matrix that are rounded together: results do not depend on how many threads there are.
 ROWS = 1024
@@ -47,7 +47,7 @@ class LinkedMatrices:
         threads: Number of threads that share the rows.
     """
 
-    scheme: Scheme
+    scheme: QuantizationScheme
     modules: Sequence[str]
     weights: Sequence[np.ndarray]
     products: np.ndarray | None

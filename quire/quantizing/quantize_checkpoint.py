@@ -11,8 +11,8 @@ from quire.kernels.registry import create_backend
 from quire.quantizing import output
 from quire.quantizing.card import CardFacts, model_card
 from quire.quantizing.inputs.layer_inputs import Bar
-from quire.quantizing.run import Job, Result, Run
-from quire.quantizing.unfinished import Unfinished
+from quire.quantizing.resumable_run import Unfinished
+from quire.quantizing.run import QuantizationJob, QuantizationRun, Result
 from quire.system.machine import read_machine
 
 
@@ -29,7 +29,7 @@ class Order:
         threads: Number of threads; None for all cores.
     """
 
-    job: Job
+    job: QuantizationJob
     source: str
     command: str
     language: str = "bash"
@@ -61,7 +61,7 @@ def quantize_checkpoint(
             something else.
         ModelLoadError: The source cannot be read, or a weight is infinite or NaN.
     """
-    run = Run(folder, order.job)
+    run = QuantizationRun(folder, order.job)
     told = list(run.notices)
     for notice in told:
         tell(notice)

@@ -15,7 +15,7 @@ from quire.models.weight_map import LinearWeights
 from quire.quantizing.inputs.input_sums import InputSums
 from quire.quantizing.methods import METHODS
 from quire.quantizing.produce import LinkedMatrices, produce
-from quire.quantizing.scheme import Scheme
+from quire.quantizing.scheme import QuantizationScheme
 
 #: Inputs that a calibrated method needs to have seen; with fewer a matrix is rounded to nearest.
 MIN_ROWS = 64
@@ -49,7 +49,10 @@ class LayerQuantizer:
     """
 
     def __init__(
-        self, schemes: Mapping[str, Scheme], threads: int, on_weights: Callable[[int], None]
+        self,
+        schemes: Mapping[str, QuantizationScheme],
+        threads: int,
+        on_weights: Callable[[int], None],
     ) -> None:
         self._schemes, self._threads, self._on_weights = schemes, threads, on_weights
 
@@ -72,7 +75,7 @@ class LayerQuantizer:
         result = LayerResult()
         for linear in linears:
             seen = sums.num_rows.get(linear.modules, 0)
-            groups: dict[Scheme, list[str]] = {}
+            groups: dict[QuantizationScheme, list[str]] = {}
             for module in linear.modules:
                 scheme = self._schemes.get(module)
                 if scheme is None:

@@ -31,17 +31,17 @@ from quire.quantizing.inputs.statistics import Statistics, samples_digest, sourc
 from quire.quantizing.layouts.layout import HEAD_FORMATS
 from quire.quantizing.methods import METHODS
 from quire.quantizing.quantize_layer import LayerQuantizer, LayerResult
+from quire.quantizing.resumable_run import Unfinished, stored_data
 from quire.quantizing.scale_layer import LayerScaler
-from quire.quantizing.scheme import Recipe, Scheme
+from quire.quantizing.scheme import QuantizationScheme, Recipe
 from quire.quantizing.stored_format import StoredFormat
-from quire.quantizing.unfinished import Unfinished, stored_data
 
 #: Shares of a layer's time: each pass over the samples, and quantizing; for the bar only.
 PASS, SOLVE = 0.3, 0.4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Job:
+class QuantizationJob:
     """The matrices to quantize, and how.
 
     Attributes:
@@ -76,12 +76,12 @@ class Result:
     tensors: dict[str, TensorData]
     config: dict[str, Any]
     model_config: dict[str, Any]
-    schemes: dict[str, Scheme]
+    schemes: dict[str, QuantizationScheme]
     errors: dict[str, float]
     notices: list[str]
 
 
-class Run:
+class QuantizationRun:
     """A job on a checkpoint.
 
     Args:
@@ -98,7 +98,7 @@ class Run:
         ModelLoadError: The checkpoint cannot be read.
     """
 
-    def __init__(self, folder: Path, job: Job) -> None:
+    def __init__(self, folder: Path, job: QuantizationJob) -> None:
         longest = max(map(len, job.samples), default=None)
         opened = open_generating(folder, "float32", longest)
         if not isinstance(opened.tensors, Checkpoint):
@@ -152,7 +152,7 @@ class Run:
         if left_out:
             self.notices.append(f"tensors that the model does without are left out: {left_out[0]}")
 
-    def _choose_for_head(self, chosen: dict[str, Scheme]) -> list[str]:
+    def _choose_for_head(self, chosen: dict[str, QuantizationScheme]) -> list[str]:
         """Round a head whose method scales the columns of a layer, and return what to tell."""
         scheme = chosen.get(self._head)
         if scheme is None or not METHODS[scheme.method].scales_columns:
@@ -416,7 +416,7 @@ def _notices(result: LayerResult) -> list[str]:
     ]
 
 
-def _check_rotated(schemes: Mapping[str, Scheme], opened: OpenedCheckpoint) -> None:
+def _check_rotated(schemes: Mapping[str, QuantizationScheme], opened: OpenedCheckpoint) -> None:
     """Refuse rotated matrices whose rows a loader would have to put in another order."""
     for module in row_orders(opened.tensors, opened.weights):
         if module in schemes and schemes[module].method == "quip":

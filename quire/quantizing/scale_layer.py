@@ -22,7 +22,7 @@ from quire.quantization.producers.awq import ScaledMatrix, search_scales
 from quire.quantization.producers.smoothing import smoothing_scales
 from quire.quantizing.inputs.input_sums import InputSums
 from quire.quantizing.methods import METHODS
-from quire.quantizing.scheme import Scheme
+from quire.quantizing.scheme import QuantizationScheme
 
 
 @dataclass(slots=True)
@@ -50,7 +50,11 @@ class LayerScaler:
     """
 
     def __init__(
-        self, weights: WeightMap, stored: Checkpoint, schemes: Mapping[str, Scheme], threads: int
+        self,
+        weights: WeightMap,
+        stored: Checkpoint,
+        schemes: Mapping[str, QuantizationScheme],
+        threads: int,
     ) -> None:
         self._weights, self._stored = weights, stored
         self._schemes, self._threads = schemes, threads

@@ -20,7 +20,7 @@ MOST_SPARSE = 0.05
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Scheme:
+class QuantizationScheme:
     """A matrix's method and settings; :func:`create_scheme` fills in what a method decides.
 
     Attributes:
@@ -109,7 +109,7 @@ class Scheme:
         search = self.method != "rtn" and self.clip
         return IntegerGrid(self.bits, max(0, self.group_size), self.symmetric, search)
 
-    def changed(self, settings: Mapping[str, Any]) -> Scheme:
+    def changed(self, settings: Mapping[str, Any]) -> QuantizationScheme:
         """Return a scheme with other settings; another method keeps those that both take.
 
         Raises:
@@ -145,11 +145,13 @@ class Scheme:
 
 
 #: Fields of a scheme but the method, with what they are where nothing is said.
-DEFAULTS = {field.name: field.default for field in fields(Scheme) if field.name != "method"}
+DEFAULTS = {
+    field.name: field.default for field in fields(QuantizationScheme) if field.name != "method"
+}
 SETTINGS = tuple(DEFAULTS)
 
 
-def create_scheme(method: str, settings: Mapping[str, Any]) -> Scheme:
+def create_scheme(method: str, settings: Mapping[str, Any]) -> QuantizationScheme:
     """Return the scheme of a method.
 
     Args:
@@ -163,7 +165,7 @@ def create_scheme(method: str, settings: Mapping[str, Any]) -> Scheme:
     for name in settings:
         if name not in known.settings:
             raise _refuse_setting(name, method)
-    return Scheme(method=method, **{**known.settings, **settings, **known.fixed})
+    return QuantizationScheme(method=method, **{**known.settings, **settings, **known.fixed})
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,7 +174,8 @@ class Rule:
 
     Attributes:
         match: A pattern of module names, as of a shell.
-        settings: Fields of :class:`Scheme` that differ from the run's; None to leave them floats.
+        settings: Fields of :class:`QuantizationScheme` that differ from the run's; None to leave
+            them floats.
     """
 
     match: str
@@ -190,7 +193,7 @@ class Recipe:
             no other matrix.
     """
 
-    default: Scheme
+    default: QuantizationScheme
     rules: tuple[Rule, ...] = ()
     takes_head: bool = False
 
@@ -199,7 +202,7 @@ class Recipe:
         named = any(rule.match == head and rule.settings is not None for rule in self.rules)
         return self.takes_head or named
 
-    def scheme_of(self, module: str) -> Scheme | None:
+    def scheme_of(self, module: str) -> QuantizationScheme | None:
         """Return how a matrix is quantized, None where it stays floats."""
         for rule in self.rules:
             if fnmatchcase(module, rule.match):
@@ -236,7 +239,7 @@ def skip_rules(patterns: Sequence[str]) -> tuple[Rule, ...]:
 def read_rules(path: Path) -> tuple[Rule, ...]:
     """Read a recipe: a TOML file of ``[[rule]]`` tables.
 
-    A table has ``match`` and fields of :class:`Scheme`, or ``skip = true``.
+    A table has ``match`` and fields of :class:`QuantizationScheme`, or ``skip = true``.
 
     Raises:
         ConfigError: The file cannot be read, or a rule has a field that is unknown or wrong.
@@ -261,7 +264,7 @@ def _read_rule(number: int, rule: Any, path: Path) -> Rule:
     settings = {name: value for name, value in rule.items() if name != "match"}
     if settings.get("skip") is True and len(settings) == 1:
         return Rule(rule["match"], None)
-    known = {field.name: type(field.default) for field in fields(Scheme)}
+    known = {field.name: type(field.default) for field in fields(QuantizationScheme)}
     for name, value in settings.items():
         if name not in known:
             raise ConfigError(

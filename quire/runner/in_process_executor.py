@@ -27,11 +27,11 @@ from quire.runner.memory.engine_plan import EnginePlan, plan_engine
 from quire.runner.memory.loaded_drafts import divide_progress, load_draft
 from quire.runner.memory.loaded_heads import load_head, with_heads
 from quire.runner.memory.loaded_model import LoadedModel, load
-from quire.runner.memory.memory import MemoryPlan
+from quire.runner.memory.memory_plan import MemoryPlan
 from quire.runner.ranks.placement import Placement, place
 from quire.runner.step.model_runner import ModelRunner, RunnerOptions
 from quire.runner.step.step_estimate import StepEstimate
-from quire.runner.step.step_parts import Ending
+from quire.runner.step.step_retry import Ending
 from quire.settings.config import EngineConfig
 from quire.speculative.create import Maker, create_proposers
 from quire.speculative.drafters.vocabularies import VocabularyPair

@@ -59,7 +59,7 @@ LOOK_TICKS = 10
 
 
 @dataclass(frozen=True, slots=True)
-class Load:
+class LoadModels:
     """The work of a server before it serves.
 
     Attributes:
@@ -93,7 +93,7 @@ class Server(uvicorn.Server):
     def __init__(
         self,
         options: ServerOptions,
-        ready: tuple[ManagedModels, ASGIApp] | Load,
+        ready: tuple[ManagedModels, ASGIApp] | LoadModels,
         announce: Callable[[ManagedModels], None] = lambda models: None,
     ) -> None:
         limit = options.max_connections
@@ -105,11 +105,11 @@ class Server(uvicorn.Server):
         self._announce = announce
         self._unread = UnreadAnswers(options.write_timeout)
         self._models: ManagedModels | None = None
-        self._load: Load | None = ready if isinstance(ready, Load) else None
+        self._load: LoadModels | None = ready if isinstance(ready, LoadModels) else None
         self._loader = threading.Thread(target=self._run_load, name="quire-load", daemon=True)
-        self._ready = None if isinstance(ready, Load) else ready
+        self._ready = None if isinstance(ready, LoadModels) else ready
         self.error: BaseException | None = None
-        app: Any = ready.app if isinstance(ready, Load) else ready[1]
+        app: Any = ready.app if isinstance(ready, LoadModels) else ready[1]
         settings = _settings(options, app, self._rules)
         # uvicorn and its connections keep this layer; the app in it changes when it is loaded.
         self._outer = ProxyHeadersMiddleware(app, settings.forwarded_allow_ips)

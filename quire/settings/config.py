@@ -29,7 +29,7 @@ from quire.settings.parallel_options import ParallelOptions
 from quire.settings.picture_settings import parse_pictures_per_prompt
 from quire.settings.speculative_settings import (
     SHORT_FORMS,
-    Speculation,
+    SpeculationSettings,
     name_methods,
     parse_speculative,
 )
@@ -222,7 +222,7 @@ class SpeculativeOptions:
         None, "number of running requests from which on nothing is proposed"
     )
 
-    def parsed(self) -> Speculation:
+    def parsed(self) -> SpeculationSettings:
         """Return every method that is asked for, with what there is to say of them.
 
         Raises:

@@ -65,7 +65,7 @@ KEYS = sorted(_OWN_KEYS | _READ_KEYS | set(OTHER_KEYS))
 
 
 @dataclass(frozen=True, slots=True)
-class Speculation:
+class SpeculationSettings:
     """The methods that the settings ask for.
 
     Attributes:
@@ -77,7 +77,9 @@ class Speculation:
     notices: tuple[str, ...] = ()
 
 
-def parse_speculative(config: Any = None, short: Mapping[str, Any] | None = None) -> Speculation:
+def parse_speculative(
+    config: Any = None, short: Mapping[str, Any] | None = None
+) -> SpeculationSettings:
     """Read the methods by which tokens are proposed.
 
     Args:
@@ -105,7 +107,7 @@ def parse_speculative(config: Any = None, short: Mapping[str, Any] | None = None
     for method in made:
         if made.count(method) > 1:
             raise ConfigError(f"[config] {CONFIG} must name each method once; got {method} twice.")
-    return Speculation(methods, tuple(notices))
+    return SpeculationSettings(methods, tuple(notices))
 
 
 def name_methods(config: Any, methods: Sequence[SpeculativeMethod]) -> str:

@@ -12,7 +12,7 @@ from typing import Protocol, runtime_checkable
 import numpy as np
 import numpy.typing as npt
 
-from quire.core.model.forward_work import Work
+from quire.core.model.forward_work import ForwardWork
 from quire.kernels.batch.forward_batch import Array
 from quire.kernels.batch.sampling_batch import SamplingBatch
 from quire.kernels.batch.token_table import IntArray
@@ -21,7 +21,7 @@ from quire.speculative.token_tree import TreeShape
 Chances = npt.NDArray[np.float32]
 
 
-class Draw(Protocol):
+class DraftDraw(Protocol):
     """Draws as the target will at the same position: with its settings, its seed, its grammar.
 
     The draws of two distributions that are alike then agree most of the time. The grammar says only
@@ -43,7 +43,7 @@ class Draw(Protocol):
         ...
 
 
-class ChainDraw(Draw, Protocol):
+class ChainDraw(DraftDraw, Protocol):
     """A draw that a backend may do by itself, for a chain of tokens."""
 
     def plain(self, rows: IntArray, lengths: IntArray) -> SamplingBatch | None:
@@ -55,7 +55,7 @@ class ChainDraw(Draw, Protocol):
 
 
 class Rank(Protocol):
-    """Ranks the tokens that the target may draw at a position, as likely as :class:`Draw`."""
+    """Ranks the tokens that the target may draw at a position, as likely as :class:`DraftDraw`."""
 
     def __call__(
         self, logits: Array, rows: IntArray, lengths: IntArray, count: int
@@ -64,7 +64,7 @@ class Rank(Protocol):
 
         Args:
             logits: (B, V) float32, not changed.
-            rows, lengths: The same as in :class:`Draw`; a row may occur several times.
+            rows, lengths: The same as in :class:`DraftDraw`; a row may occur several times.
             count: C candidates wanted of each, at least 1.
 
         Returns:
@@ -126,7 +126,7 @@ class PacedProposer(Proposer, Protocol):
 class ComputingProposer(Proposer, Protocol):
     """A proposer that has weights of its own, or computes with the target's."""
 
-    def take_work(self) -> Work:
+    def take_work(self) -> ForwardWork:
         """Return what it has computed since the last call, estimated."""
         ...
 

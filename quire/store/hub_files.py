@@ -204,7 +204,7 @@ def _check_architecture(folder: Path) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Offer:
+class HubOffer:
     """The files of a repository, as the hub lists them.
 
     Attributes:
@@ -216,7 +216,7 @@ class Offer:
     architecture: str = ""
 
 
-def ask_offer(reference: HubReference) -> Offer:
+def ask_offer(reference: HubReference) -> HubOffer:
     """Return what the hub has now.
 
     Raises:
@@ -226,19 +226,19 @@ def ask_offer(reference: HubReference) -> Offer:
         return _offer(reference)
 
 
-def _offer(reference: HubReference) -> Offer:
+def _offer(reference: HubReference) -> HubOffer:
     listing = fetch_listing(reference.repository, reference.revision)
     sizes = {file["rfilename"]: _size(file.get("size")) for file in listing["siblings"]}
     gguf = listing.get("gguf")
     architecture = gguf.get("architecture") if isinstance(gguf, dict) else None
-    return Offer(sizes, architecture if isinstance(architecture, str) else "")
+    return HubOffer(sizes, architecture if isinstance(architecture, str) else "")
 
 
 def _size(told: object) -> int | None:
     return told if isinstance(told, int) and told >= 0 else None
 
 
-def _ask(reference: HubReference, weights: bool) -> Offer | Path:
+def _ask(reference: HubReference, weights: bool) -> HubOffer | Path:
     """Return what the hub has, or what the cache has where the hub cannot be reached."""
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError
 
@@ -258,7 +258,9 @@ def _ask(reference: HubReference, weights: bool) -> Offer | Path:
         return cached
 
 
-def _choose_offered(offer: Offer, reference: HubReference, kept: str | None) -> ChosenGguf | None:
+def _choose_offered(
+    offer: HubOffer, reference: HubReference, kept: str | None
+) -> ChosenGguf | None:
     """Return the GGUF file that is meant, or None for a repository of safetensors.
 
     Raises:

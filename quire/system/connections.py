@@ -91,7 +91,7 @@ def readable(connections: Iterable[socket.socket], seconds: float) -> list[socke
 
 
 def introduce(connection: socket.socket, key: str, greeting: bytes) -> None:
-    """Send a greeting to a :class:`Door`, and prove possession of the key, which is not sent.
+    """Send a greeting to a :class:`HandshakeListener`, and prove that this peer has the key.
 
     Raises:
         EOFError, OSError: The peer is gone, does not answer in time, or is not of Quire.
@@ -129,7 +129,7 @@ class _Stranger(NamedTuple):
     challenge: bytes
 
 
-class Door:
+class HandshakeListener:
     """A port that any peer may reach; each sends one short message, and proves that it has the key.
 
     The message is read only once the proof is checked. A proof belongs to one challenge, so that an
@@ -148,7 +148,7 @@ class Door:
         listener.setblocking(False)  # a peer may be gone before it is accepted
         self._waiting: dict[socket.socket, _Stranger] = {}
 
-    def __enter__(self) -> Door:
+    def __enter__(self) -> HandshakeListener:
         return self
 
     def __exit__(

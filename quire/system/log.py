@@ -63,7 +63,7 @@ class _StderrHandler(logging.StreamHandler):  # type: ignore[type-arg]
 
 
 def get_logger(name: str) -> logging.Logger:
-    """Return the logger of a module, such as ``quire.runner.memory.memory``.
+    """Return the logger of a module, such as ``quire.runner.memory.memory_plan``.
 
     The first call gives the logger ``quire`` a handler, unless the application has set one, and
     the level of ``QUIRE_LOG_LEVEL`` (default ``info``).

@@ -13,8 +13,8 @@ from torch import Tensor
 
 from quire.training.draft_layer import Drafts
 from quire.training.examples import Batch
-from quire.training.medusa import MedusaHeads
-from quire.training.recurrent_head import RecurrentHead
+from quire.training.medusa import TrainableMedusaHeads
+from quire.training.recurrent_head import TrainableRecurrentHead
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,9 +34,11 @@ class Acceptance:
 
 
 @torch.no_grad()
-def draft_all(head: RecurrentHead | MedusaHeads, batch: Batch, num_tokens: int) -> Tensor:
+def draft_all(
+    head: TrainableRecurrentHead | TrainableMedusaHeads, batch: Batch, num_tokens: int
+) -> Tensor:
     """Return the greedy drafts (B, R, J) from all starts, each as if it were alone."""
-    if isinstance(head, MedusaHeads):
+    if isinstance(head, TrainableMedusaHeads):
         width = head.vocabulary.head.shape[1]
         before = (batch.starts - 1).clamp(min=0)
         states = batch.states[..., :width].gather(1, before[..., None].expand(-1, -1, width))

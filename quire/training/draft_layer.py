@@ -30,7 +30,7 @@ class LayerShape:
     rope_theta: float = 10000.0
 
 
-class RMSNorm(nn.RMSNorm):
+class TrainableRMSNorm(nn.RMSNorm):
     """A norm over D, of float32 also where products are narrower."""
 
     def __init__(self, shape: LayerShape) -> None:

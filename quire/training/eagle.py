@@ -13,9 +13,15 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from quire.training.draft_layer import DraftAttention, DraftMLP, Drafts, LayerShape, RMSNorm
-from quire.training.recurrent_head import RecurrentHead
-from quire.training.target import Vocabulary
+from quire.training.draft_layer import (
+    DraftAttention,
+    DraftMLP,
+    Drafts,
+    LayerShape,
+    TrainableRMSNorm,
+)
+from quire.training.recurrent_head import TrainableRecurrentHead
+from quire.training.target import HeadVocabulary
 
 
 class EagleLayer(nn.Module):
@@ -24,7 +30,7 @@ class EagleLayer(nn.Module):
     def __init__(self, shape: LayerShape) -> None:
         super().__init__()
         self.self_attn = DraftAttention(shape, shape.hidden_size)
-        self.post_attention_layernorm = RMSNorm(shape)
+        self.post_attention_layernorm = TrainableRMSNorm(shape)
         self.mlp = DraftMLP(shape)
 
     def forward(self, x: Tensor, drafts: Drafts) -> Tensor:
@@ -34,12 +40,12 @@ class EagleLayer(nn.Module):
         return out
 
 
-class EagleHead(RecurrentHead):
+class EagleHead(TrainableRecurrentHead):
     """See the module."""
 
     method = "eagle"
 
-    def __init__(self, shape: LayerShape, vocabulary: Vocabulary) -> None:
+    def __init__(self, shape: LayerShape, vocabulary: HeadVocabulary) -> None:
         super().__init__(shape, vocabulary)
         self.fc = nn.Linear(2 * shape.hidden_size, shape.hidden_size, bias=False)
         self.layers = nn.ModuleList([EagleLayer(shape)])

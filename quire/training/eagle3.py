@@ -14,9 +14,15 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from quire.training.draft_layer import DraftAttention, DraftMLP, Drafts, LayerShape, RMSNorm
-from quire.training.recurrent_head import RecurrentHead
-from quire.training.target import Vocabulary
+from quire.training.draft_layer import (
+    DraftAttention,
+    DraftMLP,
+    Drafts,
+    LayerShape,
+    TrainableRMSNorm,
+)
+from quire.training.recurrent_head import TrainableRecurrentHead
+from quire.training.target import HeadVocabulary
 
 
 class Eagle3Layer(nn.Module):
@@ -24,10 +30,10 @@ class Eagle3Layer(nn.Module):
 
     def __init__(self, shape: LayerShape) -> None:
         super().__init__()
-        self.input_layernorm = RMSNorm(shape)
-        self.hidden_norm = RMSNorm(shape)
+        self.input_layernorm = TrainableRMSNorm(shape)
+        self.hidden_norm = TrainableRMSNorm(shape)
         self.self_attn = DraftAttention(shape, 2 * shape.hidden_size)
-        self.post_attention_layernorm = RMSNorm(shape)
+        self.post_attention_layernorm = TrainableRMSNorm(shape)
         self.mlp = DraftMLP(shape)
 
     def forward(self, features: Tensor, embeds: Tensor, drafts: Drafts) -> Tensor:
@@ -38,7 +44,7 @@ class Eagle3Layer(nn.Module):
         return out
 
 
-class Eagle3Head(RecurrentHead):
+class Eagle3Head(TrainableRecurrentHead):
     """See the module.
 
     Args:
@@ -54,7 +60,7 @@ class Eagle3Head(RecurrentHead):
     def __init__(
         self,
         shape: LayerShape,
-        vocabulary: Vocabulary,
+        vocabulary: HeadVocabulary,
         captured_layers: Sequence[int],
         draft_ids: Tensor | None = None,
         own_head: bool = False,
@@ -65,7 +71,7 @@ class Eagle3Head(RecurrentHead):
         self.fc = nn.Linear(width, shape.hidden_size, bias=False)
         self.input_scale = torch.ones(width)
         self.midlayer = Eagle3Layer(shape)
-        self.norm = RMSNorm(shape)
+        self.norm = TrainableRMSNorm(shape)
         with torch.no_grad():
             self.norm.weight.copy_(vocabulary.norm)
         self.lm_head: nn.Linear | None = None

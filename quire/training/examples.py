@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from quire.training.rollouts import RollOut
-from quire.training.target import Target
+from quire.training.target import TrainingTarget
 
 #: Bounds of a batch: padded positions, and padded starts.
 BATCH_POSITIONS, BATCH_STARTS = 4096, 512
@@ -120,7 +120,7 @@ def _num_starts(rollout: RollOut) -> int:
 
 
 def write_states(
-    target: Target,
+    target: TrainingTarget,
     rollouts: Sequence[RollOut],
     path: Path,
     on_tokens: Callable[[int], None] = lambda count: None,

@@ -18,13 +18,13 @@ from quire.core.errors import ModelLoadError
 from quire.training.draft_layer import LayerShape
 from quire.training.eagle import EagleHead
 from quire.training.eagle3 import Eagle3Head
-from quire.training.medusa import MedusaHeads
+from quire.training.medusa import TrainableMedusaHeads
 from quire.training.mtp import MTPHead
-from quire.training.recurrent_head import RecurrentHead
-from quire.training.target import Vocabulary
+from quire.training.recurrent_head import TrainableRecurrentHead
+from quire.training.target import HeadVocabulary
 
 MEDUSA_FILE, WEIGHTS_FILE = "medusa_lm_head.safetensors", "model.safetensors"
-Head = RecurrentHead | MedusaHeads
+Head = TrainableRecurrentHead | TrainableMedusaHeads
 
 
 def save_head(head: Head, folder: Path, base_model: str, max_position_embeddings: int) -> None:
@@ -40,7 +40,7 @@ def save_head(head: Head, folder: Path, base_model: str, max_position_embeddings
         "base_model_name_or_path": base_model,
         "torch_dtype": "bfloat16",
     }
-    if isinstance(head, RecurrentHead):
+    if isinstance(head, TrainableRecurrentHead):
         config = {
             **asdict(head.shape),
             "num_hidden_layers": 1,
@@ -61,7 +61,7 @@ def save_head(head: Head, folder: Path, base_model: str, max_position_embeddings
     save_file({name: t.contiguous() for name, t in tensors.items()}, folder / _file_of(head))
 
 
-def load_head(folder: Path, vocabulary: Vocabulary) -> Head:
+def load_head(folder: Path, vocabulary: HeadVocabulary) -> Head:
     """Read a head in any of the published layouts, as float32.
 
     Those are FasterDecoding's of Medusa, SafeAILab's of EAGLE and EAGLE-3, that of ``speculators``
@@ -78,7 +78,7 @@ def load_head(folder: Path, vocabulary: Vocabulary) -> Head:
         raise ModelLoadError(f"[head] {folder} must hold a draft head; got {error}.") from None
     embedding = stored.pop("embed_tokens.weight", None)
     if embedding is not None:
-        vocabulary = Vocabulary(embedding.float(), vocabulary.head, vocabulary.norm)
+        vocabulary = HeadVocabulary(embedding.float(), vocabulary.head, vocabulary.norm)
     head = _create(config, stored, vocabulary)
     tensors = {_module_name(head, name): tensor for name, tensor in stored.items()}
     try:
@@ -90,11 +90,11 @@ def load_head(folder: Path, vocabulary: Vocabulary) -> Head:
     return head
 
 
-def _create(config: dict[str, Any], stored: dict[str, Tensor], vocabulary: Vocabulary) -> Head:
+def _create(config: dict[str, Any], stored: dict[str, Tensor], vocabulary: HeadVocabulary) -> Head:
     if "medusa_num_heads" in config:
         num_heads, num_layers = config["medusa_num_heads"], config["medusa_num_layers"]
         own_head = f"0.{num_layers}.weight" in stored
-        return MedusaHeads(vocabulary, num_heads, num_layers, own_head)
+        return TrainableMedusaHeads(vocabulary, num_heads, num_layers, own_head)
     layer = config | config.get("transformer_layer_config", {})
     layer.setdefault("head_dim", layer["hidden_size"] // layer["num_attention_heads"])
     layer.setdefault("num_key_value_heads", layer["num_attention_heads"])
@@ -114,11 +114,11 @@ def _create(config: dict[str, Any], stored: dict[str, Tensor], vocabulary: Vocab
 
 
 def _published_name(head: Head, name: str) -> str:
-    return name if isinstance(head, MedusaHeads) else head.tensor_prefix() + name
+    return name if isinstance(head, TrainableMedusaHeads) else head.tensor_prefix() + name
 
 
 def _module_name(head: Head, name: str) -> str:
-    if isinstance(head, MedusaHeads):
+    if isinstance(head, TrainableMedusaHeads):
         return f"heads.{name}"
     if isinstance(head, Eagle3Head):
         return name.replace("layers.0.", "midlayer.")
@@ -126,7 +126,7 @@ def _module_name(head: Head, name: str) -> str:
 
 
 def _file_of(head: Head) -> str:
-    return MEDUSA_FILE if isinstance(head, MedusaHeads) else WEIGHTS_FILE
+    return MEDUSA_FILE if isinstance(head, TrainableMedusaHeads) else WEIGHTS_FILE
 
 
 def _exact(tensor: Tensor) -> Tensor:

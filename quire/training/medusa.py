@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from quire.training.target import Vocabulary
+from quire.training.target import HeadVocabulary
 
 
 class ResidualBlock(nn.Module):
@@ -32,7 +32,7 @@ class ResidualBlock(nn.Module):
         return x + functional.silu(self.linear(x))
 
 
-class MedusaHeads(nn.Module):
+class TrainableMedusaHeads(nn.Module):
     """See the module.
 
     Args:
@@ -46,7 +46,11 @@ class MedusaHeads(nn.Module):
     captured_layers: tuple[int, ...] = ()
 
     def __init__(
-        self, vocabulary: Vocabulary, num_heads: int, num_layers: int = 1, own_head: bool = False
+        self,
+        vocabulary: HeadVocabulary,
+        num_heads: int,
+        num_layers: int = 1,
+        own_head: bool = False,
     ) -> None:
         super().__init__()
         self.vocabulary = vocabulary

@@ -13,9 +13,15 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from quire.training.draft_layer import DraftAttention, DraftMLP, Drafts, LayerShape, RMSNorm
-from quire.training.recurrent_head import RecurrentHead
-from quire.training.target import Vocabulary
+from quire.training.draft_layer import (
+    DraftAttention,
+    DraftMLP,
+    Drafts,
+    LayerShape,
+    TrainableRMSNorm,
+)
+from quire.training.recurrent_head import TrainableRecurrentHead
+from quire.training.target import HeadVocabulary
 
 
 class SharedHead(nn.Module):
@@ -23,10 +29,10 @@ class SharedHead(nn.Module):
 
     def __init__(self, shape: LayerShape) -> None:
         super().__init__()
-        self.norm = RMSNorm(shape)
+        self.norm = TrainableRMSNorm(shape)
 
 
-class MTPHead(RecurrentHead):
+class MTPHead(TrainableRecurrentHead):
     """See the module.
 
     Args:
@@ -38,15 +44,17 @@ class MTPHead(RecurrentHead):
 
     method = "mtp"
 
-    def __init__(self, shape: LayerShape, vocabulary: Vocabulary, num_target_layers: int) -> None:
+    def __init__(
+        self, shape: LayerShape, vocabulary: HeadVocabulary, num_target_layers: int
+    ) -> None:
         super().__init__(shape, vocabulary)
         self.num_target_layers = num_target_layers
-        self.enorm = RMSNorm(shape)
-        self.hnorm = RMSNorm(shape)
+        self.enorm = TrainableRMSNorm(shape)
+        self.hnorm = TrainableRMSNorm(shape)
         self.eh_proj = nn.Linear(2 * shape.hidden_size, shape.hidden_size, bias=False)
-        self.input_layernorm = RMSNorm(shape)
+        self.input_layernorm = TrainableRMSNorm(shape)
         self.self_attn = DraftAttention(shape, shape.hidden_size)
-        self.post_attention_layernorm = RMSNorm(shape)
+        self.post_attention_layernorm = TrainableRMSNorm(shape)
         self.mlp = DraftMLP(shape)
         self.shared_head = SharedHead(shape)
         with torch.no_grad():

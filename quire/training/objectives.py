@@ -13,8 +13,8 @@ from torch.nn import functional
 
 from quire.training.draft_layer import Drafts
 from quire.training.examples import Batch
-from quire.training.medusa import MedusaHeads
-from quire.training.recurrent_head import RecurrentHead
+from quire.training.medusa import TrainableMedusaHeads
+from quire.training.recurrent_head import TrainableRecurrentHead
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,11 +43,13 @@ def labels_of(batch: Batch, head: Tensor) -> Tensor:
     return labels
 
 
-def loss_of(head: RecurrentHead | MedusaHeads, batch: Batch, objective: Objective) -> Tensor:
+def loss_of(
+    head: TrainableRecurrentHead | TrainableMedusaHeads, batch: Batch, objective: Objective
+) -> Tensor:
     """Return the mean loss of a batch's drafts, a scalar."""
     with torch.no_grad():
         labels = labels_of(batch, head.vocabulary.head)
-    if isinstance(head, MedusaHeads):
+    if isinstance(head, TrainableMedusaHeads):
         return _medusa_loss(head, batch, labels, objective)
     features = head.genuine(batch.states)
     embeds = head.embed(batch.token_ids)
@@ -71,7 +73,9 @@ def loss_of(head: RecurrentHead | MedusaHeads, batch: Batch, objective: Objectiv
     return total / weights
 
 
-def _medusa_loss(heads: MedusaHeads, batch: Batch, labels: Tensor, objective: Objective) -> Tensor:
+def _medusa_loss(
+    heads: TrainableMedusaHeads, batch: Batch, labels: Tensor, objective: Objective
+) -> Tensor:
     """Each head reads the last state that the target computed, that before the start."""
     total, weights = labels.new_zeros(()), 0.0
     for depth in range(min(objective.depths, len(heads.heads))):

@@ -9,13 +9,16 @@ import torch
 from torch import Tensor
 
 from quire.training.draft_layer import Drafts
-from quire.training.medusa import MedusaHeads
-from quire.training.recurrent_head import RecurrentHead
+from quire.training.medusa import TrainableMedusaHeads
+from quire.training.recurrent_head import TrainableRecurrentHead
 
 
 @torch.no_grad()
 def draft_logits(
-    head: RecurrentHead | MedusaHeads, token_ids: Tensor, states: Tensor, num_tokens: int
+    head: TrainableRecurrentHead | TrainableMedusaHeads,
+    token_ids: Tensor,
+    states: Tensor,
+    num_tokens: int,
 ) -> Tensor:
     """Return the logits (num_tokens, V) of a greedy draft that follows ``token_ids``.
 
@@ -25,7 +28,7 @@ def draft_logits(
         states: (T - 1, S) float32, the target's states of all but the last, T at least 2.
         num_tokens: Length of the draft; Medusa drafts at most one for each head.
     """
-    if isinstance(head, MedusaHeads):
+    if isinstance(head, TrainableMedusaHeads):
         last = states[-1, : head.vocabulary.head.shape[1]]
         return torch.stack([head.logits(last, number) for number in range(num_tokens)])
     features = head.features(states)
@@ -43,7 +46,10 @@ def draft_logits(
 
 
 def draft_greedily(
-    head: RecurrentHead | MedusaHeads, token_ids: Tensor, states: Tensor, num_tokens: int
+    head: TrainableRecurrentHead | TrainableMedusaHeads,
+    token_ids: Tensor,
+    states: Tensor,
+    num_tokens: int,
 ) -> list[int]:
     """Return the tokens of :func:`draft_logits`."""
     ids: list[int] = draft_logits(head, token_ids, states, num_tokens).argmax(-1).tolist()

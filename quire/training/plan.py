@@ -11,10 +11,10 @@ from quire.training.draft_layer import LayerShape
 from quire.training.eagle import EagleHead
 from quire.training.eagle3 import Eagle3Head
 from quire.training.head_files import Head
-from quire.training.medusa import MedusaHeads
+from quire.training.medusa import TrainableMedusaHeads
 from quire.training.mtp import MTPHead
 from quire.training.objectives import Objective
-from quire.training.target import Vocabulary, default_layers
+from quire.training.target import HeadVocabulary, default_layers
 from quire.training.trainer import Budget
 
 METHODS = ("eagle3", "eagle", "medusa", "mtp")
@@ -91,11 +91,11 @@ class TrainingPlan:
         return lines | {"layers": list(self.layers)}
 
 
-def create_head(plan: TrainingPlan, config: ModelConfig, vocabulary: Vocabulary) -> Head:
+def create_head(plan: TrainingPlan, config: ModelConfig, vocabulary: HeadVocabulary) -> Head:
     """Make the untrained head of a settled plan."""
     assert plan.depth is not None
     if plan.method == "medusa":
-        return MedusaHeads(vocabulary, plan.depth, plan.num_blocks, plan.own_head)
+        return TrainableMedusaHeads(vocabulary, plan.depth, plan.num_blocks, plan.own_head)
     assert plan.intermediate_size and plan.num_attention_heads and plan.num_key_value_heads
     shape = LayerShape(
         hidden_size=config.hidden_size,

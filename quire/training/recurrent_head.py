@@ -19,10 +19,10 @@ import torch
 from torch import Tensor, nn
 
 from quire.training.draft_layer import Drafts, LayerShape
-from quire.training.target import Vocabulary
+from quire.training.target import HeadVocabulary
 
 
-class RecurrentHead(nn.Module, ABC):
+class TrainableRecurrentHead(nn.Module, ABC):
     """A head with one decoder layer.
 
     Args:
@@ -37,7 +37,7 @@ class RecurrentHead(nn.Module, ABC):
     method: str
     captured_layers: tuple[int, ...] = ()
 
-    def __init__(self, shape: LayerShape, vocabulary: Vocabulary) -> None:
+    def __init__(self, shape: LayerShape, vocabulary: HeadVocabulary) -> None:
         super().__init__()
         self.shape = shape
         self.vocabulary = vocabulary

@@ -16,10 +16,10 @@ from quire.training.acceptance import Acceptance, draft_all, measure_acceptance
 from quire.training.examples import Examples, write_states
 from quire.training.head_files import Head, load_head, save_head
 from quire.training.plan import TrainingPlan, create_head
-from quire.training.recurrent_head import RecurrentHead
+from quire.training.recurrent_head import TrainableRecurrentHead
 from quire.training.rollouts import RollOut
-from quire.training.target import Target, Vocabulary, load_vocabulary
-from quire.training.trainer import Progress, Trainer
+from quire.training.target import HeadVocabulary, TrainingTarget, load_vocabulary
+from quire.training.trainer import Trainer, TrainingProgress
 
 #: Opens a bar of (what is done, in all) and returns what moves it, with a remark.
 Bar = Callable[[str, float], AbstractContextManager[Callable[[float, str], None]]]
@@ -60,7 +60,7 @@ def train_head(
     vocabulary = load_vocabulary(target)
     torch.manual_seed(plan.seed)
     head = create_head(plan, config, vocabulary)
-    if isinstance(head, RecurrentHead):
+    if isinstance(head, TrainableRecurrentHead):
         head.scale_to(training.some_states())
     trainer = Trainer(
         head,
@@ -74,7 +74,7 @@ def train_head(
         seen = plan.budget.spent(trainer.progress)
         advance(seen, "")
 
-        def on_step(progress: Progress) -> None:
+        def on_step(progress: TrainingProgress) -> None:
             nonlocal seen
             spent = plan.budget.spent(progress)
             advance(spent - seen, f"step {progress.steps}, loss {progress.loss:.3f}")
@@ -100,7 +100,7 @@ def num_drafted(plan: TrainingPlan) -> int:
 
 
 def measure_folder(
-    folder: Path, vocabulary: Vocabulary, examples: Examples, num_tokens: int
+    folder: Path, vocabulary: HeadVocabulary, examples: Examples, num_tokens: int
 ) -> Acceptance:
     """Return the acceptance of a head as it is stored."""
     head: Head = load_head(folder, vocabulary)
@@ -135,7 +135,7 @@ def _examples(
     if missing:
         longest = max(len(r.token_ids) for rollouts in parts.values() for r in rollouts)
         total = sum(len(r.token_ids) for rollouts in missing.values() for r in rollouts)
-        source = Target(target, plan.layers, longest, torch.get_num_threads())
+        source = TrainingTarget(target, plan.layers, longest, torch.get_num_threads())
         with bar("hidden states", total) as advance:
             for path, rollouts in missing.items():
                 write_states(source, rollouts, path, lambda count: advance(count, ""))

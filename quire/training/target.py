@@ -43,7 +43,7 @@ def default_layers(num_layers: int) -> tuple[int, int, int]:
     return (min(1, num_layers - 3), num_layers // 2, num_layers - 1)
 
 
-class Vocabulary:
+class HeadVocabulary:
     """The matrices that heads share with their target.
 
     Attributes:
@@ -56,7 +56,7 @@ class Vocabulary:
         self.embedding, self.head, self.norm = embedding, head, norm
 
 
-def load_vocabulary(path: Path) -> Vocabulary:
+def load_vocabulary(path: Path) -> HeadVocabulary:
     """Read embedding, output head and last norm of a checkpoint, a folder or a GGUF file."""
     config = read_model_config(path)
     source = open_tensors(path, config)
@@ -67,10 +67,10 @@ def load_vocabulary(path: Path) -> Vocabulary:
         torch.from_numpy(tensor.float32().copy())
         for tensor in (*(source.tensor(f"{table.modules[0]}.weight") for table in tables), norm)
     )
-    return Vocabulary(embedding, rest[0] if rest else embedding, last_norm)
+    return HeadVocabulary(embedding, rest[0] if rest else embedding, last_norm)
 
 
-class Target:
+class TrainingTarget:
     """A checkpoint loaded on the CPU backend, for hidden states.
 
     Args:

@@ -35,17 +35,17 @@ class Budget:
     amount: float
     in_steps: bool = False
 
-    def spent(self, progress: Progress) -> float:
+    def spent(self, progress: TrainingProgress) -> float:
         """Return how much of it is spent."""
         return progress.steps if self.in_steps else progress.seconds
 
-    def share(self, progress: Progress) -> float:
+    def share(self, progress: TrainingProgress) -> float:
         """Return the share that is spent, from 0 to 1."""
         return min(1.0, self.spent(progress) / self.amount) if self.amount else 1.0
 
 
 @dataclass(slots=True)
-class Progress:
+class TrainingProgress:
     """The progress of a training.
 
     Attributes:
@@ -83,7 +83,7 @@ class Trainer:
         budget: Budget,
         rate: float = 1.0,
     ) -> None:
-        self.head, self.progress = head, Progress()
+        self.head, self.progress = head, TrainingProgress()
         self._examples, self._objective = examples, objective
         self._checkpoint = checkpoint
         self._budget, self._rate = budget, rate
@@ -93,7 +93,7 @@ class Trainer:
             head.load_state_dict(state["head"])
             for optimizer, saved in zip(self._optimizers, state["optimizers"], strict=True):
                 optimizer.load_state_dict(saved)
-            self.progress = Progress(**state["progress"])
+            self.progress = TrainingProgress(**state["progress"])
 
     def save(self) -> None:
         """Write the checkpoint."""
@@ -106,7 +106,7 @@ class Trainer:
         torch.save(state, partial)
         partial.replace(self._checkpoint)
 
-    def run(self, on_step: Callable[[Progress], None] = lambda progress: None) -> None:
+    def run(self, on_step: Callable[[TrainingProgress], None] = lambda progress: None) -> None:
         """Train until the budget is spent; what stops it leaves a checkpoint at most 30 s old."""
         progress = self.progress
         saved, last = progress.seconds, time.monotonic()

@@ -80,6 +80,14 @@ def test_tests_lie_in_the_rooms_of_what_they_test() -> None:
     ] == []
 
 
+def test_a_public_class_has_a_name_of_its_own() -> None:
+    homes: dict[str, list[str]] = {}
+    for file, node in statements():
+        if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+            homes.setdefault(node.name, []).append(file)
+    assert {name: files for name, files in homes.items() if len(files) > 1} == {}
+
+
 def num_lines(node: Function) -> int:
     """Count the lines of a function's body after its docstring."""
     body = node.body[1:] if ast.get_docstring(node, clean=False) else node.body

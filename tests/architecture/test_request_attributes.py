@@ -14,7 +14,7 @@ from quire.core.request import Continuation, EngineRequest, Picture, RangeKey
 from quire.core.sampling_params import SamplingParams
 from quire.core.speculative_params import SpeculativeParams
 from quire.core.structured_outputs import StructuredOutputs
-from quire.llm.process.messages import Add, to_engine
+from quire.llm.process.engine_messages import Add, to_engine
 
 ROOT = Path(__file__).parents[2] / "quire"
 PATHS = [path for room in ("llm", "engine") for path in sorted((ROOT / room).rglob("*.py"))]

@@ -14,7 +14,7 @@ from quire.bench.client import Record
 from quire.bench.metrics import Latencies, measure, peak_concurrency, peak_rate, percentile
 from quire.bench.options import BenchOptions
 from quire.bench.report import block, document
-from quire.bench.workload import Job
+from quire.bench.workload import BenchRequest
 
 #: The lines of the report that the seed of the project has, in its order.
 LINES = (
@@ -28,7 +28,7 @@ LINES = (
 
 def record(sent: float, times: list[float], tokens: int | None = None, prompt: int = 8) -> Record:
     count = len(times) if tokens is None else tokens
-    made = Record(Job([1] * prompt, prompt, count), due=sent, sent=sent, times=times)
+    made = Record(BenchRequest([1] * prompt, prompt, count), due=sent, sent=sent, times=times)
     made.num_prompt_tokens, made.num_output_tokens = prompt, count
     made.counted_by_server = True
     return made
@@ -95,7 +95,7 @@ def test_few_samples_are_warned_of():
 
 def test_short_answers_and_own_counts_are_warned_of():
     short = record(0.0, [0.1])
-    short.job = Job([1], 8, 5)
+    short.job = BenchRequest([1], 8, 5)
     other = record(0.0, [0.1], prompt=9)
     other.counted_by_server = False
     warnings = " / ".join(measure([short, other], 1.0, [50.0], {}).warnings)

@@ -16,10 +16,10 @@ from quire.bench.client import Record
 from quire.bench.metrics import Latencies
 from quire.bench.prompts import built_in, read_prompts
 from quire.bench.proposals import Proposals, parse_proposals
-from quire.bench.spec import Load, Part, SpecRun, Workload, metrics_of, run_spec
+from quire.bench.spec import LoadResult, RoundPart, SpecRun, Workload, metrics_of, run_spec
 from quire.bench.spec_options import SpecOptions
 from quire.bench.spec_report import spec_document
-from quire.bench.workload import Job
+from quire.bench.workload import BenchRequest
 from quire.core.errors import ConfigError
 from tests.commands import run_quire
 from tests.servers import start_server
@@ -183,23 +183,24 @@ def test_what_the_counts_come_to():
     assert nothing.rates_by_position == [] and nothing.tokens_per_forward(7) == 1.0
 
 
-def part(seconds: float, *texts: str, error: str | None = None) -> Part:
+def part(seconds: float, *texts: str, error: str | None = None) -> RoundPart:
     """Make a part whose requests have ten tokens each."""
     records = [
-        Record(Job("", 0, 10), 0.0, 0.0, [1.0, 2.0], text, 4, 10, True, error) for text in texts
+        Record(BenchRequest("", 0, 10), 0.0, 0.0, [1.0, 2.0], text, 4, 10, True, error)
+        for text in texts
     ]
-    return Part(records, seconds, Proposals(2, 8, 5, (2, 2, 1)))
+    return RoundPart(records, seconds, Proposals(2, 8, 5, (2, 2, 1)))
 
 
 def test_the_ratio_is_the_median_of_the_rounds():
     off = [part(2.0, "a", "b"), part(4.0, "c", "d"), part(1.0, "e"), part(1.0, "f", error="cut")]
     on = [part(1.0, "a", "b"), part(1.0, "c", "D"), part(2.0, "e"), part(1.0, "f")]
-    load = Load(2, off, on)
+    load = LoadResult(2, off, on)
     assert load.ratios() == [2.0, 4.0, 0.5] and load.ratio() == (2.0, 0.5, 4.0)
     assert load.compared() == (5, 1)
     assert load.proposals() == Proposals(8, 32, 20, (8, 8, 4))
     assert metrics_of(off).output_throughput == 50 / 8.0
-    assert Load(1, [part(1.0, "a", error="cut")], [part(1.0, "a")]).ratio() is None
+    assert LoadResult(1, [part(1.0, "a", error="cut")], [part(1.0, "a")]).ratio() is None
 
 
 def test_both_ways_ask_the_same_and_share_nothing():
@@ -254,8 +255,8 @@ def test_a_picture_of_the_result(tmp_path):
     from quire.bench.plot_file import check_plot
     from quire.bench.spec_plot import draw
 
-    failed = Load(4, [part(1.0, "a", error="cut")], [part(1.0, "a")])
-    run = SpecRun("m", [Load(1, [part(2.0, "a")], [part(1.0, "a")]), failed])
+    failed = LoadResult(4, [part(1.0, "a", error="cut")], [part(1.0, "a")])
+    run = SpecRun("m", [LoadResult(1, [part(2.0, "a")], [part(1.0, "a")]), failed])
     path = tmp_path / "spec.svg"
     check_plot(path)
     draw(spec_document(run, SpecOptions(concurrency="1,4")), path)

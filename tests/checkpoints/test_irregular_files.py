@@ -16,7 +16,7 @@ from quire.checkpoints.gguf.gguf_file import GgufFile
 from quire.checkpoints.gguf.importance_matrix import read_importance_matrix
 from quire.core.errors import ConfigError, ModelLoadError
 from quire.kernels.registry import create_backend
-from quire.llm.requests.generation_config import read_generation_config
+from quire.llm.requests.generation_defaults import read_generation_config
 from quire.models.adapters.peft_folder import hash_adapter
 from quire.models.adapters.peft_settings import read_settings
 from quire.models.config.config_reader import read_model_config

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quire.core.metrics import LATENCY_BUCKETS, METRICS, TTFT_BUCKETS, Histogram, add_counters
+from quire.core.metrics import LATENCY_BUCKETS, METRICS, TTFT_BUCKETS, HistogramCounts, add_counters
 
 
-def quantile(histogram: Histogram, q: float) -> float:
+def quantile(histogram: HistogramCounts, q: float) -> float:
     """Prometheus' ``histogram_quantile``: linear inside the bucket that holds the rank."""
     rank = q * sum(histogram.counts)
     below = 0
@@ -31,7 +31,7 @@ def quantile(histogram: Histogram, q: float) -> float:
     st.sampled_from([TTFT_BUCKETS, LATENCY_BUCKETS]),
 )
 def test_percentiles_are_within_a_bucket_of_the_exact_ones(values, q, bounds):
-    histogram = Histogram(bounds)
+    histogram = HistogramCounts(bounds)
     for value in values:
         histogram.observe(value)
     rank = max(1, -(-int(q * 100) * len(values) // 100))  # of the smallest value that reaches q
@@ -42,7 +42,7 @@ def test_percentiles_are_within_a_bucket_of_the_exact_ones(values, q, bounds):
 
 
 def test_bounds_are_inclusive_and_repeats_count():
-    histogram = Histogram((1, 2))
+    histogram = HistogramCounts((1, 2))
     for value in (0, 1, 1.5, 2, 3):
         histogram.observe(value)
     histogram.observe(2, times=10)

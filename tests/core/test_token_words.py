@@ -13,7 +13,7 @@ from quire.core.errors import InvalidSamplingParamsError
 from quire.core.request import EngineRequest
 from quire.core.sampling_params import SamplingParams
 from quire.core.token_words import TokenWords
-from quire.llm.process.messages import Add, to_engine
+from quire.llm.process.engine_messages import Add, to_engine
 from tests.python_lines import lines_run
 
 sequences = st.lists(st.lists(st.integers(-(2**31), 2**31 - 1), max_size=4), max_size=5)

@@ -7,7 +7,7 @@ import os
 import numpy as np
 
 from quire.core.errors import RankDeadError
-from quire.distributed.mixed_world import MixedWorld
+from quire.distributed.hierarchical_group import HierarchicalGroup
 from quire.distributed.torch_group import TorchWorld
 from tests.distributed.collective_cases import check_group
 from tests.distributed.worlds import World
@@ -15,11 +15,11 @@ from tests.distributed.worlds import World
 GROUPS = ([0, 1], [2, 3])
 
 
-def mix(world: World, machines: str) -> tuple[MixedWorld, list[int]]:
+def mix(world: World, machines: str) -> tuple[HierarchicalGroup, list[int]]:
     """Return what rank i has on the machine ``machines[i]``, and its group."""
     assert isinstance(world.torch, TorchWorld)
     rank = world.group.rank
-    return MixedWorld(world.torch, GROUPS, machines[rank]), GROUPS[rank // 2]
+    return HierarchicalGroup(world.torch, GROUPS, machines[rank]), GROUPS[rank // 2]
 
 
 def compute(world: World, machines: str, times: str) -> None:

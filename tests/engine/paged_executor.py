@@ -22,7 +22,7 @@ from quire.engine.gates.adapter_gate import Adapters
 from quire.engine.gates.picture_gate import Pictures
 from quire.engine.gates.tier_gate import Tiers
 from quire.kernels.batch.token_table import TokenTable
-from quire.runner.step.step_parts import StepParts
+from quire.runner.step.step_retry import StepRetry
 
 VOCAB_SIZE = 1000
 
@@ -148,7 +148,7 @@ class PagedExecutor:
         self.plans.append(plan)
         self.on_step(plan)
         self._take_news(plan)
-        drops = plan.droppable_ids and request_arrived()
+        drops = plan.abortable_ids and request_arrived()
         result = self._drop(plan) if drops else self._compute(plan)
         if self.fail is not None:
             for request_id, error in self.fail(plan).items():
@@ -160,7 +160,7 @@ class PagedExecutor:
         """Compute a step without the rows that may be dropped, as the runner does."""
         self._compute(SchedulerOutput(block_copies=plan.block_copies))
         for row in plan.scheduled:  # some of it was written; which part is unknown
-            if row.request_id in plan.droppable_ids:
+            if row.request_id in plan.abortable_ids:
                 held = self.held[row.request_id]
                 for position in self._positions(row):
                     self.layers[0][self._slot(held.block_ids, position)] = -7
@@ -170,11 +170,11 @@ class PagedExecutor:
             table.block_ids[number, : len(held.block_ids)] = held.block_ids
 
         def compute(part: SchedulerOutput) -> StepOutput:
-            if part.droppable_ids:
+            if part.abortable_ids:
                 raise StepInterrupted
             return self._compute(part)
 
-        parts = StepParts(table, self.kv_cache_spec.block_size, lambda part: lambda: compute(part))
+        parts = StepRetry(table, self.kv_cache_spec.block_size, lambda part: lambda: compute(part))
         return parts.begin(plan, {}, [])()
 
     def _compute(self, plan: SchedulerOutput) -> StepOutput:

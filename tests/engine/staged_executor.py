@@ -43,7 +43,7 @@ class StagedExecutor(PagedExecutor):
 
     def submit(self, plan: SchedulerOutput, request_arrived: Callable[[], bool]) -> Handle:
         assert self.num_under_way < self.depth, "more plans than stages"
-        assert not plan.droppable_ids or self.depth == 1
+        assert not plan.abortable_ids or self.depth == 1
         self.num_under_way += 1
         self.plans.append(plan)
         number = len(self.plans)

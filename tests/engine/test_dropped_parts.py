@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from quire.core.sampling_params import SamplingParams
-from quire.engine.scheduling.droppable_parts import MAX_DROPPED
+from quire.engine.scheduling.abortable_chunks import MAX_DROPPED
 from tests.engine.conftest import Run, oracle
 from tests.sizes import sized
 

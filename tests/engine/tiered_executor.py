@@ -5,11 +5,11 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Sequence
 
-from quire.core.found_blocks import FoundBlocks
+from quire.core.external_blocks import ExternalBlocks
 from quire.core.step import SchedulerOutput, StepOutput
 from quire.engine.gates.tier_gate import Tiers
 from quire.kernels.batch.token_table import TokenTable
-from quire.runner.step.step_parts import StepParts
+from quire.runner.step.step_retry import StepRetry
 from tests.engine.paged_executor import PagedExecutor
 
 #: What a block holds: of each layer its slots' values.
@@ -44,7 +44,7 @@ class SlowTiers:
     def skip(self, is_cached: Callable[[bytes], bool]) -> None:
         pass
 
-    def find(self, block_hashes: Sequence[bytes]) -> FoundBlocks | None:
+    def find(self, block_hashes: Sequence[bytes]) -> ExternalBlocks | None:
         calls = self.asked.setdefault(block_hashes[0], self.random.randrange(self.patience + 1))
         if calls:
             self.asked[block_hashes[0]] -= 1
@@ -52,7 +52,7 @@ class SlowTiers:
         del self.asked[block_hashes[0]]
         count = next((i for i, key in enumerate(block_hashes) if key not in self.kept), None)
         count = len(block_hashes) if count is None else count
-        return FoundBlocks([self.block_seconds] * count)
+        return ExternalBlocks([self.block_seconds] * count)
 
     def touch(self, block_hashes: Sequence[bytes]) -> None:
         assert len(set(block_hashes)) == len(block_hashes)
@@ -124,7 +124,7 @@ class TieredExecutor(PagedExecutor):
         if not plan.scheduled:
             return StepOutput(lost_block_ids=lost)
         compute = super()._compute
-        parts = StepParts(table, self.kv_cache_spec.block_size, lambda part: lambda: compute(part))
+        parts = StepRetry(table, self.kv_cache_spec.block_size, lambda part: lambda: compute(part))
         result = parts.begin(plan, {}, lost)()
         if not result.lost_ids:
             for block_id, key in plan.block_saves:

@@ -16,7 +16,7 @@ from quire.kernels.batch.token_table import IntArray
 from quire.speculative.drafters.draft_model import DraftModelProposer
 from quire.speculative.drafters.medusa import MedusaProposer
 from quire.speculative.drafters.recurrent import RecurrentProposer
-from quire.speculative.proposer import Draw
+from quire.speculative.proposer import DraftDraw
 from tests.sizes import sized
 
 PROMPTS = [[5, 9, 30, 7], [8, 8, 3], [40, 41, 42, 43, 44]]
@@ -31,7 +31,7 @@ class FailingProposer(ScriptedProposer):
 
     num_calls = 0
 
-    def propose(self, rows: IntArray, most: IntArray, draw: Draw) -> IntArray:
+    def propose(self, rows: IntArray, most: IntArray, draw: DraftDraw) -> IntArray:
         """Propose, or raise."""
         FailingProposer.num_calls += 1
         counts = super().propose(rows, most, draw)

@@ -10,11 +10,11 @@ import pytest
 
 from quire import LLM, SamplingParams
 from quire.checkpoints.embedded import ASSETS
-from quire.core.model.forward_work import Work
+from quire.core.model.forward_work import ForwardWork
 from quire.core.outputs import RequestOutput
 from quire.core.step import StepOutput
 from quire.runner.step.step_estimate import StepEstimate
-from quire.speculative.drafters.catch_up import LEAST_TOKENS, MOST_PAIRS, CatchUp
+from quire.speculative.drafters.draft_prefill import LEAST_TOKENS, MOST_PAIRS, DraftPrefill
 from tests.integration.conftest import FAMILIES, once
 from tests.sizes import sized
 
@@ -225,12 +225,12 @@ def test_a_draft_makes_up_for_prompts_at_the_pace_of_the_model(
     config = draft_model() if method == "draft_model" else {"method": method, "adaptive": False}
     told: list[float] = []
 
-    def paced(tokens: int) -> Callable[[CatchUp], int]:
+    def paced(tokens: int) -> Callable[[DraftPrefill], int]:
         return lambda catch_up: told.extend(catch_up._target_seconds) or tokens
 
     num_steps = []
     for tokens in (LEAST_TOKENS, MOST_PAIRS):
-        monkeypatch.setattr(CatchUp, "num_tokens", paced(tokens))
+        monkeypatch.setattr(DraftPrefill, "num_tokens", paced(tokens))
         llm = create(memory="256MiB", speculative_config=config)
         assert results(llm.generate(prompts, own)) == expected
         assert accepted(llm) > 0
@@ -244,7 +244,7 @@ def test_what_drafters_compute_is_in_the_estimate(
     create: Create, monkeypatch: pytest.MonkeyPatch, method: str
 ) -> None:
     """Every token of a chain is a pass over the drafter's weights."""
-    work: dict[int, list[Work]] = {}
+    work: dict[int, list[ForwardWork]] = {}
     add = StepEstimate.add
 
     def adding(self: StepEstimate, plan: Any, output: StepOutput, seconds: float) -> None:

@@ -23,10 +23,10 @@ from quire.pretrained import (
     auto_model,
     generation,
 )
-from quire.pretrained.options import Option, read_options
+from quire.pretrained.options import ForeignOption, read_options
 
 #: AutoAWQ 0.2.9 (commit 88e4c76), AutoGPTQ 0.8.0.dev0: neither installs next to this torch.
-THEIRS: dict[str, tuple[Mapping[str, Option], dict[str, Any]]] = {
+THEIRS: dict[str, tuple[Mapping[str, ForeignOption], dict[str, Any]]] = {
     "AutoAWQForCausalLM.from_pretrained": (
         auto_awq.LOAD_FLOATS,
         {
@@ -204,7 +204,7 @@ def test_generation_knows_every_setting_of_transformers() -> None:
         }.items()
     ],
 )
-def test_what_is_not_done_is_refused_by_name(options: Mapping[str, Option]) -> None:
+def test_what_is_not_done_is_refused_by_name(options: Mapping[str, ForeignOption]) -> None:
     refused = [name for name, option in options.items() if option.why and option.is_refused]
     assert refused or options is auto_gptq.QUANTIZE
     for name in refused:

@@ -6,10 +6,10 @@ import numpy as np
 
 from quire.kernels.matrices.host_tensor import HostTensor
 from quire.kernels.matrices.quantized_tensor import QuantizedTensor
-from quire.quantization.round_to_nearest import LOWEST_HALF_SCALE, PIECE, Scheme
+from quire.quantization.round_to_nearest import LOWEST_HALF_SCALE, PIECE, RoundingScheme
 
 
-def plainly_quantized(tensor: HostTensor, scheme: Scheme) -> QuantizedTensor:
+def plainly_quantized(tensor: HostTensor, scheme: RoundingScheme) -> QuantizedTensor:
     """Return what :func:`quire.quantization.round_to_nearest.quantize` does of finite values."""
     rows, columns = tensor.shape
     size = scheme.columns_per_scale(columns)
@@ -47,7 +47,7 @@ def plainly_quantized(tensor: HostTensor, scheme: Scheme) -> QuantizedTensor:
 
 
 def _symmetric(
-    values: np.ndarray, highest: np.ndarray, lowest: np.ndarray, scheme: Scheme
+    values: np.ndarray, highest: np.ndarray, lowest: np.ndarray, scheme: RoundingScheme
 ) -> tuple[np.ndarray, np.ndarray]:
     furthest = np.where(highest > -lowest, highest, lowest)
     if scheme.code_book is not None:

@@ -11,7 +11,7 @@ from hypothesis.extra import numpy as arrays
 from quire.core.errors import ModelLoadError
 from quire.kernels.matrices.host_tensor import HostTensor
 from quire.kernels.matrices.quantized_tensor import QuantizedTensor
-from quire.quantization.round_to_nearest import NF4, Scheme, create_scheme, quantize
+from quire.quantization.round_to_nearest import NF4, RoundingScheme, create_scheme, quantize
 from tests.quantization.plain_rounding import plainly_quantized
 
 
@@ -19,7 +19,7 @@ def gaussian(rows: int, columns: int, seed: int = 0) -> np.ndarray:
     return np.random.default_rng(seed).standard_normal((rows, columns), dtype=np.float32)
 
 
-def rounded(values: np.ndarray, scheme: Scheme) -> QuantizedTensor:
+def rounded(values: np.ndarray, scheme: RoundingScheme) -> QuantizedTensor:
     return quantize(HostTensor("w", "float32", values), scheme)
 
 
@@ -46,7 +46,7 @@ def test_errors_are_at_most_half_a_step_inside_the_range(
     values: np.ndarray, bits: int, group_size: int, symmetric: bool
 ) -> None:
     """Scale, zero point, round, clamp, dequantize; both kinds."""
-    tensor = rounded(values, Scheme(bits, group_size, symmetric))
+    tensor = rounded(values, RoundingScheme(bits, group_size, symmetric))
     scale = spread(tensor.scales, tensor)
     offset = 0 if tensor.offsets is None else spread(tensor.offsets, tensor)
     ends = [offset + scale * (code - tensor.zero) for code in (0, (1 << bits) - 1)]
@@ -153,6 +153,6 @@ def test_a_bad_weight_in_any_piece_is_refused(threads: int) -> None:
 
 
 def test_schemes() -> None:
-    assert create_scheme("int4") == Scheme(4, 32)
-    assert create_scheme("int2", 16) == Scheme(2, 16, symmetric=False)
+    assert create_scheme("int4") == RoundingScheme(4, 32)
+    assert create_scheme("int2", 16) == RoundingScheme(2, 16, symmetric=False)
     assert create_scheme("nf4").group_size == 64

@@ -21,7 +21,7 @@ from quire.quantization.plan import QuantizationPlan
 from quire.quantization.producers.gptq import quantize_gptq
 from quire.quantization.producers.integer_grid import IntegerGrid
 from quire.quantization.producers.round_to_nearest import quantize_rtn
-from quire.quantizing.unfinished import Unfinished
+from quire.quantizing.resumable_run import Unfinished
 from tests.quantizing.stored_values import FEW, files_of, quantized_names, values_of
 
 Quantized = Callable[..., Path]

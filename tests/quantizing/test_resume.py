@@ -15,7 +15,7 @@ import psutil
 import pytest
 
 from quire.cli.main import run
-from quire.quantizing.unfinished import FOLDER, Unfinished
+from quire.quantizing.resumable_run import FOLDER, Unfinished
 from tests.commands import COMMAND, environment
 from tests.preforked import Preforked
 from tests.quantizing.stored_values import FEW, files_of

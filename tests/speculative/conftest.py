@@ -13,7 +13,7 @@ from quire.models.loader import load_model
 from tools.random_checkpoint import PRESETS, random_checkpoint
 
 if TYPE_CHECKING:
-    from quire.training.target import Vocabulary
+    from quire.training.target import HeadVocabulary
 
 
 @pytest.fixture(scope="module")
@@ -29,7 +29,7 @@ def target(folder: Path, device: str) -> Decoder:
 
 
 @pytest.fixture(scope="module")
-def vocabulary(folder: Path) -> Vocabulary:
+def vocabulary(folder: Path) -> HeadVocabulary:
     """Return what heads share with the target; needs torch."""
     from tests.recurrent_heads import read_vocabulary
 

@@ -12,11 +12,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quire.runner.blocks.transfer import messages
-from quire.runner.ranks import commands, meeting
+from quire.runner.blocks.transfer import transfer_messages as messages
+from quire.runner.ranks import commands
+from quire.runner.ranks import rendezvous as meeting
 from quire.system import connections
 from quire.system.connections import (
-    Door,
+    HandshakeListener,
     decoded,
     exactly,
     framed,
@@ -26,12 +27,12 @@ from quire.system.connections import (
 
 
 @pytest.fixture
-def door() -> Iterator[Door]:
-    with Door(socket.create_server(("127.0.0.1", 0)), "key") as found:
+def door() -> Iterator[HandshakeListener]:
+    with HandshakeListener(socket.create_server(("127.0.0.1", 0)), "key") as found:
         yield found
 
 
-def greeted(door: Door) -> tuple[socket.socket, bytes | None]:
+def greeted(door: HandshakeListener) -> tuple[socket.socket, bytes | None]:
     """Wait until a peer has sent its message."""
     for _ in range(200):
         if found := door.greet(0.1):
@@ -39,7 +40,7 @@ def greeted(door: Door) -> tuple[socket.socket, bytes | None]:
     raise AssertionError("no peer came")
 
 
-def is_sent_away(door: Door, one: socket.socket) -> bool:
+def is_sent_away(door: HandshakeListener, one: socket.socket) -> bool:
     """Wait until the door closes a connection."""
     one.settimeout(0.1)
     for _ in range(200):
@@ -53,7 +54,7 @@ def is_sent_away(door: Door, one: socket.socket) -> bool:
     return False
 
 
-def test_a_message_may_come_in_pieces_and_others_before_it(door: Door) -> None:
+def test_a_message_may_come_in_pieces_and_others_before_it(door: HandshakeListener) -> None:
     with (
         socket.create_connection(door.address) as slow,
         socket.create_connection(door.address) as quick,
@@ -81,7 +82,7 @@ def test_a_message_may_come_in_pieces_and_others_before_it(door: Door) -> None:
     [b"GET / HTTP/1.1\r\n", b"\xff" * 4, framed(bytes(5000)), framed(b"one") + bytes(33)],
     ids=["http", "length", "long", "two"],
 )
-def test_who_says_too_much_is_sent_away(door: Door, noise: bytes) -> None:
+def test_who_says_too_much_is_sent_away(door: HandshakeListener, noise: bytes) -> None:
     with socket.create_connection(door.address) as stranger:
         stranger.sendall(noise)
         assert is_sent_away(door, stranger)
@@ -89,13 +90,13 @@ def test_who_says_too_much_is_sent_away(door: Door, noise: bytes) -> None:
 
 def test_who_is_late_is_sent_away() -> None:
     with (
-        Door(socket.create_server(("127.0.0.1", 0)), "key", seconds=0.05) as door,
+        HandshakeListener(socket.create_server(("127.0.0.1", 0)), "key", seconds=0.05) as door,
         socket.create_connection(door.address) as silent,
     ):
         assert is_sent_away(door, silent)
 
 
-def test_the_oldest_go_where_too_many_wait(door: Door) -> None:
+def test_the_oldest_go_where_too_many_wait(door: HandshakeListener) -> None:
     """The first ones go; without a limit they would take all descriptors."""
     strangers = []
     for _ in range(70):
@@ -107,7 +108,7 @@ def test_the_oldest_go_where_too_many_wait(door: Door) -> None:
         stranger.close()
 
 
-def test_a_greeting_that_was_overheard_opens_no_door(door: Door) -> None:
+def test_a_greeting_that_was_overheard_opens_no_door(door: HandshakeListener) -> None:
     """The key went over the wire with each greeting, and its bytes could be sent once more."""
     with socket.create_connection(door.address) as own:
         introduced = threading.Thread(target=introduce, args=(own, "key", b"rank 1"))
@@ -127,7 +128,7 @@ def test_a_greeting_that_was_overheard_opens_no_door(door: Door) -> None:
 #: Each decoder of what a peer sends, and messages that it knows.
 DECODERS = {
     "blocks": (messages._decode, messages.Blocks([bytes(32)], [7])),
-    "rank": (msgspec.msgpack.Decoder(meeting.Hello).decode, meeting.hello(1, "")),
+    "rank": (msgspec.msgpack.Decoder(meeting.JoinRequest).decode, meeting.hello(1, "")),
     "command": (commands._decode, commands.CopyBlocks([(1, 2)])),
 }
 #: Pieces that decoders of msgspec stumble over, each in its own way.

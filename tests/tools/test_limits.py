@@ -17,10 +17,10 @@ from benchmarks.limits.phases import Phase, totals
 from benchmarks.peers.cases import Work
 from quire.cli.main import run
 from quire.kernels.cpu.native import native
-from quire.kernels.cpu.probe import MachineSpeed
+from quire.kernels.cpu.probe import ProbedRates
 from tools.random_checkpoint import PRESETS, random_checkpoint
 
-SPEED = MachineSpeed(
+SPEED = ProbedRates(
     2, "avx2", read_bytes_per_second=1e10, fma_flops=1e11, dot_flops=0, int8_ops=4e11
 )
 #: Llama-3.2-1B in Q8_0: its matrices, head, and a KV token of 16 layers with 8 heads of 64.

@@ -15,11 +15,11 @@ def one_torch_thread():
 
 @pytest.fixture
 def vocabulary():
-    from quire.training.target import Vocabulary
+    from quire.training.target import HeadVocabulary
 
     generator = torch.Generator().manual_seed(1)
     embedding, head = (torch.randn(V, D, generator=generator) for _ in range(2))
-    return Vocabulary(embedding, head, torch.rand(D, generator=generator) + 0.5)
+    return HeadVocabulary(embedding, head, torch.rand(D, generator=generator) + 0.5)
 
 
 @pytest.fixture
@@ -28,14 +28,14 @@ def create_head(vocabulary):
     from quire.training.draft_layer import LayerShape
     from quire.training.eagle import EagleHead
     from quire.training.eagle3 import Eagle3Head
-    from quire.training.medusa import MedusaHeads
+    from quire.training.medusa import TrainableMedusaHeads
     from quire.training.mtp import MTPHead
 
     shape = LayerShape(D, 48, 4, 2, 8)
     some = torch.tensor([0, 3, 4, 11, 12, 40, 60])
     makers = {
-        "medusa": lambda: MedusaHeads(vocabulary, 4, 2),
-        "medusa-own-head": lambda: MedusaHeads(vocabulary, 3, 1, own_head=True),
+        "medusa": lambda: TrainableMedusaHeads(vocabulary, 4, 2),
+        "medusa-own-head": lambda: TrainableMedusaHeads(vocabulary, 3, 1, own_head=True),
         "eagle": lambda: EagleHead(shape, vocabulary),
         "eagle3": lambda: Eagle3Head(shape, vocabulary, (0, 2, 5)),
         "eagle3-draft-vocabulary": lambda: Eagle3Head(shape, vocabulary, (0, 2, 5), some),

@@ -11,7 +11,7 @@ from quire import LLM, SamplingParams  # noqa: E402
 from quire.training.examples import Examples, write_states  # noqa: E402
 from quire.training.rollouts import roll_out  # noqa: E402
 from quire.training.run import measure_folder  # noqa: E402
-from quire.training.target import Target, load_vocabulary  # noqa: E402
+from quire.training.target import TrainingTarget, load_vocabulary  # noqa: E402
 from tests.sizes import sized  # noqa: E402
 
 ASSETS = Path(__file__).parents[2] / "quire" / "assets"
@@ -30,7 +30,7 @@ def held_out(tmp_path_factory):
     prompts = [output.prompt_token_ids for output in asked]
     rollouts = roll_out(llm, prompts, 256, temperatures=(0.0,))
     path = tmp_path_factory.mktemp("states") / "states.bin"
-    target = Target(TINY, LAYERS, 1024, threads=1)
+    target = TrainingTarget(TINY, LAYERS, 1024, threads=1)
     write_states(target, rollouts, path)
     return Examples(rollouts, path, target.width)
 

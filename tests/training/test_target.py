@@ -10,7 +10,7 @@ torch = pytest.importorskip("torch")
 from quire import LLM  # noqa: E402
 from quire.core.errors import ConfigError  # noqa: E402
 from quire.training.rollouts import load_rollouts, roll_out, save_rollouts  # noqa: E402
-from quire.training.target import Target, default_layers, load_vocabulary  # noqa: E402
+from quire.training.target import TrainingTarget, default_layers, load_vocabulary  # noqa: E402
 
 FOLDER = Path(__file__).parents[2] / "quire" / "assets" / "quire-tiny"
 PROMPT = "<|im_start|>user\nWhat is the capital of {}?<|im_end|>\n<|im_start|>assistant\n"
@@ -43,7 +43,7 @@ def test_rollouts_come_back_from_their_file(rollouts, tmp_path):
 
 
 def test_states_lead_to_the_greedy_answers(rollouts):
-    target = Target(FOLDER, (1, 3, 5), 64, threads=1)
+    target = TrainingTarget(FOLDER, (1, 3, 5), 64, threads=1)
     head = load_vocabulary(FOLDER).head.numpy()
     width = target.config.hidden_size
     for rollout, states in zip(

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from quire.checkpoints.gguf.gguf_file import GgufFile
-from quire.checkpoints.gguf.gguf_layouts import LAYOUTS, Layout
+from quire.checkpoints.gguf.gguf_layouts import LAYOUTS, BlockLayout
 from quire.checkpoints.gguf.gguf_names import FUSED_QKV, gguf_family
 from quire.checkpoints.gguf.gguf_types import FORMS, MX_SCALE_NAN, dequantize
 from quire.checkpoints.latent_rows import neighbours_apart
@@ -50,7 +50,7 @@ class GgufEntry:
 
     stored: tuple[str, ...]
     expert: int | None
-    layout: Layout
+    layout: BlockLayout
     shape: tuple[int, ...]
     nbytes: int
 

@@ -27,7 +27,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from quire.checkpoints.gguf.gguf_layouts import LAYOUT_BY_CODE, LAYOUTS, OTHER_TYPES, Layout
+from quire.checkpoints.gguf.gguf_layouts import LAYOUT_BY_CODE, LAYOUTS, OTHER_TYPES, BlockLayout
 from quire.checkpoints.mapped_pages import release_pages
 from quire.core.errors import ModelLoadError
 from quire.kernels.cpu.native import native
@@ -72,7 +72,7 @@ class GgufTensor:
         begin, end: Bytes ``[begin, end)`` of the file.
     """
 
-    layout: Layout
+    layout: BlockLayout
     shape: tuple[int, ...]
     begin: int
     end: int

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class BlockLayout:
     """A type's layout of a row: blocks of the same number of elements and bytes.
 
     Attributes:
@@ -30,31 +30,31 @@ class Layout:
 LAYOUTS = {
     layout.name: layout
     for layout in (
-        Layout("F32", 0, 1, 4),
-        Layout("F16", 1, 1, 2),
-        Layout("BF16", 30, 1, 2),
-        Layout("Q4_0", 2, 32, 18),
-        Layout("Q4_1", 3, 32, 20),
-        Layout("Q5_0", 6, 32, 22),
-        Layout("Q5_1", 7, 32, 24),
-        Layout("Q8_0", 8, 32, 34),
-        Layout("Q2_K", 10, 256, 84),
-        Layout("Q3_K", 11, 256, 110),
-        Layout("Q4_K", 12, 256, 144),
-        Layout("Q5_K", 13, 256, 176),
-        Layout("Q6_K", 14, 256, 210),
-        Layout("IQ4_NL", 20, 32, 18),
-        Layout("IQ4_XS", 23, 256, 136),
-        Layout("IQ2_XXS", 16, 256, 66),
-        Layout("IQ2_XS", 17, 256, 74),
-        Layout("IQ3_XXS", 18, 256, 98),
-        Layout("IQ1_S", 19, 256, 50),
-        Layout("IQ3_S", 21, 256, 110),
-        Layout("IQ2_S", 22, 256, 82),
-        Layout("IQ1_M", 29, 256, 56),
-        Layout("TQ1_0", 34, 256, 54),
-        Layout("TQ2_0", 35, 256, 66),
-        Layout("MXFP4", 39, 32, 17),
+        BlockLayout("F32", 0, 1, 4),
+        BlockLayout("F16", 1, 1, 2),
+        BlockLayout("BF16", 30, 1, 2),
+        BlockLayout("Q4_0", 2, 32, 18),
+        BlockLayout("Q4_1", 3, 32, 20),
+        BlockLayout("Q5_0", 6, 32, 22),
+        BlockLayout("Q5_1", 7, 32, 24),
+        BlockLayout("Q8_0", 8, 32, 34),
+        BlockLayout("Q2_K", 10, 256, 84),
+        BlockLayout("Q3_K", 11, 256, 110),
+        BlockLayout("Q4_K", 12, 256, 144),
+        BlockLayout("Q5_K", 13, 256, 176),
+        BlockLayout("Q6_K", 14, 256, 210),
+        BlockLayout("IQ4_NL", 20, 32, 18),
+        BlockLayout("IQ4_XS", 23, 256, 136),
+        BlockLayout("IQ2_XXS", 16, 256, 66),
+        BlockLayout("IQ2_XS", 17, 256, 74),
+        BlockLayout("IQ3_XXS", 18, 256, 98),
+        BlockLayout("IQ1_S", 19, 256, 50),
+        BlockLayout("IQ3_S", 21, 256, 110),
+        BlockLayout("IQ2_S", 22, 256, 82),
+        BlockLayout("IQ1_M", 29, 256, 56),
+        BlockLayout("TQ1_0", 34, 256, 54),
+        BlockLayout("TQ2_0", 35, 256, 66),
+        BlockLayout("MXFP4", 39, 32, 17),
     )
 }
 LAYOUT_BY_CODE = {layout.code: layout for layout in LAYOUTS.values()}

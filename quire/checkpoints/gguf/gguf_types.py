@@ -56,7 +56,7 @@ QUANTIZED = tuple(FORMS)
 
 
 @dataclass(frozen=True, slots=True)
-class Groups:
+class BlockGroups:
     """Blocks taken apart, nothing lost; ``FORMS`` says what codes mean.
 
     Attributes:
@@ -74,7 +74,7 @@ class Groups:
     super_offsets: np.ndarray | None = None
 
 
-def unpack(name: str, blocks: np.ndarray) -> Groups:
+def unpack(name: str, blocks: np.ndarray) -> BlockGroups:
     """Take blocks of a quantized type apart.
 
     Args:
@@ -212,47 +212,47 @@ def _bits(packed: np.ndarray) -> np.ndarray:
     return np.unpackbits(packed, axis=1, bitorder="little")
 
 
-def _q4_0(blocks: np.ndarray) -> Groups:
-    return Groups(_nibbles(blocks[:, 2:], 16), _half(blocks, 0))
+def _q4_0(blocks: np.ndarray) -> BlockGroups:
+    return BlockGroups(_nibbles(blocks[:, 2:], 16), _half(blocks, 0))
 
 
-def _q4_1(blocks: np.ndarray) -> Groups:
-    return Groups(_nibbles(blocks[:, 4:], 16), _half(blocks, 0), _half(blocks, 2))
+def _q4_1(blocks: np.ndarray) -> BlockGroups:
+    return BlockGroups(_nibbles(blocks[:, 4:], 16), _half(blocks, 0), _half(blocks, 2))
 
 
-def _q5_0(blocks: np.ndarray) -> Groups:
+def _q5_0(blocks: np.ndarray) -> BlockGroups:
     codes = _nibbles(blocks[:, 6:], 16) | _bits(blocks[:, 2:6]) << 4
-    return Groups(codes, _half(blocks, 0))
+    return BlockGroups(codes, _half(blocks, 0))
 
 
-def _q5_1(blocks: np.ndarray) -> Groups:
+def _q5_1(blocks: np.ndarray) -> BlockGroups:
     codes = _nibbles(blocks[:, 8:], 16) | _bits(blocks[:, 4:8]) << 4
-    return Groups(codes, _half(blocks, 0), _half(blocks, 2))
+    return BlockGroups(codes, _half(blocks, 0), _half(blocks, 2))
 
 
-def _q8_0(blocks: np.ndarray) -> Groups:
-    return Groups(blocks[:, 2:] ^ np.uint8(128), _half(blocks, 0))
+def _q8_0(blocks: np.ndarray) -> BlockGroups:
+    return BlockGroups(blocks[:, 2:] ^ np.uint8(128), _half(blocks, 0))
 
 
-def _q2_k(blocks: np.ndarray) -> Groups:
+def _q2_k(blocks: np.ndarray) -> BlockGroups:
     scales, minima = blocks[:, :16] & 15, blocks[:, :16] >> 4
     codes = _pairs(blocks[:, 16:80], 32)
     return _two_levels(codes, scales, minima, _half(blocks, 80), _half(blocks, 82))
 
 
-def _q3_k(blocks: np.ndarray) -> Groups:
+def _q3_k(blocks: np.ndarray) -> BlockGroups:
     low, packed = _pairs(blocks[:, 32:96], 32), blocks[:, 96:108]
     codes = low | _bit_planes(blocks[:, :32]) << 2
     scales = _nibbles(packed[:, :8], 8) | _pairs(packed[:, 8:], 4) << 4
     signed = scales.view(np.int8) - np.int8(32)
-    return Groups(codes, signed, super_scales=_half(blocks, 108))
+    return BlockGroups(codes, signed, super_scales=_half(blocks, 108))
 
 
 def _two_levels(
     codes: np.ndarray, scales: np.ndarray, minima: np.ndarray, d: np.ndarray, dmin: np.ndarray
-) -> Groups:
+) -> BlockGroups:
     """Minima are subtracted: their super scale changes its sign."""
-    return Groups(codes, scales.view(np.int8), minima.view(np.int8), d, -dmin)
+    return BlockGroups(codes, scales.view(np.int8), minima.view(np.int8), d, -dmin)
 
 
 def _scales_and_minima(packed: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -270,40 +270,40 @@ def _scales_and_minima(packed: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return scales, minima
 
 
-def _q4_k(blocks: np.ndarray) -> Groups:
+def _q4_k(blocks: np.ndarray) -> BlockGroups:
     scales, minima = _scales_and_minima(blocks[:, 4:16])
     codes = _nibbles(blocks[:, 16:], 32)
     return _two_levels(codes, scales, minima, _half(blocks, 0), _half(blocks, 2))
 
 
-def _q5_k(blocks: np.ndarray) -> Groups:
+def _q5_k(blocks: np.ndarray) -> BlockGroups:
     scales, minima = _scales_and_minima(blocks[:, 4:16])
     codes = _nibbles(blocks[:, 48:], 32) | _bit_planes(blocks[:, 16:48]) << 4
     return _two_levels(codes, scales, minima, _half(blocks, 0), _half(blocks, 2))
 
 
-def _q6_k(blocks: np.ndarray) -> Groups:
+def _q6_k(blocks: np.ndarray) -> BlockGroups:
     codes = _nibbles(blocks[:, :128], 64) | _pairs(blocks[:, 128:192], 32) << 4
     scales = np.ascontiguousarray(blocks[:, 192:208]).view(np.int8)
-    return Groups(codes, scales, super_scales=_half(blocks, 208))
+    return BlockGroups(codes, scales, super_scales=_half(blocks, 208))
 
 
-def _iq4_nl(blocks: np.ndarray) -> Groups:
-    return Groups(_nibbles(blocks[:, 2:], 16), _half(blocks, 0))
+def _iq4_nl(blocks: np.ndarray) -> BlockGroups:
+    return BlockGroups(_nibbles(blocks[:, 2:], 16), _half(blocks, 0))
 
 
-def _iq4_xs(blocks: np.ndarray) -> Groups:
+def _iq4_xs(blocks: np.ndarray) -> BlockGroups:
     high = (
         np.ascontiguousarray(blocks[:, 2:4]).view("<u2") >> np.arange(0, 16, 2, dtype=np.uint16) & 3
     )
     low = (blocks[:, 4:8, None] >> np.array([0, 4], np.uint8) & 15).reshape(-1, 8)
     scales = (low | high.astype(np.uint8) << 4).view(np.int8) - np.int8(32)
-    return Groups(_nibbles(blocks[:, 8:], 16), scales, super_scales=_half(blocks, 0))
+    return BlockGroups(_nibbles(blocks[:, 8:], 16), scales, super_scales=_half(blocks, 0))
 
 
-def _tq1_0(blocks: np.ndarray) -> Groups:
+def _tq1_0(blocks: np.ndarray) -> BlockGroups:
     parts = [_trits(blocks[:, :32], 5), _trits(blocks[:, 32:48], 5), _trits(blocks[:, 48:52], 4)]
-    return Groups(np.concatenate(parts, axis=1), _half(blocks, 52))
+    return BlockGroups(np.concatenate(parts, axis=1), _half(blocks, 52))
 
 
 def _trits(packed: np.ndarray, digits: int) -> np.ndarray:
@@ -314,15 +314,15 @@ def _trits(packed: np.ndarray, digits: int) -> np.ndarray:
     return codes.reshape(len(packed), -1)
 
 
-def _tq2_0(blocks: np.ndarray) -> Groups:
-    return Groups(_pairs(blocks[:, :64], 32), _half(blocks, 64))
+def _tq2_0(blocks: np.ndarray) -> BlockGroups:
+    return BlockGroups(_pairs(blocks[:, :64], 32), _half(blocks, 64))
 
 
-def _mxfp4(blocks: np.ndarray) -> Groups:
-    return Groups(_nibbles(blocks[:, 1:], 16), np.ascontiguousarray(blocks[:, :1]))
+def _mxfp4(blocks: np.ndarray) -> BlockGroups:
+    return BlockGroups(_nibbles(blocks[:, 1:], 16), np.ascontiguousarray(blocks[:, :1]))
 
 
-_UNPACK: dict[str, Callable[[np.ndarray], Groups]] = {
+_UNPACK: dict[str, Callable[[np.ndarray], BlockGroups]] = {
     "Q4_0": _q4_0,
     "Q4_1": _q4_1,
     "Q5_0": _q5_0,

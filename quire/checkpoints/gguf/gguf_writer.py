@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from quire.checkpoints.gguf.gguf_file import ARRAY, BOOL, DEFAULT_ALIGNMENT, MAGIC, SCALARS, STRING
-from quire.checkpoints.gguf.gguf_layouts import Layout
+from quire.checkpoints.gguf.gguf_layouts import BlockLayout
 
 VERSION = 3
 UINT32, FLOAT32 = 4, 6
@@ -31,7 +31,7 @@ class TensorPlan:
     """
 
     name: str
-    layout: Layout
+    layout: BlockLayout
     shape: tuple[int, ...]
     chunks: Callable[[], Iterator[bytes]]
 

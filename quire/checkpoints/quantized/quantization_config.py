@@ -222,7 +222,7 @@ def _compressed_tensors(fields: ConfigFields) -> StoredQuantization:
     if fields.object("kv_cache_scheme") is not None:
         notices.append("kv_cache_scheme is not used: the cache has the type of --kv-cache-dtype")
     ignored = [_target(fields, "ignore", name) for name in fields.strings("ignore")]
-    targets: list[tuple[Target, WeightFormat]] = []
+    targets: list[tuple[ModuleTarget, WeightFormat]] = []
     for key in groups.values:
         group = groups.object(key)
         weights = None if group is None else group.object("weights")
@@ -461,7 +461,7 @@ def _block(fields: ConfigFields, name: str = "block_structure") -> tuple[int, in
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class ModuleTarget:
     """Modules that settings are for, by name, pattern or class.
 
     Attributes:
@@ -480,13 +480,15 @@ class Target:
         return self.is_class, self.is_pattern, self.text != module, self.text
 
 
-def _target(fields: ConfigFields, name: str, target: str) -> Target:
+def _target(fields: ConfigFields, name: str, target: str) -> ModuleTarget:
     if target.startswith("re:"):
         pattern = _pattern(fields, name, target.removeprefix("re:"))
-        return Target(target, pattern.match, is_pattern=True)
+        return ModuleTarget(target, pattern.match, is_pattern=True)
     if target == "Linear":
-        return Target(target, lambda module: not module.endswith("embed_tokens"), is_class=True)
-    return Target(target, lambda module: module == target or module.endswith(f".{target}"))
+        return ModuleTarget(
+            target, lambda module: not module.endswith("embed_tokens"), is_class=True
+        )
+    return ModuleTarget(target, lambda module: module == target or module.endswith(f".{target}"))
 
 
 def _pattern(fields: ConfigFields, name: str, text: str) -> NamePattern:

@@ -31,7 +31,7 @@ DEFAULT_FRACTION = 0.9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class ParallelQuery:
     """Values of the flags; a width of None is to be chosen."""
 
     tensor_parallel_size: int | None
@@ -94,7 +94,7 @@ def parallel(
 
     With -tp or -pp that division is shown; without, the one of the fewest devices that hold it.
     """
-    asked = Asked(**asked_flags)  # type: ignore[arg-type]  # click has checked them
+    asked = ParallelQuery(**asked_flags)  # type: ignore[arg-type]  # click has checked them
     shape = split_shape(model)
     in_halves = weight_bytes(model, "bfloat16")
     load = PlannedLoad(
@@ -138,7 +138,7 @@ def _check(layout: ParallelLayout, num_layers: int) -> None:
 
 
 def _write_lines(
-    load: PlannedLoad, layout: ParallelLayout, asked: Asked, plan: ParallelPlan | None,
+    load: PlannedLoad, layout: ParallelLayout, asked: ParallelQuery, plan: ParallelPlan | None,
     placed: str | None,
 ) -> None:  # fmt: skip
     if placed is not None:
@@ -156,7 +156,7 @@ def _write_lines(
 
 
 def _write_json(
-    load: PlannedLoad, layout: ParallelLayout, asked: Asked, plan: ParallelPlan | None,
+    load: PlannedLoad, layout: ParallelLayout, asked: ParallelQuery, plan: ParallelPlan | None,
     placed: str | None,
 ) -> None:  # fmt: skip
     shape, wire = load.shape, asked.wire_bytes

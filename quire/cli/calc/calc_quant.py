@@ -14,7 +14,7 @@ from quire.cli.table import print_table
 from quire.planner.cpu_weight_advice import CpuAdvice, advise_cpu
 from quire.planner.named_cards import NAMED_CARDS
 from quire.planner.number_types import NUMBER_TYPES
-from quire.planner.weight_advice import Advice, Cards, Load, Option, advise
+from quire.planner.weight_advice import Advice, Cards, FormatChoice, ServingLoad, advise
 
 
 @click.command("advise-quant", short_help="Show which weight format to take, and why.")
@@ -42,7 +42,7 @@ def advise_quant(
     binds a step. Without, what this engine measured on a processor does.
     """
     load = _load(model, batch, context, dtype)
-    where = Place(**place)
+    where = TargetMachine(**place)
     if where.card is None:
         _show_cpu(load, where, as_json)
     else:
@@ -50,7 +50,7 @@ def advise_quant(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class TargetMachine:
     """Hardware that the model is to run on.
 
     Attributes:
@@ -75,7 +75,7 @@ class Place:
             raise click.UsageError("--tensor-parallel-size is of cards; got it without --card.")
 
 
-def _show_card(name: str, load: Load, place: Place, as_json: bool) -> None:
+def _show_card(name: str, load: ServingLoad, place: TargetMachine, as_json: bool) -> None:
     card, count = NAMED_CARDS[name], place.tensor_parallel_size
     each = (place.memory or card.memory) * place.fraction
     advice = advise(Cards(card=card, count=count, memory=each * count), load)
@@ -89,19 +89,19 @@ def _show_card(name: str, load: Load, place: Place, as_json: bool) -> None:
     _show_types(load.num_parameters)
 
 
-def _load(model: str, batch: int, context: int, dtype: str) -> Load:
+def _load(model: str, batch: int, context: int, dtype: str) -> ServingLoad:
     """Return what shall run; of a number of parameters alone, KV is not known."""
     stated = stated_parameters(model)
     if stated is not None:
-        return Load(num_parameters=stated, kv_bytes=0, batch=batch, context=context)
+        return ServingLoad(num_parameters=stated, kv_bytes=0, batch=batch, context=context)
     spec = kv_spec(model, dtype)
     kv_bytes = spec.num_blocks(context) * spec.block_bytes
-    return Load(
+    return ServingLoad(
         num_parameters=num_parameters(model), kv_bytes=kv_bytes, batch=batch, context=context
     )
 
 
-def _show_cpu(load: Load, place: Place, as_json: bool) -> None:
+def _show_cpu(load: ServingLoad, place: TargetMachine, as_json: bool) -> None:
     from quire.planner.machine_speed import remembered
     from quire.system.machine import read_machine
 
@@ -121,7 +121,7 @@ def _show_cpu(load: Load, place: Place, as_json: bool) -> None:
 
 
 def _write(
-    facts: dict[str, Any], choice: str | None, reasons: list[str], rows: Any, load: Load
+    facts: dict[str, Any], choice: str | None, reasons: list[str], rows: Any, load: ServingLoad
 ) -> None:
     click.echo(json.dumps({
         **facts,
@@ -136,7 +136,7 @@ def _write(
     }))  # fmt: skip
 
 
-def _record(option: Option) -> dict[str, Any]:
+def _record(option: FormatChoice) -> dict[str, Any]:
     return {
         "format": option.form.name,
         "bits_per_weight": option.form.bits,
@@ -154,7 +154,7 @@ def _show_choice(choice: str | None, reasons: list[str]) -> None:
         click.echo(f"- {reason}")
 
 
-def _show_options(advice: Advice, load: Load) -> None:
+def _show_options(advice: Advice, load: ServingLoad) -> None:
     click.echo()
     print_table([
         ("format", "bits", "weights, GB", "fits", "sequences", "critical batch",

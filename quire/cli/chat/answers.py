@@ -24,7 +24,7 @@ _REQUEST_IDS = map(str, itertools.count())
 
 
 @dataclass(slots=True)
-class Answer:
+class GrowingAnswer:
     """One prompt's output so far, and when it came (seconds on the performance counter)."""
 
     output: RequestOutput | None = None
@@ -87,7 +87,7 @@ def follow(
     *,
     fit_output: bool,
     attributes: Mapping[str, Any] = MappingProxyType({}),
-) -> Generator[list[Answer], None, None]:
+) -> Generator[list[GrowingAnswer], None, None]:
     """Run all prompts together; yield their answers after each step, in the prompts' order.
 
     Closing the iterator ends the requests that still run. With ``fit_output`` an answer may be
@@ -98,13 +98,13 @@ def follow(
         RequestError: A prompt is refused.
         EngineDeadError: A step failed.
     """
-    answers: dict[str, Answer] = {}
+    answers: dict[str, GrowingAnswer] = {}
     try:
         for prompt in prompts:
             request_id = next(_REQUEST_IDS)
             request = engine.prepare(request_id, prompt, params, **attributes)
             engine.submit(engine.fit_output(request) if fit_output else request)
-            answers[request_id] = Answer()
+            answers[request_id] = GrowingAnswer()
         while not all(answer.finished for answer in answers.values()):
             for output in engine.step():
                 answers[output.request_id].update(output)

@@ -73,7 +73,7 @@ def _read_quoted(line: str) -> str:
 def _show_answer(session: ChatSession) -> str:
     """Write the answer as it grows; return the line about its speed."""
     from quire.cli.chat.answer_view import show_answer
-    from quire.cli.chat.silent_input import silent_input
+    from quire.cli.chat.echo_off import silent_input
     from quire.llm.interrupts import collect_interrupts
 
     with collect_interrupts() as interrupted, silent_input() as forget_keys:

@@ -16,7 +16,7 @@ from quire.cli.flags.sampling_flags import sampling_flags
 from quire.settings.config import EngineConfig
 
 if TYPE_CHECKING:
-    from quire.cli.chat.answers import Answer
+    from quire.cli.chat.answers import GrowingAnswer
     from quire.llm.text_engine import TextEngine
 
 #: Without --max-tokens; enough to read, and it ends with models that never stop.
@@ -74,7 +74,7 @@ def generate(
             _explain_empty(answers)
 
 
-def _explain_empty(answers: list[Answer]) -> None:
+def _explain_empty(answers: list[GrowingAnswer]) -> None:
     """Say why a chat model may answer with nothing."""
     if any(not answer.text.strip() for answer in answers):
         click.echo(
@@ -108,7 +108,7 @@ class _Writer:
         self._current = 0
         self._shown = 0
 
-    def write(self, answers: list[Answer]) -> None:
+    def write(self, answers: list[GrowingAnswer]) -> None:
         while self._current < len(answers):
             answer = answers[self._current]
             if not self._as_json:
@@ -120,7 +120,7 @@ class _Writer:
             self._current, self._shown = self._current + 1, 0
 
 
-def _as_line(answer: Answer) -> str:
+def _as_line(answer: GrowingAnswer) -> str:
     output = answer.output
     assert output is not None
     sequence = output.outputs[0]

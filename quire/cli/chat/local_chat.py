@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from quire.cli.chat.answers import Answer, follow
+from quire.cli.chat.answers import GrowingAnswer, follow
 from quire.cli.flags.lora_flag import adapter_attributes
 from quire.core.sampling_params import SamplingParams
 from quire.llm.requests.prompts import chat_prompt
@@ -30,7 +30,7 @@ class LocalChat:
             raise no_template_error()
         self._engine = engine
         self._attributes = adapter_attributes(lora)
-        self._answer = Answer()
+        self._answer = GrowingAnswer()
         self.defaults: dict[str, Any] = engine.default_sampling_params
 
     def answer(

@@ -123,7 +123,7 @@ def run(
         converse(session, name)
         return
     from quire.cli.chat.answer_view import show_answer
-    from quire.cli.chat.silent_input import silent_input
+    from quire.cli.chat.echo_off import silent_input
 
     session.ask(asked)
     with silent_input():

@@ -24,7 +24,7 @@ from click.core import ParameterSource
 
 from quire.cli.flags.config_file import config_file_option
 from quire.cli.flags.known_flags import known_options
-from quire.cli.flags.several_values import repeat_flags
+from quire.cli.flags.multi_value_flags import repeat_flags
 from quire.core.counts import parse_count
 from quire.core.errors import ConfigError
 from quire.settings.config import PARTS, EngineConfig

@@ -59,6 +59,6 @@ def adapter_attributes(folder: Path | None) -> dict[str, Any]:
     """Return what a request carries of the adapter, as :meth:`RequestReader.read` takes it."""
     if folder is None:
         return {}
-    from quire.llm.requests.adapter_reader import LoRARequest
+    from quire.llm.requests.adapter_references import LoRARequest
 
     return {"lora_request": LoRARequest(folder.name, 1, str(folder))}

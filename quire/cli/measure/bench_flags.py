@@ -11,14 +11,14 @@ from typing import Any, get_type_hints
 
 import click
 
-from quire.bench.server_options import ServerOptions
+from quire.bench.server_options import TargetOptions
 from quire.cli.flags.engine_flags import config_option
-from quire.cli.flags.several_values import repeat_flags
+from quire.cli.flags.multi_value_flags import repeat_flags
 from quire.core.errors import ConfigError
 from quire.system import env
 
 
-def bench_flags(kind: type[ServerOptions]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+def bench_flags(kind: type[TargetOptions]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Give a command the flags of ``kind``; it receives them as ``options``."""
     hints = get_type_hints(kind)
     settings = fields(kind)
@@ -77,7 +77,7 @@ class RequestsBar:
 
 
 @contextmanager
-def requests_bar(options: ServerOptions, total: int) -> Iterator[RequestsBar]:
+def requests_bar(options: TargetOptions, total: int) -> Iterator[RequestsBar]:
     """Yield a bar of ``total`` requests; it draws on a terminal's stderr."""
     if options.disable_tqdm or not sys.stderr.isatty():
         yield RequestsBar()

@@ -14,7 +14,7 @@ from quire.core.errors import ConfigError
 from quire.core.model.quantization_names import QUANTIZATIONS
 
 if TYPE_CHECKING:
-    from quire.evaluation.formats.candidate import Candidate
+    from quire.evaluation.formats.candidate import ComparedModel
 
 FILE = click.Path(path_type=Path, dir_okay=False, allow_dash=True)
 COUNT = CountType(False, minimum=1)
@@ -106,7 +106,7 @@ def quant(
 
 def create_candidates(
     models: Sequence[str], formats: Sequence[str], settings: dict[str, Any]
-) -> list[Candidate]:
+) -> list[ComparedModel]:
     """Return the first model, the same in each of ``formats``, and the other models.
 
     Args:
@@ -119,13 +119,13 @@ def create_candidates(
         ConfigError: Two candidates are the same, or a model is not there.
     """
     from quire.checkpoints.quantized.quantization_config import read_quantization
-    from quire.evaluation.formats.candidate import Candidate
+    from quire.evaluation.formats.candidate import ComparedModel
     from quire.settings.config import EngineConfig
     from quire.store.hub import resolve_model
 
     wanted = [(models[0], name) for name in (None, *formats)]
     wanted += [(model, None) for model in models[1:]]
-    found: list[Candidate] = []
+    found: list[ComparedModel] = []
     for model, name in wanted:
         folder = resolve_model(model)
         own = dict(settings)
@@ -138,7 +138,7 @@ def create_candidates(
             label = model if name is None else f"{model} {name}"
         if label in [other.label for other in found]:
             raise ConfigError(f"[bench] models must differ; got {label} twice.")
-        found.append(Candidate(label, folder, config))
+        found.append(ComparedModel(label, folder, config))
     return found
 
 
@@ -159,7 +159,7 @@ def _batches(text: str) -> tuple[int, ...]:
 
 
 def _text(
-    text: Path | None, no_quality: bool, candidates: Sequence[Candidate]
+    text: Path | None, no_quality: bool, candidates: Sequence[ComparedModel]
 ) -> tuple[Path | None, str | None]:
     """Return the text to judge by; without one, None and the reason."""
     if no_quality:
@@ -172,7 +172,7 @@ def _text(
 
 
 def _facts(
-    candidates: Sequence[Candidate], prompt_len: int, output_len: int, rounds: int
+    candidates: Sequence[ComparedModel], prompt_len: int, output_len: int, rounds: int
 ) -> dict[str, Any]:
     from quire.system.machine import read_machine
     from quire.system.processor import name_processor

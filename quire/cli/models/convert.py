@@ -92,7 +92,7 @@ def convert(
     from quire.checkpoints.gguf.importance_matrix import read_importance_matrix
     from quire.llm.progress import loading_bar
     from quire.models.gguf.gguf_export import GgufExport
-    from quire.store.float_folder import resolve_float_folder
+    from quire.store.float_checkpoint import resolve_float_folder
     from quire.system.machine import read_machine
     from quire.text.tokenizers.gguf_vocabulary import gguf_vocabulary
 
@@ -152,7 +152,7 @@ def _generation_metadata(
     folder: Path, config: ModelConfig, vocabulary: dict[str, Any]
 ) -> dict[str, Any]:
     """Return start and end tokens that the tokenizer does not name, and sampling defaults."""
-    from quire.llm.requests.generation_config import GGUF_KEYS, read_generation_config
+    from quire.llm.requests.generation_defaults import GGUF_KEYS, read_generation_config
 
     generation = read_generation_config(folder, "auto")
     metadata: dict[str, Any] = {}

@@ -74,8 +74,8 @@ def finetune(source: str, out: Path, **asked: Any) -> None:
     from quire.checkpoints.checkpoint import Checkpoint
     from quire.cli.models.finetune_results import Finetuning
     from quire.models.loader import open_generating
-    from quire.quantizing.unfinished import Unfinished
-    from quire.store.float_folder import resolve_float_folder
+    from quire.quantizing.resumable_run import Unfinished
+    from quire.store.float_checkpoint import resolve_float_folder
 
     plan = _plan(asked)
     folder = resolve_float_folder(source, "finetune", "SOURCE")
@@ -202,7 +202,7 @@ def _run(job: Finetuning, work: Path, out: Path) -> None:
     from quire.cli.models.finetune_results import finish, prepare
     from quire.llm.stage_bar import stage_bar
     from quire.system.machine import read_machine
-    from quire.training.finetuning.loop import Loop, Progress, use_threads
+    from quire.training.finetuning.loop import FinetuningProgress, Loop, use_threads
 
     use_threads(job.asked["threads"] or read_machine().num_cores)
     trained = prepare(job)
@@ -212,7 +212,7 @@ def _run(job: Finetuning, work: Path, out: Path) -> None:
     with stage_bar("train", job.plan.steps) as advance:
         advance(loop.progress.steps, "")
 
-        def on_step(progress: Progress) -> None:
+        def on_step(progress: FinetuningProgress) -> None:
             advance(1, f"step {progress.steps}, loss {progress.loss:.3f}")
 
         progress = loop.run(on_step)

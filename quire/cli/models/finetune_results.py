@@ -17,13 +17,13 @@ from quire.core.errors import UnsupportedArchitectureError
 from quire.core.plurals import counted
 from quire.models.opened_checkpoint import OpenedCheckpoint
 from quire.quantizing.output import copy_files, write_card, write_config, write_weights
-from quire.quantizing.run import Job, Run, in_file_order, layer_linears
-from quire.quantizing.scheme import Recipe, Scheme, skip_rules
+from quire.quantizing.resumable_run import Unfinished, stored_data
+from quire.quantizing.run import QuantizationJob, QuantizationRun, in_file_order, layer_linears
+from quire.quantizing.scheme import QuantizationScheme, Recipe, skip_rules
 from quire.quantizing.stored_format import FORMATS
-from quire.quantizing.unfinished import Unfinished, stored_data
 from quire.training.finetuning.adapters import AdaptedModel
 from quire.training.finetuning.causal_model import load_causal_model
-from quire.training.finetuning.loop import Progress
+from quire.training.finetuning.loop import FinetuningProgress
 from quire.training.finetuning.merge import Adapter, merged_tensors
 from quire.training.finetuning.plan import FinetuningPlan
 from quire.training.finetuning.quantization_aware import RoundedModel
@@ -62,10 +62,10 @@ class Finetuning:
         """The source's folder."""
         return self.opened.path
 
-    def rounding(self, folder: Path) -> Run:
+    def rounding(self, folder: Path) -> QuantizationRun:
         """Return the plain rounding of a checkpoint as the options have it."""
         asked = self.asked
-        scheme = Scheme(
+        scheme = QuantizationScheme(
             method="rtn",
             bits=asked["bits"],
             group_size=asked["group_size"],
@@ -73,7 +73,7 @@ class Finetuning:
         )
         name = "gptq" if asked["format_name"] == "floats" else asked["format_name"]
         recipe = Recipe(scheme, skip_rules(asked["skip"]))
-        return Run(folder, Job(recipe=recipe, format=FORMATS[name]))
+        return QuantizationRun(folder, QuantizationJob(recipe=recipe, format=FORMATS[name]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +124,12 @@ def prepare(job: Finetuning) -> Trained:
 
 
 def finish(
-    job: Finetuning, trained: Trained, progress: Progress, numbers: int, work: Path, out: Path
+    job: Finetuning,
+    trained: Trained,
+    progress: FinetuningProgress,
+    numbers: int,
+    work: Path,
+    out: Path,
 ) -> str:
     """Write the result and return a line that says what it is.
 
@@ -227,7 +232,7 @@ def _write_folder(
     part.replace(out / "config.json")
 
 
-def _card(job: Finetuning, lines: Sequence[str], progress: Progress, numbers: int) -> str:
+def _card(job: Finetuning, lines: Sequence[str], progress: FinetuningProgress, numbers: int) -> str:
     """Return the text of ``README.md``."""
     plan, windows = job.plan, job.windows
     tokens = plan.steps * plan.batch_size * plan.sequence_length

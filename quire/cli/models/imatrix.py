@@ -47,7 +47,7 @@ def imatrix(
     from quire.llm.stage_bar import stage_bar
     from quire.quantizing.inputs.calibration import Calibration, calibration_samples
     from quire.quantizing.inputs.importance import collect_importance
-    from quire.store.float_folder import resolve_float_folder
+    from quire.store.float_checkpoint import resolve_float_folder
     from quire.system.machine import read_machine
 
     folder = resolve_float_folder(model, "imatrix", "MODEL")

@@ -25,9 +25,9 @@ def merge(base: str, adapter: str, out: Path) -> None:
     from quire.models.adapters.peft_folder import read_adapter
     from quire.models.loader import open_checkpoint
     from quire.quantizing.output import copy_files, write_weights
+    from quire.quantizing.resumable_run import stored_data
     from quire.quantizing.run import in_file_order
-    from quire.quantizing.unfinished import stored_data
-    from quire.store.float_folder import resolve_float_folder
+    from quire.store.float_checkpoint import resolve_float_folder
 
     folder = resolve_float_folder(base, "merge", "BASE")
     opened = open_checkpoint(folder, "auto", None)

@@ -84,16 +84,16 @@ def quantize(source: str, out: Path, **asked: Any) -> None:
     """
     from quire.llm.stage_bar import stage_bar
     from quire.quantizing.quantize_checkpoint import Order, quantize_checkpoint
-    from quire.quantizing.run import Job
+    from quire.quantizing.run import QuantizationJob
     from quire.quantizing.stored_format import FORMATS as STORED
-    from quire.store.float_folder import resolve_float_folder
+    from quire.store.float_checkpoint import resolve_float_folder
 
     recipe = _recipe(asked)
     name = asked["format_name"] or recipe.default.default_format
     folder = resolve_float_folder(source, "quantize", "SOURCE")
     samples, calibration = _samples(folder, recipe.uses_inputs, asked)
     order = Order(
-        job=Job(
+        job=QuantizationJob(
             recipe=recipe, format=STORED[name], samples=samples, statistics=asked["statistics"]
         ),
         source=source,

@@ -12,14 +12,14 @@ from quire.core.model.model_config import ModelConfig
 
 
 @dataclass(slots=True)
-class Work:
+class ForwardWork:
     """Floating-point operations, and bytes read and written."""
 
     flops: int = 0
     read_bytes: int = 0
     write_bytes: int = 0
 
-    def add(self, other: Work) -> None:
+    def add(self, other: ForwardWork) -> None:
         """Add the work of other passes."""
         self.flops += other.flops
         self.read_bytes += other.read_bytes
@@ -63,12 +63,12 @@ class PassShape:
     weight_bytes: int = 0
     kv_token_bytes: int = 0
 
-    def work(self, passes: Passes) -> Work:
+    def work(self, passes: Passes) -> ForwardWork:
         """Return the work of passes."""
         flops = self.token_flops * passes.tokens + self.pair_flops * passes.pairs
         flops += self.logits_flops * passes.logits
         read_bytes = self.weight_bytes * passes.count + self.kv_token_bytes * passes.context
-        return Work(flops, read_bytes, self.kv_token_bytes * passes.tokens)
+        return ForwardWork(flops, read_bytes, self.kv_token_bytes * passes.tokens)
 
 
 def decoder_shape(config: ModelConfig, weight_bytes: int, kv_token_bytes: int) -> PassShape:

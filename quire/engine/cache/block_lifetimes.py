@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from quire.core.metrics import BLOCK_SECONDS_BUCKETS, Histogram, Samples
+from quire.core.metrics import BLOCK_SECONDS_BUCKETS, HistogramCounts, Samples
 
 
 class BlockLifetimes:
@@ -21,9 +21,9 @@ class BlockLifetimes:
         self._clock = clock
         self._born: dict[int, float] = {}
         self._used: dict[int, float] = {}
-        self._lifetime = Histogram(BLOCK_SECONDS_BUCKETS)
-        self._idle = Histogram(BLOCK_SECONDS_BUCKETS)
-        self._gap = Histogram(BLOCK_SECONDS_BUCKETS)
+        self._lifetime = HistogramCounts(BLOCK_SECONDS_BUCKETS)
+        self._idle = HistogramCounts(BLOCK_SECONDS_BUCKETS)
+        self._gap = HistogramCounts(BLOCK_SECONDS_BUCKETS)
 
     def given_out(self, block_id: int, content: bytes | None) -> None:
         """A block is empty and belongs to a request."""

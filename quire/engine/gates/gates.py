@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from quire.engine.cache.kept_blocks import KeptBlocks
 from quire.engine.cache.kv_cache_manager import KVCacheManager
+from quire.engine.cache.retained_blocks import RetainedBlocks
 from quire.engine.request import Request
 from quire.engine.scheduling.fair_queue import FairQueue
 from quire.engine.scheduling.prefill_policy import PrefillPolicy
@@ -17,7 +17,7 @@ class Queue(Protocol):
     """The scheduler, as far as gates need it."""
 
     kv: KVCacheManager
-    kept: KeptBlocks
+    kept: RetainedBlocks
     prefill: PrefillPolicy
     stats: EngineStats
     waiting: FairQueue

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from quire.core.found_blocks import FoundBlocks
+from quire.core.external_blocks import ExternalBlocks
 from quire.core.metrics import Samples
 from quire.engine.cache.block_moves import BlockMoves
 from quire.engine.cache.kv_cache_manager import KVCacheManager
@@ -48,7 +48,7 @@ class Tiers(Protocol):
         """Refuse blocks that the cache holds when other engines send them here."""
         ...
 
-    def find(self, block_hashes: Sequence[bytes]) -> FoundBlocks | None:
+    def find(self, block_hashes: Sequence[bytes]) -> ExternalBlocks | None:
         """Look up a chain; None when it takes a while: ask again with the same one."""
         ...
 
@@ -223,7 +223,7 @@ class TierGate:
                 visit.deadline = now + max(most, LEAST_PATIENCE)
             if now < visit.deadline:
                 return False
-            found = FoundBlocks([])
+            found = ExternalBlocks([])
         queue.stats.looked_up(request, len(visit.chain) * kv.block_size)
         count = len(found.load_seconds)
         if token_seconds:  # else nothing was computed yet

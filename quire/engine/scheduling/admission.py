@@ -28,7 +28,7 @@ Growth = tuple[float, float, float]
 Groups = dict[float, tuple[float, float, int]]
 
 
-class Outlook:
+class GrowthForecast:
     """The expected growth of the running requests, made for each step that is planned.
 
     Args:
@@ -94,11 +94,11 @@ class Admission:
         self.lengths = OutputLengths()
         self.caution = 0.0
 
-    def outlook(self, running: Sequence[Request]) -> Outlook:
+    def outlook(self, running: Sequence[Request]) -> GrowthForecast:
         """Return how the running requests grow."""
-        return Outlook(running, self.growth)
+        return GrowthForecast(running, self.growth)
 
-    def admits(self, outlook: Outlook, own: Growth) -> bool:
+    def admits(self, outlook: GrowthForecast, own: Growth) -> bool:
         """Return whether a request can start and most likely no other is preempted for it.
 
         Args:

@@ -14,7 +14,7 @@ from collections.abc import Callable
 
 from quire.core.client import Client
 from quire.engine.request import Request, RequestStatus
-from quire.engine.scheduling.least_first import LeastFirst
+from quire.engine.scheduling.lazy_heap import LazyHeap
 from quire.engine.scheduling.request_queue import AGEING_SECONDS, RequestQueue
 
 #: An output token costs a step of its own, a prompt token shares one with many others.
@@ -46,10 +46,8 @@ class FairQueue:
         self._size = 0
         self._last_left = ""  # the client whose queue became empty last
         self.served: dict[str, float] = {}
-        self._ranks = LeastFirst(self._rank)  # of clients whose requests have one priority
-        self._counters = LeastFirst(
-            lambda name: self.served[name] if name in self._queues else None
-        )
+        self._ranks = LazyHeap(self._rank)  # of clients whose requests have one priority
+        self._counters = LazyHeap(lambda name: self.served[name] if name in self._queues else None)
 
     def __len__(self) -> int:
         return self._size

@@ -41,7 +41,7 @@ Want = tuple[Request, int]
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class StepLimits:
     """Limits of the prompt tokens of a step.
 
     Attributes:
@@ -56,7 +56,7 @@ class Limits:
 
 
 @dataclass(frozen=True, slots=True)
-class Division:
+class PrefillDivision:
     """The prompt tokens that a step computes, by request.
 
     Attributes:
@@ -160,11 +160,11 @@ class PrefillPolicy:
             return min(most, PROMPT_TOKENS)
         return most
 
-    def limits(self, now: float, num_decodes: int) -> Limits:
+    def limits(self, now: float, num_decodes: int) -> StepLimits:
         """Return how many tokens prompts get in the next step, when they take turns."""
         room = max(self.budget(num_decodes) - num_decodes, 1)
         one = self.most_of_one(num_decodes)
-        return Limits(room, min(room, one), self.chunk_size.tokens(now, num_decodes, one))
+        return StepLimits(room, min(room, one), self.chunk_size.tokens(now, num_decodes, one))
 
     def _fit(self, seconds: float, num_decodes: int) -> int:
         """Return how many tokens of prompts fit into a step, as far as steps were measured."""
@@ -196,8 +196,8 @@ class PrefillPolicy:
         prompts: Sequence[Want],
         head: Want | None,
         num_waiting: int,
-        limits: Limits,
-    ) -> Division:
+        limits: StepLimits,
+    ) -> PrefillDivision:
         """Divide the prompt tokens of a step between prompts that take turns.
 
         Args:
@@ -215,7 +215,7 @@ class PrefillPolicy:
             wants.append((head[0], self._limited(head[1])))
         elif head is not None:
             if not prompts and num_waiting == 1:
-                return Division({}, room, whole, min(whole, limits.part))
+                return PrefillDivision({}, room, whole, min(whole, limits.part))
             if len(prompts) < MAX_STARTED_PROMPTS:
                 reserved = min(room // 2 if prompts else room, FIRST_PART * num_waiting)
         head_id = head and head[0].request_id
@@ -228,10 +228,10 @@ class PrefillPolicy:
         }
         if head is not None and shares.pop(head[0].request_id, 0):
             reserved = room - sum(shares.values())
-        return Division(shares, reserved, whole, FIRST_PART)
+        return PrefillDivision(shares, reserved, whole, FIRST_PART)
 
     def _shares(
-        self, wants: list[Want], limits: Limits, num_waiting: int, head_id: str | None
+        self, wants: list[Want], limits: StepLimits, num_waiting: int, head_id: str | None
     ) -> dict[str, int]:
         room, due = limits.room, self._due(wants)
         ending_room = room if due is None else room // 2
@@ -262,7 +262,7 @@ class PrefillPolicy:
                 due, most = (request, want), passed
         return due
 
-    def _ending(self, wants: list[Want], limits: Limits, due: Want | None) -> list[Want]:
+    def _ending(self, wants: list[Want], limits: StepLimits, due: Want | None) -> list[Want]:
         """Return the prompts that end within the room together, shortest first.
 
         The end of a long prompt is a part like its others: where it is too long, longer ones may

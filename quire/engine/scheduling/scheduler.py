@@ -14,21 +14,21 @@ from quire.core.step import (
     StepOutput,
 )
 from quire.engine.cache.block_pool import NULL_BLOCK
-from quire.engine.cache.kept_blocks import KeptBlocks
 from quire.engine.cache.kv_cache_manager import Allocation, KVCacheManager
+from quire.engine.cache.retained_blocks import RetainedBlocks
 from quire.engine.engine_output import EngineOutput
 from quire.engine.gates.gates import Gate, next_request
 from quire.engine.request import Request, RequestStatus
-from quire.engine.scheduling.admission import Admission, Growth, Outlook
-from quire.engine.scheduling.droppable_parts import DroppableParts
+from quire.engine.scheduling.abortable_chunks import AbortableChunks
+from quire.engine.scheduling.admission import Admission, Growth, GrowthForecast
 from quire.engine.scheduling.fair_queue import OUTPUT_TOKEN_COST, PROMPT_TOKEN_COST, FairQueue
 from quire.engine.scheduling.lookahead import Lookahead, LookaheadPolicy
-from quire.engine.scheduling.prefill_policy import Division, PrefillPolicy
-from quire.engine.scheduling.prompt_rows import PromptRows
+from quire.engine.scheduling.picture_boundaries import tokens_of_whole_pictures
+from quire.engine.scheduling.prefill_policy import PrefillDivision, PrefillPolicy
+from quire.engine.scheduling.prompt_logprobs_budget import PromptLogprobsBudget
 from quire.engine.scheduling.sequence_groups import SequenceGroups
 from quire.engine.scheduling.stop import check_stop
 from quire.engine.scheduling.turns import Turns
-from quire.engine.scheduling.whole_pictures import whole_pictures
 from quire.engine.stats import EngineStats
 from quire.settings.config import SchedulerOptions
 
@@ -77,12 +77,12 @@ class Scheduler:
         self.kv = kv
         self.prefill = PrefillPolicy(options, takes_more and use_cache)
         self.admission = Admission(kv)
-        self.kept = KeptBlocks(kv)
+        self.kept = RetainedBlocks(kv)
         self.stats = EngineStats()
         self.waiting = FairQueue(clock)
         self.running: list[Request] = []  # sorted by order
         self.requests: dict[str, Request] = {}
-        self._prompt_rows = PromptRows(False)  # of the step that is planned
+        self._prompt_rows = PromptLogprobsBudget(False)  # of the step that is planned
         self._groups = SequenceGroups(options.max_num_seqs // 2)
         self._eos_token_ids = eos_token_ids
         self._use_cache = use_cache
@@ -90,7 +90,7 @@ class Scheduler:
         self._planned_time = 0.0
         self._ended: list[str] = []  # the runner does not know yet
         self.held: dict[str, RequestStatus] = {}  # requests that are held: their status before
-        self._droppable = DroppableParts()
+        self._abortable = AbortableChunks()
         self.gates: list[Gate] = []
         self.lookahead = None if lookahead is None else Lookahead(kv, lookahead, options)
 
@@ -139,7 +139,7 @@ class Scheduler:
         Args:
             unready: Running requests that sit this step out.
         """
-        plan, self._prompt_rows = SchedulerOutput(), PromptRows(self.prefill.divides)
+        plan, self._prompt_rows = SchedulerOutput(), PromptLogprobsBudget(self.prefill.divides)
         unready = self.turns.begin(self.running, unready)
         self._planned_time = self._clock()
         outlook = self.admission.outlook(self.running)
@@ -149,7 +149,9 @@ class Scheduler:
         if len(self.running) < num_running:  # some were preempted
             outlook = self.admission.outlook(self.running)
         if division is None:
-            division = Division({}, room, room, room if self.options.enable_chunked_prefill else 0)
+            division = PrefillDivision(
+                {}, room, room, room if self.options.enable_chunked_prefill else 0
+            )
         self._schedule_waiting(plan, division, min(room, division.room), outlook)
         if not plan.scheduled:  # what was to start has found no blocks
             self._schedule_running(plan, None, unready)
@@ -164,7 +166,7 @@ class Scheduler:
             plan.finished_request_ids, self._ended = self._ended, []
             self.turns.planned(plan, self.requests, self._planned_time)
             if self.prefill.divides and self.turns.depth == 1:
-                plan.droppable_ids = self._droppable.choose(plan, self.requests)
+                plan.abortable_ids = self._abortable.choose(plan, self.requests)
         else:
             num_live = len(self.running) + len(self.waiting)
             wait = not self.turns.are_over or any(r.request_id in unready for r in self.running)
@@ -174,8 +176,8 @@ class Scheduler:
     def update_from_output(self, plan: SchedulerOutput, result: StepOutput) -> list[EngineOutput]:
         """Apply a step's results; return an output for each sequence that has one."""
         now = self._clock()
-        self._droppable.step_ended(plan, result.dropped_ids)
-        self.prefill.chunk_size.is_sure = self._droppable.owes
+        self._abortable.step_ended(plan, result.dropped_ids)
+        self.prefill.chunk_size.is_sure = self._abortable.owes
         if plan.scheduled:
             seconds = self.turns.ended(plan, now)
             if not result.dropped_ids:
@@ -236,7 +238,7 @@ class Scheduler:
         return EngineOutput.of(request, SequenceResult(), reason)
 
     def _schedule_running(
-        self, plan: SchedulerOutput, division: Division | None, unready: Container[str]
+        self, plan: SchedulerOutput, division: PrefillDivision | None, unready: Container[str]
     ) -> int:
         """Plan running requests, oldest first; return the tokens left of the budget.
 
@@ -268,7 +270,7 @@ class Scheduler:
                 num_new_tokens = self.prefill.chunk(num_missing, room, room if may_cut else 0)
                 most = left - num_decodes_after
                 start = request.num_computed_tokens + len(hits) * self.kv.block_size
-                num_whole = whole_pictures(request, start, num_new_tokens, most)
+                num_whole = tokens_of_whole_pictures(request, start, num_new_tokens, most)
                 # A whole picture may be more than a step has for prompts; decodes run all the same.
                 budget += max(num_whole - num_new_tokens, 0)
                 num_new_tokens = num_whole
@@ -283,7 +285,7 @@ class Scheduler:
             position += 1
         return budget
 
-    def _divide(self, unready: Container[str], outlook: Outlook) -> Division:
+    def _divide(self, unready: Container[str], outlook: GrowthForecast) -> PrefillDivision:
         """Divide the tokens that the next step has for prompts."""
         num_decodes = self.turns.num_decodes(self.running)
         prompts = [
@@ -296,7 +298,7 @@ class Scheduler:
         limits = self.prefill.limits(self._planned_time, num_decodes)
         return self.prefill.divide(prompts, head, len(self.waiting), limits)
 
-    def _next_request(self, outlook: Outlook) -> tuple[Request, list[int], Growth] | None:
+    def _next_request(self, outlook: GrowthForecast) -> tuple[Request, list[int], Growth] | None:
         """Return a request that may start now, its prefix hits and its growth; None for none."""
         if outlook.num_seqs >= self.options.max_num_seqs:
             return None
@@ -317,7 +319,7 @@ class Scheduler:
         return request.num_tokens - num_found
 
     def _schedule_waiting(
-        self, plan: SchedulerOutput, division: Division, room: int, outlook: Outlook
+        self, plan: SchedulerOutput, division: PrefillDivision, room: int, outlook: GrowthForecast
     ) -> None:
         """Start waiting requests, in order, while slots, blocks and room for tokens last."""
         if self.running and self.options.batching_type == "static":
@@ -335,7 +337,7 @@ class Scheduler:
             longest = self._prompt_rows.most_of_new(request, longest, self.running)
             num_new_tokens = self.prefill.chunk(num_missing, longest, division.first_part)
             start = request.num_computed_tokens + len(hits) * self.kv.block_size
-            num_new_tokens = whole_pictures(request, start, num_new_tokens, left)
+            num_new_tokens = tokens_of_whole_pictures(request, start, num_new_tokens, left)
             if num_new_tokens == 0:
                 break
             # Room for the whole prompt, or its next chunks would only preempt one another.
@@ -487,7 +489,7 @@ class Scheduler:
         self.kept.ended(request, reason)
         request.status = RequestStatus.FINISHED
         request.finish_reason = reason
-        self._droppable.ended(request)
+        self._abortable.ended(request)
         if self.lookahead is not None:
             self.lookahead.policy.ended(request)
         self.stats.finished[reason] += 1

@@ -16,7 +16,7 @@ from quire.store.model_details import known_details
 
 
 @dataclass(frozen=True, slots=True)
-class Candidate:
+class ComparedModel:
     """One of the models.
 
     Attributes:
@@ -42,7 +42,7 @@ class Candidate:
         return sum(path.stat().st_size for path in self.folder.glob("*.safetensors"))
 
 
-def stored_format(candidate: Candidate) -> str:
+def stored_format(candidate: ComparedModel) -> str:
     """Return the name of a model's format, as far as files and settings tell it."""
     if candidate.is_rounded:
         return f"{candidate.config.model.quantization}, rounded at load"
@@ -53,7 +53,7 @@ def stored_format(candidate: Candidate) -> str:
     return known_details(candidate.folder).quantization or "floats"
 
 
-def describe(candidate: Candidate, model: LocalModel) -> dict[str, Any]:
+def describe(candidate: ComparedModel, model: LocalModel) -> dict[str, Any]:
     """Return what a loaded model takes, and what computes it.
 
     Returns:

@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import Any
 
 from quire.core.errors import ConfigError
-from quire.evaluation.formats.candidate import Candidate, describe
+from quire.evaluation.formats.candidate import ComparedModel, describe
 from quire.evaluation.formats.figures import rate_figures
 from quire.evaluation.formats.steps import TimedSteps
 from quire.evaluation.local_model import LocalModel
 from quire.evaluation.run import Bar, judge
 from quire.evaluation.scorer import LocalEncoder
-from quire.evaluation.task import Task, Work, prepare
+from quire.evaluation.task import Task, TaskTokens, prepare
 from quire.evaluation.vocabulary import check_same_vocabulary
 from quire.models.config.config_reader import read_generating_config
 from quire.models.model_builder import Progress
@@ -77,7 +77,7 @@ class FormatsTask:
 
 
 def compare_formats(
-    candidates: Sequence[Candidate], task: FormatsTask, bar: Bar, loading_bar: LoadingBar
+    candidates: Sequence[ComparedModel], task: FormatsTask, bar: Bar, loading_bar: LoadingBar
 ) -> dict[str, Any]:
     """Load the models, time them in turn and judge them.
 
@@ -124,7 +124,7 @@ def compare_formats(
     return {"formats": rows}
 
 
-def _check_lengths(candidates: Sequence[Candidate], task: FormatsTask) -> None:
+def _check_lengths(candidates: Sequence[ComparedModel], task: FormatsTask) -> None:
     length = task.prompt_len + task.output_len
     for candidate in candidates:
         limit = read_generating_config(candidate.folder).max_position_embeddings
@@ -141,7 +141,7 @@ def _check_lengths(candidates: Sequence[Candidate], task: FormatsTask) -> None:
             )
 
 
-def _prepare(candidates: Sequence[Candidate], task: FormatsTask) -> tuple[Task, Work]:
+def _prepare(candidates: Sequence[ComparedModel], task: FormatsTask) -> tuple[Task, TaskTokens]:
     """Return what is judged, in the tokens that all models have."""
     asked = Task(text=task.text, window=task.window, max_tokens=task.max_tokens)
     tokenizers = [load_tokenizer(candidate.folder) for candidate in candidates]

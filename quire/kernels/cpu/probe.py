@@ -8,7 +8,7 @@ from quire.kernels.cpu.native import native
 
 
 @dataclass(frozen=True, slots=True)
-class MachineSpeed:
+class ProbedRates:
     """Best rates of ``threads`` threads on the instruction set ``isa``.
 
     Attributes:
@@ -28,12 +28,12 @@ class MachineSpeed:
     int8_ops: float
 
 
-def measure_machine(threads: int) -> MachineSpeed:
+def measure_machine(threads: int) -> ProbedRates:
     """Measure with ``threads`` threads; nothing else should be running in the process."""
     before = native.num_threads()
     native.set_num_threads(threads)
     try:
-        return MachineSpeed(
+        return ProbedRates(
             threads=threads,
             isa=native.isa(),
             read_bytes_per_second=native.measure_read(),

@@ -17,12 +17,12 @@ from hashlib import sha256
 import msgspec
 
 from quire.core.errors import CapacityError, RequestError
-from quire.core.metrics import COMPILATION_BUCKETS, Histogram, Samples
+from quire.core.metrics import COMPILATION_BUCKETS, HistogramCounts, Samples
 from quire.core.structured_outputs import StructuredOutputs
+from quire.system.fair_slots import FairSlots
 from quire.system.sandboxes import Sandbox, SandboxDied, Sandboxes
-from quire.system.turns import Turns
 from quire.text.grammars.grammar import GrammarCompiler, grammar_of
-from quire.text.grammars.grammar_vocabulary import Vocabulary
+from quire.text.grammars.grammar_vocabulary import GrammarVocabulary
 
 _COMPILER = "quire.llm.grammars.sandbox:compile_in_sandbox"
 #: Grammars compiled at once: one that takes long does not hold up the others.
@@ -58,14 +58,14 @@ class GrammarChecker:
     """
 
     def __init__(self, compiler: GrammarCompiler, seconds: float) -> None:
-        self._vocabulary: Vocabulary | None = None
+        self._vocabulary: GrammarVocabulary | None = None
         self._compiler = compiler
         self._seconds = seconds
         self._sandboxes = Sandboxes(self._start)
         self._answers: OrderedDict[bytes, str] = OrderedDict()
         self._lock = threading.Lock()  # of the answers; held for moments only
         self._under_way: dict[tuple[str, bytes], _Checking] = {}
-        self._turns = Turns(
+        self._turns = FairSlots(
             MAX_PROCESSES,
             MAX_PER_CLIENT,
             MAX_WAITING_PER_CLIENT,
@@ -73,7 +73,7 @@ class GrammarChecker:
             "wait to be checked. Try again.",
         )
         self.threads = ThreadPoolExecutor(MAX_PROCESSES, thread_name_prefix="quire-grammars")
-        self.compilation_time = Histogram(COMPILATION_BUCKETS)
+        self.compilation_time = HistogramCounts(COMPILATION_BUCKETS)
 
     def knows(self, constraint: StructuredOutputs, possible: bytes = b"") -> bool:
         """Return whether :meth:`compile` will answer at once."""

@@ -20,7 +20,7 @@ from quire.core.errors import RequestError
 from quire.llm.grammars.trial import try_out
 from quire.system.sandboxes import limit_computing, limit_memory
 from quire.text.grammars.grammar import create_start
-from quire.text.grammars.grammar_vocabulary import Vocabulary
+from quire.text.grammars.grammar_vocabulary import GrammarVocabulary
 
 #: Less than the engine has (``compile_thread``), so that what passes here passes there.
 STACK_BYTES = 4 * 2**20
@@ -30,7 +30,7 @@ MEMORY_BYTES = 2**30
 NICENESS = 5
 
 
-class Question(NamedTuple):
+class GrammarQuestion(NamedTuple):
     """A message: the field that asked, its grammar, and the tokens that may begin, a bit per id."""
 
     kind: str
@@ -47,13 +47,13 @@ def compile_in_sandbox(connection: socket.socket) -> None:
     link = Connection(connection.detach())
     with suppress(EOFError, OSError):
         seconds, vocabulary = msgspec.msgpack.decode(link.recv_bytes())
-        words = Vocabulary(*vocabulary)
+        words = GrammarVocabulary(*vocabulary)
         tokenizer = words.create_tokenizer()
         limit_memory(MEMORY_BYTES)
         link.send_bytes(b"")
         threading.stack_size(STACK_BYTES)
         while True:
-            question = Question(*msgspec.msgpack.decode(link.recv_bytes()))
+            question = GrammarQuestion(*msgspec.msgpack.decode(link.recv_bytes()))
             limit_computing(seconds)
             answer: list[str] = []
             task = (tokenizer, words, question, answer)
@@ -64,7 +64,7 @@ def compile_in_sandbox(connection: socket.socket) -> None:
 
 
 def _compile(
-    tokenizer: LLTokenizer, words: Vocabulary, question: Question, answer: list[str]
+    tokenizer: LLTokenizer, words: GrammarVocabulary, question: GrammarQuestion, answer: list[str]
 ) -> None:
     try:
         start = create_start(tokenizer, question.kind, question.grammar)

@@ -13,7 +13,7 @@ from llguidance import LLMatcher
 
 from quire.core.errors import RequestError
 from quire.text.grammars.grammar import check_beginning, check_limits, check_writable, first_mask
-from quire.text.grammars.grammar_vocabulary import Vocabulary
+from quire.text.grammars.grammar_vocabulary import GrammarVocabulary
 
 #: Text that may be left no choice about at a time: it is worked through before the next token.
 MAX_FORCED_BYTES = 16384
@@ -26,7 +26,9 @@ NUM_TOKENS = 48
 TRIAL_SECONDS = 0.5
 
 
-def try_out(start: LLMatcher, kind: str, vocabulary: Vocabulary, possible: bytes = b"") -> None:
+def try_out(
+    start: LLMatcher, kind: str, vocabulary: GrammarVocabulary, possible: bytes = b""
+) -> None:
     """Follow random outputs from the start, in this thread.
 
     Args:

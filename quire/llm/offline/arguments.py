@@ -10,7 +10,7 @@ from quire.core.errors import RequestError
 from quire.core.sampling_params import SamplingParams
 from quire.core.suggestions import did_you_mean
 from quire.llm.engine_client import Prompt
-from quire.llm.requests.adapter_reader import LoRARequest
+from quire.llm.requests.adapter_references import LoRARequest
 
 Params: TypeAlias = SamplingParams | Sequence[SamplingParams] | None
 

@@ -21,7 +21,7 @@ Address = IPv4Address | IPv6Address
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class FetchTarget:
     """The destination of a URL.
 
     Attributes:
@@ -37,7 +37,7 @@ class Target:
     path: str
 
     @classmethod
-    def of(cls, url: str) -> Target:
+    def of(cls, url: str) -> FetchTarget:
         """Read a URL.
 
         Raises:
@@ -90,12 +90,12 @@ class AllowedHosts:
     def __bool__(self) -> bool:
         return self._any or bool(self._hosts)
 
-    def allows(self, target: Target) -> bool:
+    def allows(self, target: FetchTarget) -> bool:
         """Return whether an administrator has allowed its host and port."""
         is_usual = target.port in _DEFAULT_PORTS.values()
         return (_plain(target.host), target.port) in self._hosts or (self._any and is_usual)
 
-    def allows_address(self, target: Target, address: str) -> bool:
+    def allows_address(self, target: FetchTarget, address: str) -> bool:
         """Return whether a connection to one of its host's addresses may be made."""
         if is_public(address):
             return True

@@ -16,7 +16,7 @@ from http.client import HTTPConnection, HTTPException, HTTPResponse, IncompleteR
 from urllib.parse import urljoin
 
 from quire.core.errors import RequestError
-from quire.llm.pictures.addresses import AllowedHosts, Target
+from quire.llm.pictures.addresses import AllowedHosts, FetchTarget
 
 #: Of a picture as it is sent.
 MAX_BYTES = 20 * 2**20
@@ -78,9 +78,9 @@ def _following(url: str, location: str, where: str) -> str:
     return found
 
 
-def _target(url: str, allowed: AllowedHosts, where: str) -> Target:
+def _target(url: str, allowed: AllowedHosts, where: str) -> FetchTarget:
     try:
-        target = Target.of(url)
+        target = FetchTarget.of(url)
     except ValueError as error:
         raise _refusal(where, str(error)) from None
     if not allowed.allows(target):
@@ -90,7 +90,9 @@ def _target(url: str, allowed: AllowedHosts, where: str) -> Target:
     return target
 
 
-def _connect(target: Target, allowed: AllowedHosts, where: str, deadline: float) -> socket.socket:
+def _connect(
+    target: FetchTarget, allowed: AllowedHosts, where: str, deadline: float
+) -> socket.socket:
     """Connect to an address of a host when all of them may be connected to."""
     # The same for a name that does not exist: no client learns which names there are inside.
     refusal = _refusal(where, f"lead to public addresses and no others; got {target.host:.80}")
@@ -114,7 +116,7 @@ def _connect(target: Target, allowed: AllowedHosts, where: str, deadline: float)
     raise _refusal(where, f"lead to a picture; {target.host:.80} cannot be reached")
 
 
-def _ask(connection: socket.socket, target: Target, where: str) -> bytes | str:
+def _ask(connection: socket.socket, target: FetchTarget, where: str) -> bytes | str:
     """Return the body of an answer, or where a redirect leads."""
     asking = HTTPConnection(target.host, target.port)
     asking.sock = connection

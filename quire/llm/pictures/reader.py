@@ -32,8 +32,8 @@ from quire.llm.pictures.placing import (
 from quire.llm.pictures.sandbox import Decoded
 from quire.llm.pictures.sources import PictureSource, SourceRules
 from quire.settings.config import ModelOptions
+from quire.system.fair_slots import FairSlots
 from quire.system.sandboxes import Sandbox, SandboxDied, Sandboxes
-from quire.system.turns import Turns
 from quire.text.tokenizers.tokenizer import Tokenizer
 
 _DECODER = "quire.llm.pictures.sandbox:decode_in_sandbox"
@@ -114,7 +114,7 @@ class PictureReader:
         # Reentrant: a picture may be collected while its thread holds it.
         self._lock = threading.RLock()
         self._num_bytes = 0
-        self._turns = Turns(
+        self._turns = FairSlots(
             MAX_READ,
             MAX_READ_PER_CLIENT,
             MAX_WAITING_PER_CLIENT,

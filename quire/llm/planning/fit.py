@@ -13,7 +13,7 @@ from quire.system.machine import Machine
 
 
 @dataclass(frozen=True, slots=True)
-class Fit:
+class MemoryFit:
     """The memory that a model needs, and the memory that there is.
 
     Attributes:
@@ -32,7 +32,7 @@ class Fit:
         return self.needed_bytes <= self.budget_bytes
 
 
-def fit_files(path: Path, machine: Machine) -> Fit:
+def fit_files(path: Path, machine: Machine) -> MemoryFit:
     """Return whether the model in a folder or GGUF file fits, with the default settings.
 
     Raises:
@@ -43,12 +43,12 @@ def fit_files(path: Path, machine: Machine) -> Fit:
     demand, resolved = plan.ranks[0].whole, plan.resolved
     context = min(resolved.max_model_len, demand.longest_fitting(resolved.memory_bytes))
     least = replace(demand, max_model_len=1)
-    return Fit(least.least_bytes, resolved.memory_bytes, max(0, context))
+    return MemoryFit(least.least_bytes, resolved.memory_bytes, max(0, context))
 
 
-def fit_named(model: NamedModel, machine: Machine) -> Fit:
+def fit_named(model: NamedModel, machine: Machine) -> MemoryFit:
     """Return whether a model of the catalogue is likely to fit; only its size is known."""
-    return Fit(likely_bytes(model.nbytes), room_in(machine.free_bytes))
+    return MemoryFit(likely_bytes(model.nbytes), room_in(machine.free_bytes))
 
 
 def largest_that_fits(model: NamedModel, machine: Machine) -> NamedModel | None:

@@ -25,18 +25,17 @@ from quire.core.model.model_config import ModelConfig
 from quire.core.request import EngineRequest
 from quire.engine.engine import Engine
 from quire.llm.grammars.compile_thread import Compiler, GrammarThread
-from quire.llm.grammars.late_compiler import LateCompiler
+from quire.llm.grammars.lazy_compiler import LazyCompiler
 from quire.llm.planning.draft_vocabulary import pair_draft_vocabularies
 from quire.llm.process.counter_pace import CounterPace
-from quire.llm.process.message_socket import MessageSocket
-from quire.llm.process.messages import (
+from quire.llm.process.engine_messages import (
     Abort,
     Add,
     Describe,
     Done,
     Failed,
     Loaded,
-    Progress,
+    LoadProgress,
     Refused,
     ResetPrefixCache,
     Start,
@@ -44,6 +43,7 @@ from quire.llm.process.messages import (
     StopSequence,
     to_engine,
 )
+from quire.llm.process.message_socket import MessageSocket
 from quire.llm.progress import loading_bar
 from quire.runner.in_process_executor import load_executor
 from quire.system.background_stream import use_background_stderr, wait_until_logged
@@ -91,11 +91,11 @@ def _load(link: MessageSocket, adapt: Callable[[Start], Start]) -> EngineLoop | 
     if start.niceness:  # of this thread, and of those that it starts
         os.setpriority(os.PRIO_PROCESS, 0, os.getpriority(os.PRIO_PROCESS, 0) + start.niceness)
     use_background_stderr()
-    grammars: list[LateCompiler] = []
+    grammars: list[LazyCompiler] = []
 
-    def create_grammars(model_config: ModelConfig) -> LateCompiler:
+    def create_grammars(model_config: ModelConfig) -> LazyCompiler:
         eos_token_ids, vocab_size = model_config.eos_token_ids, model_config.vocab_size
-        grammars.append(LateCompiler(start.tokenizer_folder, eos_token_ids, vocab_size))
+        grammars.append(LazyCompiler(start.tokenizer_folder, eos_token_ids, vocab_size))
         return grammars[0]
 
     set_format(start.log_format)
@@ -138,7 +138,7 @@ def _reporting(link: MessageSocket, show: Callable[[int, int], None]) -> Callabl
         now = time.monotonic()
         if now - sent_time >= PROGRESS_SECONDS:
             sent_time = now
-            link.send(Progress(done_bytes, total_bytes))
+            link.send(LoadProgress(done_bytes, total_bytes))
 
     return report
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from quire.llm.process.messages import FromEngine, ToEngine
+from quire.llm.process.engine_messages import FromEngine, ToEngine
 from quire.system.connections import decoded
 
 _encode = msgspec.msgpack.Encoder().encode

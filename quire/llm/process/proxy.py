@@ -29,8 +29,7 @@ from quire.llm.loading import Loading
 from quire.llm.outputs.output_processor import OutputProcessor, stop_strings_of
 from quire.llm.outputs.output_streams import OutputStream, OutputStreams
 from quire.llm.planning.inferred_methods import infer_methods
-from quire.llm.process.launcher import EngineLauncher
-from quire.llm.process.messages import (
+from quire.llm.process.engine_messages import (
     Abort,
     Add,
     Describe,
@@ -43,12 +42,13 @@ from quire.llm.process.messages import (
     StopSequence,
     ToEngine,
 )
+from quire.llm.process.launcher import EngineLauncher
 from quire.llm.process.supervisor import Supervisor
 from quire.llm.requests.params import params_size
 from quire.llm.requests.request_reader import RequestReader
 from quire.settings.config import EngineConfig, ModelOptions
 from quire.system.log import LogFormat
-from quire.text.off_loop import run_by_size
+from quire.text.offloading import run_by_size
 from quire.text.stop_strings import StopStrings
 from quire.text.tokenizers.tokenizer import Tokenizer
 

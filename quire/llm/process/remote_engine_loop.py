@@ -8,7 +8,7 @@ from dataclasses import replace
 import msgspec
 
 from quire.llm.process.engine_loop import serve
-from quire.llm.process.messages import Start
+from quire.llm.process.engine_messages import Start
 from quire.runner.ranks.handshake import receive, send
 from quire.settings.config import EngineConfig
 from quire.system.log import LogFormat

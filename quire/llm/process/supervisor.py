@@ -18,20 +18,20 @@ from quire.core import errors
 from quire.core.errors import CapacityError, EngineDeadError, QuireError
 from quire.core.metrics import METRICS, Samples, add_counters, stem_of
 from quire.llm.loading import Loading
-from quire.llm.process.launcher import ChildLauncher, EngineLauncher, EngineProcess
-from quire.llm.process.message_socket import MessageSocket
-from quire.llm.process.messages import (
+from quire.llm.process.engine_messages import (
     Done,
     Failed,
     FromEngine,
     Loaded,
-    Progress,
+    LoadProgress,
     Refused,
     Start,
     Step,
     ToEngine,
     from_engine,
 )
+from quire.llm.process.launcher import ChildLauncher, EngineLauncher, EngineProcess
+from quire.llm.process.message_socket import MessageSocket
 from quire.llm.process.restart_delay import RestartDelay
 from quire.llm.process.step_pace import StepPace
 from quire.settings.config import EngineConfig
@@ -285,7 +285,7 @@ class Supervisor:
     def _apply(self, link: MessageSocket, message: FromEngine) -> QuireError | None:
         """Act on a message; return the error it stands for."""
         self.step_time = time.monotonic()
-        if isinstance(message, Progress):
+        if isinstance(message, LoadProgress):
             self._loading.advance(message.done_bytes, message.total_bytes)
             return None
         if isinstance(message, Failed):

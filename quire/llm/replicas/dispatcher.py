@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from quire.engine.scheduling.least_first import LeastFirst
+from quire.engine.scheduling.lazy_heap import LazyHeap
 from quire.llm.replicas.prefix_index import PrefixIndex
 
 #: No engine gets a request that makes its load more than this many times the mean, as long as
@@ -25,7 +25,7 @@ _NEW_PART = 0.05
 
 
 @dataclass(slots=True)
-class Job:
+class RequestLoad:
     """The work of a request for an engine.
 
     Attributes:
@@ -86,7 +86,7 @@ class Dispatcher:
         self._turns = dict.fromkeys(num_blocks, 0)  # of equal ones the first
         self._num_turns = 0
         self._mean_output = float(FIRST_OUTPUT_TOKENS)
-        self._least: LeastFirst[int] = LeastFirst(self._key)
+        self._least: LazyHeap[int] = LazyHeap(self._key)
         for engine in num_blocks:
             self._least.push(engine)
 
@@ -95,7 +95,7 @@ class Dispatcher:
         """Tokens that each engine is likely to compute still."""
         return self._load
 
-    def choose(self, job: Job) -> Assignment | None:
+    def choose(self, job: RequestLoad) -> Assignment | None:
         """Return where a request goes, which counts from now on; None when no engine serves."""
         least = self._least.first()
         if least is None:
@@ -110,7 +110,7 @@ class Dispatcher:
                 best, cost = engine, own
         return self.assign(best, job)
 
-    def assign(self, engine: int, job: Job) -> Assignment:
+    def assign(self, engine: int, job: RequestLoad) -> Assignment:
         """Assign a request to a certain engine; see :meth:`choose`."""
         outputs = self._output_tokens(job)
         work = job.num_prompt_tokens - self._cached(engine, job)
@@ -158,24 +158,24 @@ class Dispatcher:
         if tokens < 0:  # that it has grown is seen where it is looked at
             self._least.push(engine)
 
-    def _cached(self, engine: int, job: Job) -> int:
+    def _cached(self, engine: int, job: RequestLoad) -> int:
         return self._index.depth(engine, job.names) * self._block_size
 
-    def _output_tokens(self, job: Job) -> int:
+    def _output_tokens(self, job: RequestLoad) -> int:
         each = round(self._mean_output)
         if job.max_tokens is not None:
             each = min(each, job.max_tokens)
         return each * job.num_sequences
 
-    def _work(self, engine: int, job: Job) -> int:
+    def _work(self, engine: int, job: RequestLoad) -> int:
         return job.num_prompt_tokens - self._cached(engine, job) + self._output_tokens(job)
 
-    def _cost(self, engine: int, job: Job) -> int:
+    def _cost(self, engine: int, job: RequestLoad) -> int:
         work = self._work(engine, job)
         pressure = self._kv_tokens[engine] + work - self._capacity[engine]
         return WORK_WEIGHT * work + self._load[engine] + max(0, pressure)
 
-    def _most_load(self, job: Job) -> float:
+    def _most_load(self, job: RequestLoad) -> float:
         """Return what an engine's load may be with one more request."""
         total = self._total_load + job.num_prompt_tokens + self._output_tokens(job)
         return MOST_LOAD * total / len(self._serving) + self._step_tokens

@@ -13,7 +13,7 @@ from quire.llm.planning.inferred_methods import infer_methods
 from quire.llm.process.remote_engine_loop import OwnSettings, hand_over
 from quire.llm.replicas.loading import divide
 from quire.llm.replicas.shared_settings import model_folders, shared_settings
-from quire.runner.ranks.meeting import Hello, hello, join
+from quire.runner.ranks.rendezvous import JoinRequest, hello, join
 from quire.settings.config import EngineConfig
 from quire.system import env
 from quire.system.child_process import ChildProcess
@@ -42,7 +42,7 @@ class NodeEngine:
         failure: The reason why no further process is started; None as long as one will be.
     """
 
-    def __init__(self, address: tuple[str, int], said: Hello, own: OwnSettings) -> None:
+    def __init__(self, address: tuple[str, int], said: JoinRequest, own: OwnSettings) -> None:
         self._address, self._said, self._own = address, said, own
         self.failure: QuireError | None = None
         self._closed = False

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from quire.llm.replicas.dispatcher import Assignment, Dispatcher, Job
+from quire.llm.replicas.dispatcher import Assignment, Dispatcher, RequestLoad
 
 
 class PromptPools:
@@ -18,13 +18,13 @@ class PromptPools:
         self._of_engine = {engine: pool for pool in self._pools for engine in pool.loads}
         self._long_tokens = long_tokens
 
-    def choose(self, job: Job) -> Assignment | None:
+    def choose(self, job: RequestLoad) -> Assignment | None:
         """Assign a request to an engine, which counts from now on; return None when none serves."""
         is_long = job.num_prompt_tokens >= self._long_tokens
         own, other = self._pools[is_long], self._pools[not is_long]
         return own.choose(job) or other.choose(job)
 
-    def assign(self, engine: int, job: Job) -> Assignment:
+    def assign(self, engine: int, job: RequestLoad) -> Assignment:
         """Assign a request to a certain engine."""
         return self._of_engine[engine].assign(engine, job)
 

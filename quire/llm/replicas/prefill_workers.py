@@ -10,7 +10,7 @@ from quire.core.errors import QuireError
 from quire.core.metrics import Samples
 from quire.core.request import EngineRequest
 from quire.core.sampling_params import RequestOutputKind, SamplingParams
-from quire.llm.replicas.dispatcher import Assignment, Dispatcher, Job
+from quire.llm.replicas.dispatcher import Assignment, Dispatcher, RequestLoad
 from quire.llm.replicas.prefill_choice import PrefillChoice
 from quire.llm.replicas.serving_engines import ServingEngines
 from quire.system.log import get_logger
@@ -48,7 +48,7 @@ class PrefillWorkers:
         self._num_prompts = {"apart": 0, "mixed": 0}
 
     async def compute(
-        self, request: EngineRequest, job: Job, target: Assignment, num_others: int
+        self, request: EngineRequest, job: RequestLoad, target: Assignment, num_others: int
     ) -> bool:
         """Compute a prompt for the engine it is assigned to if that pays; return whether it was.
 
@@ -89,7 +89,7 @@ class PrefillWorkers:
         }
 
     def _assign(
-        self, request: EngineRequest, job: Job, target: Assignment, num_others: int
+        self, request: EngineRequest, job: RequestLoad, target: Assignment, num_others: int
     ) -> Assignment | None:
         params = request.params
         if params.prompt_logprobs is not None or params.pooling is not None:

@@ -11,7 +11,7 @@ from concurrent.futures import Future, wait
 from quire.core.errors import EngineDeadError, QuireError
 from quire.llm.loading import Loading
 from quire.llm.process.restart_delay import RestartDelay
-from quire.llm.replicas.ray_keeper import News, Place, Wanted
+from quire.llm.replicas.ray_keeper import News, RayPlacement, Wanted
 from quire.llm.replicas.remote_engines import RemoteEngines
 from quire.llm.replicas.shared_settings import shared_settings
 from quire.runner.ranks.handshake import receive, send
@@ -86,7 +86,7 @@ class RayEngines:
             numbers, settings = self._wanted.numbers, shared_settings(self._wanted.config)
             self._listens.set_result(RemoteEngines(numbers, (news.node, 0), self._key, settings))
         engines = self._listens.result()
-        send(child.socket, Place(engines.address, self._key))
+        send(child.socket, RayPlacement(engines.address, self._key))
         poll = select.poll()  # descriptors may be above what select takes
         poll.register(child.socket, select.POLLIN)
         while engines.is_open:

@@ -17,8 +17,8 @@ from quire.core.errors import QuireError
 from quire.llm.replicas.node import TICK_SECONDS, NodeEngine, own_settings
 from quire.llm.replicas.shared_settings import shared_settings
 from quire.runner.ranks.handshake import StartFailed, receive, send
-from quire.runner.ranks.meeting import Address, hello
 from quire.runner.ranks.ray_cluster import RayCluster, failure_text
+from quire.runner.ranks.rendezvous import Address, hello
 from quire.settings.config import EngineConfig
 from quire.system.connections import readable
 from quire.system.log import LogFormat, get_logger, set_format
@@ -46,7 +46,7 @@ class Wanted(msgspec.Struct, frozen=True):
     log_format: LogFormat
 
 
-class Place(msgspec.Struct, frozen=True):
+class RayPlacement(msgspec.Struct, frozen=True):
     """The place that engines connect to.
 
     Attributes:
@@ -70,7 +70,7 @@ class News(msgspec.Struct, frozen=True):
     failure: StartFailed | None = None
 
 
-def run_engine(number: int, place: Place, wanted: Wanted) -> None:
+def run_engine(number: int, place: RayPlacement, wanted: Wanted) -> None:
     """Serve for ever with one engine of a server, and its next process when one has ended.
 
     Raises:
@@ -104,7 +104,7 @@ class Keeper:
     """
 
     def __init__(
-        self, cluster: RayCluster, wanted: Wanted, place: Place, server: socket.socket
+        self, cluster: RayCluster, wanted: Wanted, place: RayPlacement, server: socket.socket
     ) -> None:
         self._cluster, self._wanted, self._place, self._server = cluster, wanted, place, server
         parallel = wanted.config.parallel
@@ -146,7 +146,7 @@ def run(parent: socket.socket) -> None:
         set_format(wanted.log_format)
         cluster = RayCluster()
         send(parent, News(cluster.node))
-        Keeper(cluster, wanted, receive(parent, Place), parent).keep()
+        Keeper(cluster, wanted, receive(parent, RayPlacement), parent).keep()
     except QuireError as error:
         with suppress(OSError):
             send(parent, News(failure=StartFailed.of(error)))

@@ -14,7 +14,7 @@ from contextlib import suppress
 
 from quire.core.errors import ModelLoadError, QuireError
 from quire.llm.replicas.shared_settings import shared_settings
-from quire.runner.ranks.meeting import MEETING_SECONDS, Address, Meeting, RankLink
+from quire.runner.ranks.rendezvous import MEETING_SECONDS, Address, RankLink, Rendezvous
 from quire.settings.config import EngineConfig
 from quire.system import env
 from quire.system.log import get_logger
@@ -110,7 +110,7 @@ class RemoteEngines:
         seconds: float = MEETING_SECONDS,
     ) -> None:
         self.numbers = numbers
-        self._meeting = Meeting(address, key, "engine", settings)
+        self._meeting = Rendezvous(address, key, "engine", settings)
         self._seconds, self._end = seconds, time.monotonic() + seconds
         self._lock = threading.Lock()  # guards what follows
         self._open = set(self.numbers)

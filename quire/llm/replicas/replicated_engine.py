@@ -25,12 +25,12 @@ from quire.engine.request import derive_seed
 from quire.llm.engine_client import EngineProgress
 from quire.llm.engine_views import EngineView, EngineViews
 from quire.llm.process.proxy import EngineProxy
-from quire.llm.replicas.dispatcher import Assignment, Dispatcher, Job
-from quire.llm.replicas.given_outputs import GivenOutputs
+from quire.llm.replicas.dispatcher import Assignment, Dispatcher, RequestLoad
 from quire.llm.replicas.pools import PromptPools
 from quire.llm.replicas.prefill_choice import PrefillChoice
 from quire.llm.replicas.prefill_workers import PrefillWorkers
 from quire.llm.replicas.prefix_index import block_names
+from quire.llm.replicas.resumed_outputs import GivenOutputs
 from quire.llm.replicas.roles import NO_ROLES, Roles
 from quire.llm.replicas.serving_engines import ServingEngines
 from quire.settings.config import EngineConfig, ModelOptions
@@ -190,12 +190,12 @@ class ReplicatedEngine:
         options = self.config.scheduler
         return Dispatcher(num_blocks, self._block_size, options.max_num_batched_tokens)
 
-    def _job(self, request: EngineRequest) -> Job:
+    def _job(self, request: EngineRequest) -> RequestLoad:
         prompt, params = request.prompt_token_ids, request.params
         names = block_names(prompt, self._block_size, request.extra_keys, request.ranges)
-        return Job(names, len(prompt), params.max_tokens, params.n)
+        return RequestLoad(names, len(prompt), params.max_tokens, params.n)
 
-    def _assign(self, request: EngineRequest, job: Job) -> Assignment:
+    def _assign(self, request: EngineRequest, job: RequestLoad) -> Assignment:
         """Return the engine for a request.
 
         Raises:
@@ -217,7 +217,7 @@ class ReplicatedEngine:
         return next((self._places[i] for i in of_blocks if i in self._places), None)
 
     async def _outputs(
-        self, request: EngineRequest, job: Job, assignment: Assignment
+        self, request: EngineRequest, job: RequestLoad, assignment: Assignment
     ) -> AsyncGenerator[RequestOutput, None]:
         """Yield what an engine answers, and have the dispatcher know how far it is."""
         request_id, dispatcher = request.request_id, self._dispatcher
@@ -253,7 +253,7 @@ class ReplicatedEngine:
                 self._places.pop(request_id, None)  # an abort has taken it
 
     async def _compute_apart(
-        self, request: EngineRequest, job: Job, assignment: Assignment
+        self, request: EngineRequest, job: RequestLoad, assignment: Assignment
     ) -> bool:
         if self._prefill is None:
             return False

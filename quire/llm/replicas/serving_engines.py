@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from quire.core.errors import CapacityError, EngineDeadError
 from quire.llm.process.proxy import EngineProxy
-from quire.llm.replicas.dispatcher import Assignment, Dispatcher, Job
+from quire.llm.replicas.dispatcher import Assignment, Dispatcher, RequestLoad
 from quire.llm.replicas.pools import PromptPools
 
 
@@ -29,7 +29,7 @@ class ServingEngines:
         """Return the engine of a number."""
         return self._engines[engine]
 
-    def choose(self, job: Job) -> Assignment | None:
+    def choose(self, job: RequestLoad) -> Assignment | None:
         """Assign a request to an engine, which counts from now on; return None when none serves."""
         for engine in [*self._lost]:
             if self.serves(engine):

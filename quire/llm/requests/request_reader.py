@@ -16,10 +16,10 @@ from quire.core.sampling_params import SamplingParams
 from quire.core.speculative_config import SpeculativeMethod
 from quire.core.speculative_params import choose_speculation
 from quire.llm.engine_client import Prompt
-from quire.llm.requests.adapter_reader import AdapterReader, LoRARequest
-from quire.llm.requests.generation_config import add_recommended, read_generation_config
+from quire.llm.requests.adapter_references import AdapterReferences, LoRARequest
+from quire.llm.requests.allowed_tokens import first_tokens
+from quire.llm.requests.generation_defaults import add_recommended, read_generation_config
 from quire.llm.requests.params import check_task, complete_params
-from quire.llm.requests.possible_tokens import first_tokens
 from quire.llm.requests.prompts import tokenize_prompt
 from quire.settings.adapter_options import AdapterOptions
 from quire.settings.config import ModelOptions
@@ -65,7 +65,7 @@ class RequestReader:
         if options.tokenizer is not None:
             of_text = resolve_model(options.tokenizer, weights=False)
         self.tokenizer_folder = of_text
-        self.adapters = AdapterReader(self.folder, adapters)
+        self.adapters = AdapterReferences(self.folder, adapters)
         self._options, self._preset = options, preset
         self._has_preset_template = preset.template is not None and options.chat_template is None
         generation = read_generation_config(

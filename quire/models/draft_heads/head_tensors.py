@@ -15,7 +15,7 @@ from quire.core.errors import ModelLoadError
 from quire.kernels.backend import Array, Backend, Linear
 from quire.kernels.matrices.host_tensor import HostTensor
 from quire.layers.norm import RMSNorm
-from quire.quantization.round_to_nearest import Scheme, quantize
+from quire.quantization.round_to_nearest import RoundingScheme, quantize
 
 
 class HeadTensors:
@@ -120,7 +120,7 @@ class HeadBuilder:
     tensors: HeadTensors
     backend: Backend
     dtype: str
-    scheme: Scheme | None = None
+    scheme: RoundingScheme | None = None
     weight_bytes: int = field(default=0, init=False)
 
     def linear(self, modules: Sequence[str], *, is_table: bool = False) -> Linear:

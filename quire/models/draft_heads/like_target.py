@@ -12,9 +12,9 @@ from quire.models.draft_heads.head_layer import HeadShape, table_shapes
 from quire.models.draft_heads.head_tensors import HeadBuilder, HeadTensors
 from quire.models.draft_heads.mtp_layouts import MTPLayout
 from quire.models.family_tensors import family_names, open_tensors, stored_names
-from quire.models.held_weights import HeldWeights
 from quire.models.model_builder import ModelBuilder
 from quire.models.opened_checkpoint import OpenedCheckpoint
+from quire.models.shared_weights import SharedWeights
 from quire.models.weight_map import WeightMap
 from quire.quantization.plan import QuantizationPlan
 
@@ -51,7 +51,7 @@ def build_like_target(
     source, weights = _open(builder.tensors.path, config, layout)
     opened = OpenedCheckpoint(source.path, config, False, source, weights, max_positions)
     plan = QuantizationPlan(layers=builder.scheme)
-    made = ModelBuilder(builder.backend, opened, plan, None, None, HeldWeights())
+    made = ModelBuilder(builder.backend, opened, plan, None, None, SharedWeights())
     layer = made.layer(config, 0, made.ropes(config, max_positions))
     builder.weight_bytes += made.weight_bytes
     return layer

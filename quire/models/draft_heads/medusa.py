@@ -16,7 +16,7 @@ import numpy as np
 
 from quire.checkpoints.tensor_source import check_tensors
 from quire.core.errors import ModelLoadError
-from quire.core.model.forward_work import Work
+from quire.core.model.forward_work import ForwardWork
 from quire.kernels.backend import Array, Backend, Linear
 from quire.models.draft_heads.head_tensors import HeadBuilder, HeadTensors, refuse_width
 from quire.models.model import Model
@@ -69,11 +69,11 @@ class MedusaHeads:
         """Number of tokens that can be drafted."""
         return len(self._blocks)
 
-    def work(self, head: int, num_rows: int) -> Work:
+    def work(self, head: int, num_rows: int) -> ForwardWork:
         """Return what computing a head for some rows takes, estimated."""
         linears = (*self._blocks[head], self._outputs[head])
         flops = sum(2 * linear.in_features * linear.out_features for linear in linears)
-        return Work(flops * num_rows, sum(linear.nbytes for linear in linears))
+        return ForwardWork(flops * num_rows, sum(linear.nbytes for linear in linears))
 
     def reserve(self, max_rows: int) -> None:
         """Allocate for that many states; more reserve again."""

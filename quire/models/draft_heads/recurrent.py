@@ -33,7 +33,7 @@ NUM_BUFFERS = 4
 MAX_CHAIN_ROWS = 16
 
 
-class Entry(Protocol):
+class PairInput(Protocol):
     """Entry of pairs into the layer."""
 
     def __call__(self, pair: Pair, features: Array, layer: Layer, step: Activations) -> None:
@@ -215,7 +215,7 @@ class HeadParts:
 
     embedding: Linear
     fc: Linear | None
-    entry: Entry
+    entry: PairInput
     layer: Layer
     output: Linear
     draft_ids: np.ndarray | None

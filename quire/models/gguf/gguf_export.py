@@ -30,13 +30,13 @@ from quire.models.arranged_tensors import arrange
 from quire.models.config.config_reader import read_model_config
 from quire.models.family_tensors import family_names, map_weights
 from quire.models.gguf.gguf_metadata import PlannedFile, check_file_says, model_metadata
-from quire.models.gguf.gguf_places import Place, file_config, find_places
+from quire.models.gguf.gguf_places import GgufPlace, file_config, find_places
 from quire.quantization.producers.gguf.gguf_quantize import quantize_rows
 
 log = logging.getLogger(__name__)
 
 #: A tensor of ours, and its place.
-_Source = tuple[str, Place]
+_Source = tuple[str, GgufPlace]
 
 QUANTIZATION_VERSION = 2
 HALF_MAX = 65504.0

@@ -19,7 +19,7 @@ _EXPERT = re.compile(r"(blk\.\d+\.ffn_(?:gate|up|down))\.(\d+)\.(weight|bias)")
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class GgufPlace:
     """A tensor of the file, or one expert's share of it, that holds rows of one of ours.
 
     Attributes:
@@ -50,7 +50,7 @@ def file_config(config: ModelConfig) -> ModelConfig:
 
 def find_places(
     config: ModelConfig, shapes: Mapping[str, tuple[int, ...]]
-) -> Iterator[tuple[str, Place]]:
+) -> Iterator[tuple[str, GgufPlace]]:
     """Yield our tensors and their places: both maps have the same uses in the same order.
 
     A tensor of ours that the file has in several is yielded once for each.
@@ -68,18 +68,18 @@ def find_places(
         in_layer = gguf_name.startswith("blk.") and len(ours) == 2
         transposed = int(family.linear_is_transposed and in_layer)
         if gguf_name == f"{names.positions}.weight":
-            yield name, Place(gguf_name, shape, np.arange(config.position_offset, ours[0]))
+            yield name, GgufPlace(gguf_name, shape, np.arange(config.position_offset, ours[0]))
         elif gguf_name.endswith(HEADS):
             yield from ((name, place) for place in _latent_heads(config, gguf_name))
         elif transposed or shape == ours:
             order = row_order(gguf_name, config)
             order = None if order is None else np.argsort(order)
-            yield name, Place(*_of_all_experts(config, gguf_name, shape), order, transposed)
+            yield name, GgufPlace(*_of_all_experts(config, gguf_name, shape), order, transposed)
         else:
             begin = 0
             while begin < ours[0]:
                 rows = np.arange(begin, begin + shape[0])
-                yield name, Place(*_of_all_experts(config, gguf_name, shape), rows)
+                yield name, GgufPlace(*_of_all_experts(config, gguf_name, shape), rows)
                 begin += shape[0]
                 if begin < ours[0]:
                     gguf_name, shape = next(stored)
@@ -96,11 +96,11 @@ def _of_all_experts(
     return f"{match[1]}_exps.{match[3]}", (config.moe.num_experts, *shape)
 
 
-def _latent_heads(config: ModelConfig, name: str) -> list[Place]:
+def _latent_heads(config: ModelConfig, name: str) -> list[GgufPlace]:
     latent, heads = config.latent, config.num_heads
     assert latent is not None
     block, (keys, values) = name.removesuffix(HEADS), heads_apart(config)
     return [
-        Place(block + KEY_HEADS, (heads, latent.rank, latent.key_dim), keys, heads),
-        Place(block + VALUE_HEADS, (heads, latent.value_dim, latent.rank), values),
+        GgufPlace(block + KEY_HEADS, (heads, latent.rank, latent.key_dim), keys, heads),
+        GgufPlace(block + VALUE_HEADS, (heads, latent.value_dim, latent.rank), values),
     ]

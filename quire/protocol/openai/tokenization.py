@@ -42,7 +42,7 @@ class TokenizeResponse(msgspec.Struct, kw_only=True):
     token_strs: list[str] | None = None
 
 
-class Piece(msgspec.Struct, kw_only=True):
+class TokenPiece(msgspec.Struct, kw_only=True):
     """A token: its id, and its text, or its bytes when they are not whole characters."""
 
     id: int
@@ -52,7 +52,7 @@ class Piece(msgspec.Struct, kw_only=True):
 class ContentTokens(msgspec.Struct, kw_only=True):
     """llama-server's answer: ids, or pieces when asked for."""
 
-    tokens: list[int] | list[Piece]
+    tokens: list[int] | list[TokenPiece]
 
 
 class DetokenizeRequest(msgspec.Struct, kw_only=True):

@@ -12,7 +12,7 @@ from quire.protocol.compat import CommonSettings, CompatRequest, refuse, shared_
 from quire.protocol.decode import to_struct
 from quire.protocol.generation import Count, Seed
 from quire.protocol.openai.completion import CompletionRequest
-from quire.protocol.speculation import SpeculativeField, SpeculativeOptions
+from quire.protocol.speculation import SpeculativeField, SpeculativeFields
 
 #: Our names of settings.
 NAMES = {
@@ -23,7 +23,7 @@ NAMES = {
     )
 }  # fmt: skip
 #: Triton's own parameters are scalars: an object may come as a text.
-SpeculativeText = bool | str | SpeculativeOptions | None
+SpeculativeText = bool | str | SpeculativeFields | None
 
 
 class _Speculative(msgspec.Struct):

@@ -9,11 +9,11 @@ import numpy as np
 from quire.models.weight_map import LinearWeights
 from quire.quantization.producers.float8 import LARGEST
 from quire.quantizing.inputs.input_sums import InputSums
-from quire.quantizing.scheme import Scheme
+from quire.quantizing.scheme import QuantizationScheme
 
 
 def input_scales(
-    linears: Sequence[LinearWeights], schemes: Mapping[str, Scheme], sums: InputSums
+    linears: Sequence[LinearWeights], schemes: Mapping[str, QuantizationScheme], sums: InputSums
 ) -> tuple[dict[str, np.ndarray], list[str]]:
     """Return ``input_scale`` (1,) float32 by name, and notices for the user.
 
@@ -21,7 +21,8 @@ def input_scales(
 
     Args:
         linears: Linears of a layer.
-        schemes: Schemes by module; those without :attr:`Scheme.static_inputs` have no such scale.
+        schemes: Schemes by module; those without :attr:`QuantizationScheme.static_inputs` have no
+            such scale.
         sums: Sums of the linears' inputs.
     """
     scales: dict[str, np.ndarray] = {}

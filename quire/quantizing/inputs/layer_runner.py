@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from quire.checkpoints.formats.stored_matrix import UnpackedMatrix
-from quire.checkpoints.tensor_source import Entry, TensorSource
+from quire.checkpoints.tensor_source import TensorInfo, TensorSource
 from quire.checkpoints.weight_names import WeightNames
 from quire.core.model.model_config import ModelConfig
 from quire.kernels.backend import Backend
@@ -20,9 +20,9 @@ from quire.kernels.batch.forward_batch import ForwardBatch
 from quire.kernels.matrices.block_matrix import BlockMatrix
 from quire.kernels.matrices.host_tensor import HostTensor
 from quire.layers.workspace import Workspace
-from quire.models.held_weights import HeldWeights
 from quire.models.model_builder import ModelBuilder
 from quire.models.opened_checkpoint import OpenedCheckpoint
+from quire.models.shared_weights import SharedWeights
 from quire.quantization.plan import QuantizationPlan
 from quire.quantizing.inputs.observed_backend import ObservedBackend, Observer
 
@@ -71,7 +71,7 @@ class ReplacedTensors:
         """Return nothing."""
         return []
 
-    def entry(self, name: str) -> Entry:
+    def entry(self, name: str) -> TensorInfo:
         """Return shape and size as they are stored."""
         return self.stored.entry(name)
 
@@ -187,7 +187,7 @@ class LayerRunner:
     def _builder(self, backend: Backend, replaced: Mapping[str, np.ndarray]) -> ModelBuilder:
         tensors = ReplacedTensors(self._opened.tensors, replaced)
         opened = replace(self._opened, tensors=tensors)
-        return ModelBuilder(backend, opened, QuantizationPlan(), None, None, HeldWeights())
+        return ModelBuilder(backend, opened, QuantizationPlan(), None, None, SharedWeights())
 
 
 def _steps(samples: Sequence[np.ndarray]) -> list[list[np.ndarray]]:

@@ -32,10 +32,10 @@ from quire.core.errors import ConfigError
 from quire.kernels.backend import Backend
 from quire.models.opened_checkpoint import OpenedCheckpoint
 from quire.models.weight_map import LinearWeights
+from quire.quantizing.folder_lock import lock_folder
 from quire.quantizing.inputs.input_sums import PANEL, SAMPLE_ROWS, InputSums, LinearSums
 from quire.quantizing.inputs.layer_inputs import Bar, OnShare, create_states
 from quire.quantizing.inputs.layer_runner import LayerRunner
-from quire.quantizing.one_writer import one_writer
 
 #: Of the arithmetic and the layout: others are of no use.
 VERSION = 1
@@ -113,7 +113,7 @@ class Statistics:
         missing = {n for n in range(len(linears)) if not self._path(n).is_file()}
         if not missing:
             return
-        alone = one_writer(self.folder, "[quantize] --statistics", self.folder)
+        alone = lock_folder(self.folder, "[quantize] --statistics", self.folder)
         with alone, bar("statistics", max(missing) + 1) as advance:
             runner = LayerRunner(opened, backend, self._samples)
             file = self.folder / "states.bin"

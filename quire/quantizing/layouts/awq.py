@@ -20,7 +20,7 @@ from quire.quantizing.layouts.layout import (
     largest_group,
     words_only,
 )
-from quire.quantizing.scheme import Scheme
+from quire.quantizing.scheme import QuantizationScheme
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,9 @@ class AWQLayout:
 
     name: str = "awq"
 
-    def fit(self, schemes: Schemes, shapes: Shapes) -> tuple[dict[str, Scheme], list[str]]:
+    def fit(
+        self, schemes: Schemes, shapes: Shapes
+    ) -> tuple[dict[str, QuantizationScheme], list[str]]:
         """Leave out what does not fill words; the others get the smallest group of all."""
         fitting = Fitting(self.name)
         fitting.check(schemes)
@@ -40,7 +42,7 @@ class AWQLayout:
         fitting.group(shapes, lambda scheme, _: common)
         return fitting.fitted, fitting.notices
 
-    def store(self, matrix: QuantizedTensor, scheme: Scheme) -> dict[str, TensorData]:
+    def store(self, matrix: QuantizedTensor, scheme: QuantizationScheme) -> dict[str, TensorData]:
         """Return the parts of a matrix."""
         return {name: tensor_data(array) for name, array in store_awq(matrix).items()}
 
@@ -56,7 +58,7 @@ class AWQLayout:
             "modules_to_not_convert": list(floats) or None,
         }
 
-    def _check(self, module: str, scheme: Scheme) -> None:
+    def _check(self, module: str, scheme: QuantizationScheme) -> None:
         if scheme.bits != 4:
             raise ConfigError(
                 f"[quantize] --format awq stores 4 bits only; got {scheme.bits} for {module}. Use "

@@ -11,7 +11,7 @@ from quire.checkpoints.safetensors_writer import TensorData, tensor_data
 from quire.core.errors import ConfigError
 from quire.kernels.matrices.quantized_tensor import QuantizedTensor
 from quire.quantizing.layouts.layout import Fitting, Schemes, Shapes
-from quire.quantizing.scheme import Scheme
+from quire.quantizing.scheme import QuantizationScheme
 
 #: Columns that share a scale in every row number at least this.
 SMALLEST_GROUP = 16
@@ -25,7 +25,9 @@ class BitsAndBytesLayout:
 
     name: str = "bitsandbytes"
 
-    def fit(self, schemes: Schemes, shapes: Shapes) -> tuple[dict[str, Scheme], list[str]]:
+    def fit(
+        self, schemes: Schemes, shapes: Shapes
+    ) -> tuple[dict[str, QuantizationScheme], list[str]]:
         """Leave out rows that share too little with blocks."""
         fitting = Fitting(self.name)
         fitting.check(schemes)
@@ -38,7 +40,7 @@ class BitsAndBytesLayout:
         fitting.keep(schemes, shapes, _sixteens_only)
         return fitting.fitted, fitting.notices
 
-    def store(self, matrix: QuantizedTensor, scheme: Scheme) -> dict[str, TensorData]:
+    def store(self, matrix: QuantizedTensor, scheme: QuantizationScheme) -> dict[str, TensorData]:
         """Return the parts of a matrix."""
         if scheme.bits == 4:
             parts = store_four_bits(matrix, scheme.group_size, scheme.method)
@@ -65,7 +67,7 @@ class BitsAndBytesLayout:
         }
 
 
-def _sixteens_only(scheme: Scheme, shape: tuple[int, int]) -> str:
+def _sixteens_only(scheme: QuantizationScheme, shape: tuple[int, int]) -> str:
     if scheme.bits == 4 and shape[1] % SMALLEST_GROUP:
         return f"has blocks of rows of multiples of {SMALLEST_GROUP}"
     return ""

@@ -27,11 +27,11 @@ from quire.quantizing.layouts.layout import (
     kinds_of,
     words_only,
 )
-from quire.quantizing.scheme import Scheme
+from quire.quantizing.scheme import QuantizationScheme
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class CompressedLayout:
     """One of the format's layouts.
 
     Attributes:
@@ -44,11 +44,11 @@ class Kind:
     """
 
     name: str
-    weights: Callable[[Scheme], dict[str, Any]]
-    store: Callable[[QuantizedTensor, Scheme], dict[str, TensorData]]
-    refusal: Callable[[Scheme, tuple[int, int]], str] = lambda scheme, shape: ""
-    group_size: Callable[[Scheme, int], int] = lambda scheme, width: scheme.group_size
-    inputs: Callable[[Scheme], dict[str, Any] | None] = lambda scheme: None
+    weights: Callable[[QuantizationScheme], dict[str, Any]]
+    store: Callable[[QuantizedTensor, QuantizationScheme], dict[str, TensorData]]
+    refusal: Callable[[QuantizationScheme, tuple[int, int]], str] = lambda scheme, shape: ""
+    group_size: Callable[[QuantizationScheme, int], int] = lambda scheme, width: scheme.group_size
+    inputs: Callable[[QuantizationScheme], dict[str, Any] | None] = lambda scheme: None
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,9 @@ class CompressedTensorsLayout:
 
     name: str = "compressed-tensors"
 
-    def fit(self, schemes: Schemes, shapes: Shapes) -> tuple[dict[str, Scheme], list[str]]:
+    def fit(
+        self, schemes: Schemes, shapes: Shapes
+    ) -> tuple[dict[str, QuantizationScheme], list[str]]:
         """Leave out what a layout cannot hold; groups divide rows."""
         fitting = Fitting(self.name)
         fitting.check(schemes)
@@ -65,7 +67,7 @@ class CompressedTensorsLayout:
         fitting.group(shapes, lambda s, width: _kind(s).group_size(s, width))
         return fitting.fitted, fitting.notices
 
-    def store(self, matrix: QuantizedTensor, scheme: Scheme) -> dict[str, TensorData]:
+    def store(self, matrix: QuantizedTensor, scheme: QuantizationScheme) -> dict[str, TensorData]:
         """Return the parts of a matrix."""
         return _kind(scheme).store(matrix, scheme)
 
@@ -91,7 +93,7 @@ class CompressedTensorsLayout:
         }
 
 
-def _group(scheme: Scheme) -> dict[str, Any]:
+def _group(scheme: QuantizationScheme) -> dict[str, Any]:
     kind = _kind(scheme)
     return {
         "format": kind.name,
@@ -101,7 +103,7 @@ def _group(scheme: Scheme) -> dict[str, Any]:
     }
 
 
-def _packed_integers(scheme: Scheme) -> dict[str, Any]:
+def _packed_integers(scheme: QuantizationScheme) -> dict[str, Any]:
     row = scheme.group_size == -1
     return {
         "num_bits": scheme.bits,
@@ -114,16 +116,18 @@ def _packed_integers(scheme: Scheme) -> dict[str, Any]:
     }
 
 
-def _store_packed_integers(matrix: QuantizedTensor, scheme: Scheme) -> dict[str, TensorData]:
+def _store_packed_integers(
+    matrix: QuantizedTensor, scheme: QuantizationScheme
+) -> dict[str, TensorData]:
     return {name: tensor_data(array) for name, array in store_packed_integers(matrix).items()}
 
 
-_PACKED = Kind(
+_PACKED = CompressedLayout(
     "pack-quantized", _packed_integers, _store_packed_integers, words_only, dividing_group
 )
 
 
-def _floats(scheme: Scheme) -> dict[str, Any]:
+def _floats(scheme: QuantizationScheme) -> dict[str, Any]:
     return {
         "num_bits": 8,
         "type": "float",
@@ -135,7 +139,7 @@ def _floats(scheme: Scheme) -> dict[str, Any]:
     }
 
 
-def _inputs_of_floats(scheme: Scheme) -> dict[str, Any]:
+def _inputs_of_floats(scheme: QuantizationScheme) -> dict[str, Any]:
     """Say that activations may be rounded to floats of 8 bits, as they come or by one scale."""
     if scheme.static_inputs:
         kind = {"num_bits": 8, "type": "float", "symmetric": True}
@@ -150,11 +154,11 @@ def _inputs_of_floats(scheme: Scheme) -> dict[str, Any]:
     }
 
 
-def _store_floats(matrix: QuantizedTensor, scheme: Scheme) -> dict[str, TensorData]:
+def _store_floats(matrix: QuantizedTensor, scheme: QuantizationScheme) -> dict[str, TensorData]:
     return _typed(store_bytes(matrix, scheme.scales, BLOCK), weight="F8_E4M3")
 
 
-def _bytes(_: Scheme) -> dict[str, Any]:
+def _bytes(_: QuantizationScheme) -> dict[str, Any]:
     return {
         "num_bits": 8,
         "type": "int",
@@ -165,16 +169,16 @@ def _bytes(_: Scheme) -> dict[str, Any]:
     }
 
 
-def _inputs_of_bytes(_: Scheme) -> dict[str, Any]:
+def _inputs_of_bytes(_: QuantizationScheme) -> dict[str, Any]:
     """Say that activations may be rounded as they come, to bytes."""
     return {"num_bits": 8, "type": "int", "symmetric": True, "strategy": "token", "dynamic": True}
 
 
-def _store_bytes(matrix: QuantizedTensor, _: Scheme) -> dict[str, TensorData]:
+def _store_bytes(matrix: QuantizedTensor, _: QuantizationScheme) -> dict[str, TensorData]:
     return _typed(store_bytes(matrix, "channel", BLOCK))
 
 
-def _four_bits(scheme: Scheme) -> dict[str, Any]:
+def _four_bits(scheme: QuantizationScheme) -> dict[str, Any]:
     nvidia = scheme.method == "nvfp4"
     return {
         "num_bits": 4,
@@ -187,12 +191,12 @@ def _four_bits(scheme: Scheme) -> dict[str, Any]:
     }
 
 
-def _store_four_bits(matrix: QuantizedTensor, scheme: Scheme) -> dict[str, TensorData]:
+def _store_four_bits(matrix: QuantizedTensor, scheme: QuantizationScheme) -> dict[str, TensorData]:
     kind = "F8_E4M3" if scheme.method == "nvfp4" else "U8"
     return _typed(store_four_bits(matrix), weight_scale=kind)
 
 
-def _full_groups(scheme: Scheme, shape: tuple[int, int]) -> str:
+def _full_groups(scheme: QuantizationScheme, shape: tuple[int, int]) -> str:
     size = scheme.group_size
     return f"has {scheme.method} in full groups of {size}" if shape[1] % size else ""
 
@@ -201,16 +205,16 @@ def _typed(parts: Mapping[str, np.ndarray], **types: str) -> dict[str, TensorDat
     return {name: tensor_data(array, types.get(name, "")) for name, array in parts.items()}
 
 
-_BYTES = Kind("int-quantized", _bytes, _store_bytes, inputs=_inputs_of_bytes)
+_BYTES = CompressedLayout("int-quantized", _bytes, _store_bytes, inputs=_inputs_of_bytes)
 #: By method; those that are not there pack integers.
 _KINDS = {
-    "fp8": Kind("float-quantized", _floats, _store_floats, inputs=_inputs_of_floats),
+    "fp8": CompressedLayout("float-quantized", _floats, _store_floats, inputs=_inputs_of_floats),
     "int8": _BYTES,
     "smoothquant": _BYTES,
-    "nvfp4": Kind("nvfp4-pack-quantized", _four_bits, _store_four_bits, _full_groups),
-    "mxfp4": Kind("mxfp4-pack-quantized", _four_bits, _store_four_bits, _full_groups),
+    "nvfp4": CompressedLayout("nvfp4-pack-quantized", _four_bits, _store_four_bits, _full_groups),
+    "mxfp4": CompressedLayout("mxfp4-pack-quantized", _four_bits, _store_four_bits, _full_groups),
 }
 
 
-def _kind(scheme: Scheme) -> Kind:
+def _kind(scheme: QuantizationScheme) -> CompressedLayout:
     return _KINDS.get(scheme.method, _PACKED)

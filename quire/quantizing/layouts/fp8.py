@@ -12,7 +12,7 @@ from quire.core.errors import ConfigError
 from quire.kernels.matrices.quantized_tensor import QuantizedTensor
 from quire.quantization.producers.float8 import BLOCK
 from quire.quantizing.layouts.layout import Fitting, Schemes, Shapes
-from quire.quantizing.scheme import Scheme
+from quire.quantizing.scheme import QuantizationScheme
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +21,9 @@ class FP8Layout:
 
     name: str = "fp8"
 
-    def fit(self, schemes: Schemes, shapes: Shapes) -> tuple[dict[str, Scheme], list[str]]:
+    def fit(
+        self, schemes: Schemes, shapes: Shapes
+    ) -> tuple[dict[str, QuantizationScheme], list[str]]:
         """Take all matrices, of any size."""
         fitting = Fitting(self.name)
         fitting.check(schemes)
@@ -36,7 +38,7 @@ class FP8Layout:
         fitting.keep(schemes, shapes, lambda scheme, shape: "")
         return fitting.fitted, fitting.notices
 
-    def store(self, matrix: QuantizedTensor, scheme: Scheme) -> dict[str, TensorData]:
+    def store(self, matrix: QuantizedTensor, scheme: QuantizationScheme) -> dict[str, TensorData]:
         """Return the parts of a matrix."""
         scale = "weight_scale_inv" if scheme.scales == "block" else "weight_scale"
         parts = store_bytes(matrix, scheme.scales, BLOCK, scale)

@@ -20,7 +20,7 @@ from quire.quantizing.layouts.layout import (
     kinds_of,
     words_only,
 )
-from quire.quantizing.scheme import Scheme
+from quire.quantizing.scheme import QuantizationScheme
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,9 @@ class GPTQLayout:
 
     name: str = "gptq"
 
-    def fit(self, schemes: Schemes, shapes: Shapes) -> tuple[dict[str, Scheme], list[str]]:
+    def fit(
+        self, schemes: Schemes, shapes: Shapes
+    ) -> tuple[dict[str, QuantizationScheme], list[str]]:
         """Leave out what does not fill words."""
         fitting = Fitting(self.name)
         fitting.check(schemes)
@@ -37,7 +39,7 @@ class GPTQLayout:
         fitting.group(shapes, lambda scheme, _: scheme.group_size)
         return fitting.fitted, fitting.notices
 
-    def store(self, matrix: QuantizedTensor, scheme: Scheme) -> dict[str, TensorData]:
+    def store(self, matrix: QuantizedTensor, scheme: QuantizationScheme) -> dict[str, TensorData]:
         """Return the parts of a matrix."""
         parts = store_gptq(matrix, zeros_less_one=matrix.zeros is None)
         return {name: tensor_data(array) for name, array in parts.items()}

@@ -18,7 +18,7 @@ from quire.quantizing.layouts.layout import (
     kinds_of,
     words_only,
 )
-from quire.quantizing.scheme import Scheme
+from quire.quantizing.scheme import QuantizationScheme
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +27,9 @@ class HQQLayout:
 
     name: str = "hqq"
 
-    def fit(self, schemes: Schemes, shapes: Shapes) -> tuple[dict[str, Scheme], list[str]]:
+    def fit(
+        self, schemes: Schemes, shapes: Shapes
+    ) -> tuple[dict[str, QuantizationScheme], list[str]]:
         """Leave out what does not fill bytes; groups divide rows."""
         fitting = Fitting(self.name)
         fitting.check(schemes)
@@ -35,7 +37,7 @@ class HQQLayout:
         fitting.group(shapes, dividing_group)
         return fitting.fitted, fitting.notices
 
-    def store(self, matrix: QuantizedTensor, scheme: Scheme) -> dict[str, TensorData]:
+    def store(self, matrix: QuantizedTensor, scheme: QuantizationScheme) -> dict[str, TensorData]:
         """Return the parts of a matrix."""
         return {name: tensor_data(array) for name, array in store_hqq(matrix).items()}
 

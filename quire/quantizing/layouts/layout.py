@@ -10,9 +10,9 @@ from quire.checkpoints.safetensors_writer import TensorData
 from quire.core.errors import ConfigError
 from quire.core.plurals import counted
 from quire.quantizing.methods import METHODS
-from quire.quantizing.scheme import Scheme
+from quire.quantizing.scheme import QuantizationScheme
 
-Schemes = Mapping[str, Scheme]
+Schemes = Mapping[str, QuantizationScheme]
 Shapes = Mapping[str, tuple[int, int]]
 #: Formats whose readers look for a quantized output head, and what it is called there.
 HEAD_FORMATS, HEAD = ("gptq", "compressed-tensors"), "lm_head"
@@ -28,7 +28,9 @@ class StoredFormat(Protocol):
         """The format's name in ``--format``."""
         ...
 
-    def fit(self, schemes: Schemes, shapes: Shapes) -> tuple[dict[str, Scheme], list[str]]:
+    def fit(
+        self, schemes: Schemes, shapes: Shapes
+    ) -> tuple[dict[str, QuantizationScheme], list[str]]:
         """Choose groups that divide rows where the format asks for it.
 
         Args:
@@ -44,7 +46,7 @@ class StoredFormat(Protocol):
         """
         ...
 
-    def store(self, matrix: Any, scheme: Scheme) -> dict[str, TensorData]:
+    def store(self, matrix: Any, scheme: QuantizationScheme) -> dict[str, TensorData]:
         """Return the parts of a matrix by name.
 
         Args:
@@ -75,7 +77,7 @@ class Fitting:
     """
 
     name: str
-    fitted: dict[str, Scheme] = field(default_factory=dict)
+    fitted: dict[str, QuantizationScheme] = field(default_factory=dict)
     notices: list[str] = field(default_factory=list)
 
     def check(self, schemes: Schemes) -> None:
@@ -97,7 +99,7 @@ class Fitting:
         self,
         schemes: Schemes,
         shapes: Shapes,
-        refusal: Callable[[Scheme, tuple[int, int]], str],
+        refusal: Callable[[QuantizationScheme, tuple[int, int]], str],
     ) -> None:
         """Take over all matrices but those that a rule refuses.
 
@@ -120,7 +122,7 @@ class Fitting:
                 f"{reason}: {', '.join(modules[:3])}"
             )
 
-    def group(self, shapes: Shapes, size_of: Callable[[Scheme, int], int]) -> None:
+    def group(self, shapes: Shapes, size_of: Callable[[QuantizationScheme, int], int]) -> None:
         """Choose the sizes of groups anew.
 
         Args:
@@ -146,14 +148,14 @@ class Fitting:
                 )
 
 
-def words_only(_: Scheme, shape: tuple[int, int]) -> str:
+def words_only(_: QuantizationScheme, shape: tuple[int, int]) -> str:
     """Refuse matrices whose codes do not fill words."""
     if any(size % MULTIPLE for size in shape):
         return f"packs rows and columns in multiples of {MULTIPLE}"
     return ""
 
 
-def dividing_group(scheme: Scheme, width: int) -> int:
+def dividing_group(scheme: QuantizationScheme, width: int) -> int:
     """Return the size of a scheme's groups, or the next smaller one that divides a row."""
     size = scheme.group_size
     return size if size == -1 else largest_group(size, width)
@@ -165,8 +167,8 @@ def largest_group(size: int, width: int) -> int:
 
 
 def kinds_of(
-    schemes: Schemes, kind_of: Callable[[Scheme], Hashable]
-) -> list[tuple[Scheme, list[str]]]:
+    schemes: Schemes, kind_of: Callable[[QuantizationScheme], Hashable]
+) -> list[tuple[QuantizationScheme, list[str]]]:
     """Return a scheme of each kind and the modules that have it, the most frequent kind first."""
     kinds: dict[Hashable, list[str]] = {}
     for module, scheme in schemes.items():
@@ -175,6 +177,6 @@ def kinds_of(
     return [(schemes[modules[0]], modules) for modules in found]
 
 
-def integers_of(scheme: Scheme) -> Hashable:
+def integers_of(scheme: QuantizationScheme) -> Hashable:
     """Return what files tell of a scheme of integers in groups."""
     return scheme.bits, scheme.group_size, scheme.symmetric, scheme.act_order

@@ -14,7 +14,7 @@ from quire.kernels.matrices.lattice_codes import SIZE
 from quire.kernels.matrices.lattice_matrix import MAX_BASE, LatticeMatrix
 from quire.kernels.matrices.rotation import odd_part
 from quire.quantizing.layouts.layout import Fitting, Schemes, Shapes
-from quire.quantizing.scheme import Scheme
+from quire.quantizing.scheme import QuantizationScheme
 
 #: Experts of a mixture are computed as one job, which knows no rotations.
 EXPERTS = ".experts."
@@ -26,7 +26,9 @@ class QuipLayout:
 
     name: str = "quip"
 
-    def fit(self, schemes: Schemes, shapes: Shapes) -> tuple[dict[str, Scheme], list[str]]:
+    def fit(
+        self, schemes: Schemes, shapes: Shapes
+    ) -> tuple[dict[str, QuantizationScheme], list[str]]:
         """Leave out what does not fill vectors, takes too long to rotate, or is an expert's."""
         fitting = Fitting(self.name)
         fitting.check(schemes)
@@ -39,7 +41,7 @@ class QuipLayout:
             )
         return fitting.fitted, fitting.notices
 
-    def store(self, matrix: LatticeMatrix, scheme: Scheme) -> dict[str, TensorData]:
+    def store(self, matrix: LatticeMatrix, scheme: QuantizationScheme) -> dict[str, TensorData]:
         """Return the parts of a matrix."""
         return {name: tensor_data(array) for name, array in store_quip(matrix).items()}
 
@@ -65,7 +67,7 @@ class QuipLayout:
         }
 
 
-def _refusal(_: Scheme, shape: tuple[int, int]) -> str:
+def _refusal(_: QuantizationScheme, shape: tuple[int, int]) -> str:
     if shape[1] % SIZE:
         return f"packs rows in multiples of {SIZE}"
     if max(map(odd_part, shape)) > MAX_BASE:

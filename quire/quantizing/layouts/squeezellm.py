@@ -12,7 +12,7 @@ from quire.core.errors import ConfigError
 from quire.kernels.matrices.quantized_tensor import QuantizedTensor
 from quire.kernels.matrices.row_tables import TABLE_COLUMNS
 from quire.quantizing.layouts.layout import Fitting, Schemes, Shapes
-from quire.quantizing.scheme import Scheme
+from quire.quantizing.scheme import QuantizationScheme
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +21,9 @@ class SqueezeLLMLayout:
 
     name: str = "squeezellm"
 
-    def fit(self, schemes: Schemes, shapes: Shapes) -> tuple[dict[str, Scheme], list[str]]:
+    def fit(
+        self, schemes: Schemes, shapes: Shapes
+    ) -> tuple[dict[str, QuantizationScheme], list[str]]:
         """Leave out rows whose codes do not fill words."""
         fitting = Fitting(self.name)
         fitting.check(schemes)
@@ -34,7 +36,7 @@ class SqueezeLLMLayout:
             )
         return fitting.fitted, fitting.notices
 
-    def store(self, matrix: QuantizedTensor, scheme: Scheme) -> dict[str, TensorData]:
+    def store(self, matrix: QuantizedTensor, scheme: QuantizationScheme) -> dict[str, TensorData]:
         """Return the parts of a matrix."""
         return {name: tensor_data(array) for name, array in store_squeezellm(matrix).items()}
 
@@ -44,7 +46,7 @@ class SqueezeLLMLayout:
         return {"quant_method": "squeezellm", "wbits": scheme.bits}
 
 
-def _whole_words(_: Scheme, shape: tuple[int, int]) -> str:
+def _whole_words(_: QuantizationScheme, shape: tuple[int, int]) -> str:
     if shape[1] % TABLE_COLUMNS:
         return f"packs columns in multiples of {TABLE_COLUMNS}"
     return ""

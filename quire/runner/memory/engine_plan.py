@@ -19,7 +19,7 @@ from quire.runner.memory.adapter_placing import expected_budget
 from quire.runner.memory.loaded_drafts import Draft, find_drafts, plan_with_drafts
 from quire.runner.memory.loaded_heads import FoundHead, find_heads, with_heads
 from quire.runner.memory.loaded_model import expected_demand
-from quire.runner.memory.memory import MemoryPlan, kept_window, useful_memory
+from quire.runner.memory.memory_plan import MemoryPlan, kept_window, useful_memory
 from quire.runner.memory.model_part import RankPlace
 from quire.runner.ranks.device_map import map_devices
 from quire.settings.config import EngineConfig

@@ -23,12 +23,12 @@ from quire.models.model_builder import Progress
 from quire.models.weight_bytes import expected_weight_bytes
 from quire.planner.memory_budget import MemoryDemand
 from quire.quantization.plan import QuantizationPlan, create_plan
-from quire.runner.memory.memory import MemoryPlan, kept_window, plan_memory
+from quire.runner.memory.memory_plan import MemoryPlan, kept_window, plan_memory
 from quire.settings.config import ModelOptions
 from quire.settings.resolve import ResolvedConfig, resolve
 from quire.speculative.create import Maker
-from quire.speculative.drafters.catch_up import most_tokens
 from quire.speculative.drafters.draft_model import DraftModelProposer
+from quire.speculative.drafters.draft_prefill import most_tokens
 from quire.speculative.drafters.translated_draft import TranslatedDraftProposer
 from quire.speculative.drafters.valid_slots import SLOT_BYTES
 from quire.speculative.drafters.vocabularies import VocabularyPair

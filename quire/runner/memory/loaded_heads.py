@@ -32,7 +32,7 @@ from quire.quantization.plan import create_plan
 from quire.settings.known_settings import settle_quantization
 from quire.settings.resolve import ResolvedConfig
 from quire.speculative.create import Maker
-from quire.speculative.drafters.catch_up import MOST_PAIRS, most_tokens
+from quire.speculative.drafters.draft_prefill import MOST_PAIRS, most_tokens
 from quire.speculative.drafters.medusa import MedusaProposer
 from quire.speculative.drafters.parallel import MAX_LOGITS, ParallelProposer
 from quire.speculative.drafters.recurrent import MAX_KEPT, RecurrentProposer

@@ -19,10 +19,10 @@ from quire.models.weight_bytes import expected_weight_bytes
 from quire.planner.memory_budget import MemoryDemand
 from quire.planner.parallel_costs import SplitShape, buffer_bytes
 from quire.quantization.plan import create_plan
-from quire.runner.memory.memory import model_demand
+from quire.runner.memory.memory_plan import model_demand
 from quire.runner.memory.model_part import ModelPart, RankPlace
 from quire.runner.memory.picture_memory import kept_bytes
-from quire.runner.step.picture_rows import PictureRows
+from quire.runner.step.picture_encoding import PictureRows
 from quire.settings.parallel_layout import ParallelLayout
 from quire.settings.resolve import ResolvedConfig
 from quire.system.log import get_logger

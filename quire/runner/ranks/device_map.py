@@ -15,7 +15,7 @@ from quire.planner.memory_budget import MemoryDemand
 from quire.runner.memory.loaded_drafts import find_drafts
 from quire.runner.memory.loaded_heads import find_heads, with_heads
 from quire.runner.memory.loaded_model import expected_demand, stage_demand
-from quire.runner.memory.memory import useful_memory
+from quire.runner.memory.memory_plan import useful_memory
 from quire.settings.config import EngineConfig
 from quire.settings.parallel_options import Device, read_max_memory
 from quire.settings.resolve import ResolvedConfig, resolve

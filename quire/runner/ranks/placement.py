@@ -17,12 +17,12 @@ from quire.layers.parallel.rank_experts import RankExperts
 from quire.models.decoder import Decoder
 from quire.models.model import Model
 from quire.runner.memory.adapter_store import OtherRanks
-from quire.runner.memory.memory import MemoryPlan
+from quire.runner.memory.memory_plan import MemoryPlan
 from quire.runner.memory.model_part import ModelPart
 from quire.runner.ranks.adapters import ToldAdapters
 from quire.runner.ranks.commands import Allocate
+from quire.runner.ranks.driver_model import DriverDecoder, DriverKVCache
 from quire.runner.ranks.handshake import RankLoaded
-from quire.runner.ranks.lead import LeadDecoder, LeadKVCache
 from quire.runner.ranks.local_ranks import start_local_ranks
 from quire.runner.ranks.ranks import Ranks
 from quire.runner.ranks.ray_actors import RayActors
@@ -139,13 +139,13 @@ class ManyRanks:
         self.failure: socket.socket | None = self._ranks.failure
         self._model_config = model_config
         self._loaded: list[RankLoaded] = []
-        self._lead: LeadDecoder | None = None
+        self._lead: DriverDecoder | None = None
         self._rank_experts: Sequence[RankExperts] = ()
 
     def model(self, own: Decoder) -> Model:
         """Return the part in this process with the commands to the others."""
         self._rank_experts = own.rank_experts
-        self._lead = LeadDecoder(own, self._part, self._ranks.announce)
+        self._lead = DriverDecoder(own, self._part, self._ranks.announce)
         return self._lead
 
     def settle(self, own: MemoryPlan) -> MemoryPlan:
@@ -176,7 +176,7 @@ class ManyRanks:
     def kv_cache(self, own: KVCache) -> KVCache:
         """Return the part in this process with the commands to the others."""
         part_bytes = [rank.block_bytes for rank in self._loaded]
-        return LeadKVCache(own, self._world, self._ranks.announce, part_bytes)
+        return DriverKVCache(own, self._world, self._ranks.announce, part_bytes)
 
     def other_adapters(self) -> OtherRanks | None:
         """Return the announcements to the others."""

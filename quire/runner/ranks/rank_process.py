@@ -14,7 +14,7 @@ from quire.distributed.memory_nodes import bind_rank
 from quire.distributed.shared_memory_group import SharedMemory
 from quire.runner.memory.model_part import ModelPart
 from quire.runner.ranks.handshake import RankLoaded, StartFailed, StartRank, receive, send
-from quire.runner.ranks.part import load_part
+from quire.runner.ranks.loaded_part import load_part
 from quire.runner.ranks.ranks import World
 from quire.runner.ranks.worker import Worker
 from quire.system.background_stream import use_background_stderr, wait_until_logged

@@ -5,8 +5,8 @@ from __future__ import annotations
 import secrets
 
 from quire.core.errors import ModelLoadError
-from quire.runner.ranks.meeting import Address
 from quire.runner.ranks.ray_cluster import RayCluster, failure_text
+from quire.runner.ranks.rendezvous import Address
 from quire.settings.parallel_layout import ParallelLayout
 from quire.system.log import get_logger
 

@@ -7,15 +7,15 @@ import faulthandler
 import msgspec
 
 from quire.core.errors import ModelLoadError
+from quire.distributed.hierarchical_group import HierarchicalGroup
 from quire.distributed.memory_nodes import bind_rank
-from quire.distributed.mixed_world import MixedWorld
 from quire.distributed.shared_memory_group import SharedMemory
 from quire.distributed.torch_group import TorchWorld
 from quire.runner.ranks.handshake import receive
-from quire.runner.ranks.meeting import MEETING_SECONDS, Address, hello, join, machine_id
 from quire.runner.ranks.rank_process import serve
 from quire.runner.ranks.ranks import World
 from quire.runner.ranks.remote_ranks import Welcome
+from quire.runner.ranks.rendezvous import MEETING_SECONDS, Address, hello, join, machine_id
 from quire.system.log import get_logger
 
 log = get_logger(__name__)
@@ -57,7 +57,7 @@ def serve_driver(
             assert welcome.store is not None
             layout = start.config.parallel.layout
             torch_world = TorchWorld(*welcome.store, rank, layout.size)
-            world = MixedWorld(torch_world, layout.groups, machine_id())
+            world = HierarchicalGroup(torch_world, layout.groups, machine_id())
         threads = start.config.parallel.threads or 1
         bound = bind_rank(welcome.place, welcome.neighbours, threads)
         log.debug("[rank %d] of this machine %s", rank, bound.text)

@@ -11,13 +11,13 @@ from typing import Protocol
 
 import msgspec
 
+from quire.distributed.hierarchical_group import HierarchicalGroup
 from quire.distributed.memory_nodes import bind_rank
-from quire.distributed.mixed_world import MixedWorld
 from quire.distributed.shared_memory_group import SharedMemory
 from quire.distributed.torch_group import TorchWorld
 from quire.runner.ranks.handshake import StartRank, send
-from quire.runner.ranks.meeting import Address, Meeting, RankLink, machine_id
 from quire.runner.ranks.ranks import Peer, Ranks, World
+from quire.runner.ranks.rendezvous import Address, RankLink, Rendezvous, machine_id
 from quire.settings.config import EngineConfig
 from quire.system.log import get_logger
 
@@ -92,12 +92,12 @@ def gather_ranks(folder: Path, config: EngineConfig, launcher: Launcher) -> Rank
         QuireError: Some ranks have not connected.
     """
     size = config.parallel.layout.size
-    meeting = Meeting(launcher.address, launcher.key)
+    rendezvous = Rendezvous(launcher.address, launcher.key)
     try:
-        launcher.start(meeting.address)
-        links = meeting.gather(range(1, size), launcher.check)
+        launcher.start(rendezvous.address)
+        links = rendezvous.gather(range(1, size), launcher.check)
     except BaseException:
-        meeting.close()
+        rendezvous.close()
         launcher.close()
         raise
     places = places_of([machine_id(), *(link.hello.machine for link in links)])
@@ -152,7 +152,7 @@ def _join(
     if memory is not None:
         return memory
     assert store is not None
-    return MixedWorld(TorchWorld(*store, 0, size), layout.groups, machine)
+    return HierarchicalGroup(TorchWorld(*store, 0, size), layout.groups, machine)
 
 
 def _free_port() -> int:

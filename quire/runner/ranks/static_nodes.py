@@ -15,7 +15,7 @@ import msgspec
 
 from quire.core.errors import ModelLoadError, QuireError
 from quire.runner.ranks.handshake import StartFailed, receive, send
-from quire.runner.ranks.meeting import Address
+from quire.runner.ranks.rendezvous import Address
 from quire.settings.parallel_options import ParallelOptions
 from quire.system import env
 from quire.system.background_stream import use_background_stderr, wait_until_logged

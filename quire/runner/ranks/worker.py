@@ -21,7 +21,7 @@ from quire.runner.memory.model_part import ModelPart
 from quire.runner.ranks import commands
 from quire.runner.ranks.adapters import RankAdapters
 from quire.runner.ranks.cache_parts import gather_blocks, own_columns, sum_blocks
-from quire.runner.ranks.lead import together
+from quire.runner.ranks.driver_model import together
 
 
 class Worker:

@@ -17,7 +17,7 @@ from quire.kernels.batch.forward_batch import ForwardBatch
 from quire.kernels.batch.ragged_batch import ragged_batch
 from quire.kernels.batch.token_table import IntArray, TokenTable
 from quire.kernels.batch.tree_batch import BatchTree, add_trees, tree_paths
-from quire.runner.step.picture_places import PicturePlaces
+from quire.runner.step.picture_positions import PicturePlaces
 
 
 @dataclass(frozen=True, slots=True)

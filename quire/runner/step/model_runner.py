@@ -39,14 +39,14 @@ from quire.runner.blocks.kv_canary import KVCanary
 from quire.runner.blocks.tiers.block_tiers import BlockTiers
 from quire.runner.blocks.transfer.outbox import Outbox
 from quire.runner.memory.adapter_store import AdapterStore
+from quire.runner.step.hidden_state_capture import ComputedRows
 from quire.runner.step.input_batch import InputBatch
-from quire.runner.step.picture_rows import PictureRows
+from quire.runner.step.picture_encoding import PictureRows
 from quire.runner.step.pooling import PoolingState
 from quire.runner.step.sampling_state import SamplingState
-from quire.runner.step.speculation import CreateProposers, Speculation
-from quire.runner.step.state_reading import ComputedRows
-from quire.runner.step.step_parts import Ending, StepParts
-from quire.runner.step.token_draws import LOGITS_CHUNK_ROWS, Draw, TokenDraws
+from quire.runner.step.speculation import CreateProposers, EngineProposers
+from quire.runner.step.step_retry import Ending, StepRetry
+from quire.runner.step.token_sampling import LOGITS_CHUNK_ROWS, TokenDraw, TokenSampling
 
 #: Numbers of rows whose steps are measured at start; repetitions, at least and at most; and seconds
 #: after which no more than the least are made. Quick models need more for a steady minimum.
@@ -142,13 +142,13 @@ class ModelRunner:
         self._table = self._input.table
         self._sampling = SamplingState(self._table, options.eos_token_ids, backend, grammars)
         self._sampler = Sampler(backend)
-        self._token_draws = TokenDraws(self._table, self._sampling, self._sampler)
-        self._speculation: Speculation | None = None
+        self._token_sampling = TokenSampling(self._table, self._sampling, self._sampler)
+        self._speculation: EngineProposers | None = None
         self._params: dict[str, SamplingParams] = {}
         self._prompt_logprobs_ids: set[str] = set()
         self._pooling = PoolingState(model)
         self.pictures = pictures or PictureRows(None, backend, 0)
-        self._parts = StepParts(self._table, kv_cache.spec.block_size, self._begin_rows)
+        self._parts = StepRetry(self._table, kv_cache.spec.block_size, self._begin_rows)
         self._request_arrived: Callable[[], bool] = lambda: False
         self._broken: dict[str, BaseException] = {}  # reasons, of requests that could not be added
 
@@ -161,7 +161,7 @@ class ModelRunner:
     ) -> None:
         """Propose tokens from now on, for new requests."""
         proposers = create_proposers(self._table)
-        self._speculation = Speculation(
+        self._speculation = EngineProposers(
             self._table, self._sampling, self._sampler, methods, proposers, self._model
         )
 
@@ -296,7 +296,7 @@ class ModelRunner:
             logits = self._model.logits(hidden[:num_samples])
             start = time.perf_counter()
             draws = self._draws(plan, num_proposed)
-            paths = self._token_draws.run(draws, logits, output, len(plan.scheduled))
+            paths = self._token_sampling.run(draws, logits, output, len(plan.scheduled))
             self._keep_paths(paths)
             output.sample_seconds = time.perf_counter() - start
         if speculation is not None and speculation.reads_states:
@@ -310,7 +310,7 @@ class ModelRunner:
             speculation.step_took(time.perf_counter() - step.begin)
         return output
 
-    def _speculation_of(self, plan: SchedulerOutput) -> Speculation | None:
+    def _speculation_of(self, plan: SchedulerOutput) -> EngineProposers | None:
         """Return the proposers that take part in a step; None for a step without proposals."""
         return self._speculation if plan.keeps_states else None
 
@@ -331,7 +331,7 @@ class ModelRunner:
 
     def _between_layers(self, plan: SchedulerOutput) -> Callable[[], None] | None:
         """Return a check that ends the step once a request has arrived, if the plan allows that."""
-        if not plan.droppable_ids:
+        if not plan.abortable_ids:
             return None
 
         def look() -> None:
@@ -421,9 +421,9 @@ class ModelRunner:
         assert self.adapters is not None, "a request with an adapter and no store of them"
         return self.adapters.slot(adapter.content_hash)
 
-    def _draws(self, plan: SchedulerOutput, num_proposed: IntArray | None) -> list[Draw]:
+    def _draws(self, plan: SchedulerOutput, num_proposed: IntArray | None) -> list[TokenDraw]:
         """List the step's draws, forked children after their parents."""
-        draws: list[Draw] = []
+        draws: list[TokenDraw] = []
         last_rows: dict[str, int] = {}
         first = 0
         for i, request in enumerate(plan.scheduled):
@@ -435,7 +435,7 @@ class ModelRunner:
                 if count and self._speculation is not None:
                     rejection = self._speculation.rejection(row)
                     parents = self._speculation.parents.get(row)
-                draws.append(Draw(request_id, row, first, params, count, parents, rejection))
+                draws.append(TokenDraw(request_id, row, first, params, count, parents, rejection))
                 first += count + 1
                 last_rows[request_id] = first - 1
         for fork in plan.forks:
@@ -445,7 +445,7 @@ class ModelRunner:
             self._params[fork.child_id] = fork.params
             if self._speculation is not None:
                 self._speculation.fork(parent, row, fork.params)
-            draws.append(Draw(fork.child_id, row, last_rows[fork.parent_id], fork.params))
+            draws.append(TokenDraw(fork.child_id, row, last_rows[fork.parent_id], fork.params))
         return draws
 
     def _prompt_parts(self, plan: SchedulerOutput) -> list[PromptPart]:

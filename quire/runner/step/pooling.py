@@ -13,7 +13,7 @@ from quire.models.model import Model
 
 
 @dataclass(slots=True)
-class Pool:
+class PooledPrompt:
     """One request's vector while its prompt is computed.
 
     Attributes:
@@ -36,7 +36,7 @@ class PoolingState:
 
     def __init__(self, model: Model) -> None:
         self._model = model
-        self._pools: dict[str, Pool] = {}
+        self._pools: dict[str, PooledPrompt] = {}
 
     def __bool__(self) -> bool:
         return bool(self._pools)
@@ -46,7 +46,7 @@ class PoolingState:
 
     def set(self, request_id: str, pooling: str, num_prompt_tokens: int) -> None:
         """Begin a request; a preempted one begins again."""
-        self._pools[request_id] = Pool(pooling, num_prompt_tokens)
+        self._pools[request_id] = PooledPrompt(pooling, num_prompt_tokens)
 
     def remove(self, request_id: str) -> None:
         """Forget a request; unknown ids are no error."""
@@ -100,7 +100,7 @@ class PoolingState:
             return None
         return self._finish(pool)
 
-    def _finish(self, pool: Pool) -> bytes:
+    def _finish(self, pool: PooledPrompt) -> bytes:
         vector = pool.total
         length = float(np.sqrt((vector * vector).sum()))
         if not np.isfinite(length):
@@ -117,7 +117,7 @@ class PoolingState:
         made: bytes = vector.astype("<f4").tobytes()
         return made
 
-    def _is_first(self, pool: Pool) -> bool:
+    def _is_first(self, pool: PooledPrompt) -> bool:
         if pool.pooling != "classify":
             return pool.pooling in ("cls", "pooler")
         classifier = self._model.config.classifier

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 
 from quire.core.metrics import Samples
-from quire.core.model.forward_work import Work
+from quire.core.model.forward_work import ForwardWork
 from quire.core.sampling_params import SamplingParams
 from quire.core.speculative_config import SpeculativeMethod
 from quire.core.speculative_params import choose_speculation
@@ -21,10 +21,10 @@ from quire.layers.residual_capture import ResidualCapture
 from quire.layers.sampler import Sampler
 from quire.models.decoder import HiddenStates
 from quire.models.model import Model
-from quire.runner.step.draft_draws import DraftDraws
+from quire.runner.step.draft_sampling import DraftDraws
+from quire.runner.step.hidden_state_capture import ComputedRows, HiddenStateCapture
 from quire.runner.step.proposer_failures import ProposerFailures
 from quire.runner.step.sampling_state import SamplingState
-from quire.runner.step.state_reading import ComputedRows, StateReading
 from quire.speculative.drafters.target_states import StateReader
 from quire.speculative.proposer import (
     Chances,
@@ -40,7 +40,7 @@ from quire.speculative.token_tree import TreeShape, tree_shape
 CreateProposers = Callable[[TokenTable], Mapping[str, Proposer]]
 
 
-class Speculation:
+class EngineProposers:
     """The proposers of one engine, and the choice of them by live row."""
 
     def __init__(
@@ -67,7 +67,9 @@ class Speculation:
         self._row_methods: dict[int, str] = {}
         self._extra_keys: dict[int, tuple[str, ...]] = {}
         readers = {n: p for n, p in proposers.items() if isinstance(p, StateReader)}
-        self._states = StateReading(table, model, readers, self._failures) if readers else None
+        self._states = (
+            HiddenStateCapture(table, model, readers, self._failures) if readers else None
+        )
         self._forks: list[tuple[int, int]] = []  # those of the step that is drawn
         #: Parents in trees of steps not drawn yet, by row of the table; see ``tree_paths``.
         self.parents: dict[int, list[int]] = {}
@@ -197,7 +199,7 @@ class Speculation:
             num_proposed: The result of :meth:`propose`.
             output: The step's output, with the drawn tokens.
             hidden: The step's hidden states; :meth:`wanted_rows` are the last ones.
-            paths: The result of :meth:`~quire.runner.step.token_draws.TokenDraws.run`.
+            paths: The result of :meth:`~quire.runner.step.token_sampling.TokenSampling.run`.
             decodes: Rows of a step in which each request has one row and drew from it; else None.
         """
         if self._states is not None:
@@ -206,9 +208,9 @@ class Speculation:
             for parent, child in self._forks:
                 self._states.fork(parent, child, self._row_methods)
 
-    def take_work(self) -> Work:
+    def take_work(self) -> ForwardWork:
         """Return the estimated work of proposers since the last call."""
-        work = Work()
+        work = ForwardWork()
         for proposer in self._computing:
             work.add(proposer.take_work())
         return work

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from quire.core.metrics import Samples
-from quire.core.model.forward_work import Passes, PassShape, Work
+from quire.core.model.forward_work import ForwardWork, Passes, PassShape
 from quire.core.step import SchedulerOutput, SequenceResult, StepOutput
 from quire.planner.machine_speed import MachineSpeed
 
@@ -27,7 +27,7 @@ class StepEstimate:
     def __init__(self, shape: PassShape, speed: MachineSpeed | None = None) -> None:
         self._shape = shape
         self._speed = speed
-        self.work = Work()
+        self.work = ForwardWork()
         self.flop_utilization = self.bandwidth_utilization = 0.0
 
     def add(self, plan: SchedulerOutput, output: StepOutput, seconds: float) -> None:

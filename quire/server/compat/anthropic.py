@@ -29,7 +29,7 @@ from quire.server.generation.service import Service
 from quire.server.generation.submission import ApiRequest, Submission
 from quire.server.http.body import Fields, json_response, read_fields_in_turn
 from quire.server.http.sse import ANTHROPIC_EVENTS
-from quire.text.off_loop import run_by_size
+from quire.text.offloading import run_by_size
 
 #: Parts of the names of chat requests in errors, and what they are called here.
 _NAMES = (

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from quire.protocol.llama_server import InfillRequest
 from quire.server.generation.prompts.prompts import MARK_CHARACTERS, PromptLimit
-from quire.text.off_loop import run_by_size
+from quire.text.offloading import run_by_size
 from quire.text.tokenizers.fim_tokens import FimTokens
 from quire.text.tokenizers.plain_text import SpecialTexts
 from quire.text.tokenizers.tokenizer import Tokenizer

@@ -23,7 +23,7 @@ from quire.server.generation.prompts.prompts import render
 from quire.server.generation.service import Service
 from quire.server.http.body import Fields, json_response, read_fields_in_turn
 from quire.server.http.errors import ApiError
-from quire.text.off_loop import run_by_size
+from quire.text.offloading import run_by_size
 from quire.text.templates.chat_template import ChatTemplate
 
 #: Its names of settings, by ours.

@@ -34,7 +34,7 @@ from quire.server.http.body import read_any_type
 from quire.server.http.errors import ApiError
 from quire.server.http.sse import LLAMA_EVENTS
 from quire.server.openai.logprobs import TokenNames, entries
-from quire.text.off_loop import INLINE_CHARACTERS, run_by_size
+from quire.text.offloading import INLINE_CHARACTERS, run_by_size
 from quire.text.tokenizers.fim_tokens import FimTokens
 
 T = TypeVar("T", bound=LlamaRequest)

@@ -54,7 +54,7 @@ from quire.server.http.errors import ApiError
 from quire.server.http.sse import LINES
 from quire.server.openai.embeddings import EmbeddingAnswer, Embeddings
 from quire.server.openai.logprobs import TokenNames, chat_logprobs
-from quire.text.off_loop import run_by_size
+from quire.text.offloading import run_by_size
 from quire.text.tokenizers.fim_tokens import FimTokens
 
 T = TypeVar("T", bound=OllamaGenerateRequest | OllamaChatRequest)

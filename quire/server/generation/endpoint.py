@@ -35,7 +35,7 @@ from quire.server.http.sse import OPENAI_EVENTS, StreamForm, send_events
 T = TypeVar("T", bound=RequestBody)
 
 
-class Answer(Protocol):
+class AnswerFormat(Protocol):
     """Formats the engine's outputs for one request."""
 
     def whole(self, outputs: list[RequestOutput]) -> Any:
@@ -52,7 +52,7 @@ class WholeAnswer(ABC):
 
     @abstractmethod
     def whole(self, outputs: list[RequestOutput]) -> Any:
-        """Return the whole answer, as in :meth:`Answer.whole`."""
+        """Return the whole answer, as in :meth:`AnswerFormat.whole`."""
 
     def events(self, outputs: Outputs) -> AsyncGenerator[bytes, None]:
         """Fail: such an answer is never streamed."""
@@ -142,7 +142,7 @@ class GenerationEndpoint(ABC, Generic[T]):
         return generate(self.service, submission)
 
     @abstractmethod
-    async def prepare(self, request: ApiRequest[T]) -> tuple[Answer, Submission]:
+    async def prepare(self, request: ApiRequest[T]) -> tuple[AnswerFormat, Submission]:
         """Check and tokenize a request; return how it is answered, and the engine's requests.
 
         Raises:
@@ -150,7 +150,7 @@ class GenerationEndpoint(ABC, Generic[T]):
         """
 
 
-def _write(answer: Answer, outputs: list[RequestOutput]) -> Any:
+def _write(answer: AnswerFormat, outputs: list[RequestOutput]) -> Any:
     """Return a whole answer, ready to be sent; nothing is left of the outputs."""
     whole = encode_in_parts(answer.whole(outputs))
     free(outputs)

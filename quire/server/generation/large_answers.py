@@ -8,7 +8,7 @@ from typing import Any, TypeAlias, TypeVar, cast
 import msgspec
 
 from quire.core.outputs import Logprob, RequestOutput
-from quire.text.off_loop import run_by_size
+from quire.text.offloading import run_by_size
 
 T = TypeVar("T")
 Positions: TypeAlias = Sequence[Mapping[int, Logprob] | None]

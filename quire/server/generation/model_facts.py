@@ -14,7 +14,7 @@ from quire.core.errors import QuireError
 from quire.core.metrics import add_up
 from quire.core.model.model_config import ModelConfig
 from quire.llm.engine_views import actual_engine
-from quire.llm.requests.generation_config import read_generation_config
+from quire.llm.requests.generation_defaults import read_generation_config
 from quire.models.config.config_reader import supported_config
 from quire.server.generation.answer_parser import AnswerFormats
 from quire.server.generation.models import KnownModel, Models

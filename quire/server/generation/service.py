@@ -13,7 +13,7 @@ from quire.core.sampling_params import RequestOutputKind, SamplingParams
 from quire.llm.engine_client import EngineClient
 from quire.llm.pictures.reader import PictureReader
 from quire.protocol.generation import StreamOptions
-from quire.server.access.admission import Admission
+from quire.server.access.waiting_limit import WaitingLimit
 from quire.server.generation.adapters import ServedAdapters
 from quire.server.generation.answer_parser import AnswerFormats
 from quire.server.generation.scoring import Scoring
@@ -118,7 +118,7 @@ class Service:
         engine: EngineClient,
         config: EngineConfig,
         shared: Shared,
-        admission: Admission | None = None,
+        admission: WaitingLimit | None = None,
     ) -> None:
         self.engine = engine
         self.config = config
@@ -128,7 +128,7 @@ class Service:
         self.adapters = ServedAdapters(self.model_names)
         self.formats = AnswerFormats.resolve(options, engine.tokenizer.chat_template)
         self.scoring = Scoring.resolve(options, engine)
-        self.admission = admission or Admission(
+        self.admission = admission or WaitingLimit(
             options.max_num_queued_reqs,
             options.max_num_queued_tokens,
             rejections=shared.rejections,

@@ -19,7 +19,7 @@ from quire.protocol.body_limits import check_field
 from quire.protocol.decode import decode_json, to_struct
 from quire.server.http.errors import ApiError
 from quire.server.http.unread_bodies import UNREAD
-from quire.text.off_loop import PROCESS_CHARACTERS, run_by_size
+from quire.text.offloading import PROCESS_CHARACTERS, run_by_size
 
 T = TypeVar("T", bound=msgspec.Struct)
 #: A body: a JSON object whose values are not decoded yet.

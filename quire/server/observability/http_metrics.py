@@ -13,7 +13,7 @@ from prometheus_client.core import (
 )
 from prometheus_client.registry import Collector
 
-from quire.core.metrics import Histogram
+from quire.core.metrics import HistogramCounts
 from quire.server.observability.exposition import cumulative
 from quire.server.observability.request_record import RequestRecord
 
@@ -33,8 +33,8 @@ class HttpMetrics(Collector):
 
     def __init__(self) -> None:
         self._requests: Counter[tuple[str, str, str]] = Counter()
-        self._durations: defaultdict[tuple[str, str], Histogram] = defaultdict(
-            lambda: Histogram(DURATION_BUCKETS)
+        self._durations: defaultdict[tuple[str, str], HistogramCounts] = defaultdict(
+            lambda: HistogramCounts(DURATION_BUCKETS)
         )
         self._sizes: dict[str, defaultdict[str, list[int]]] = {
             name: defaultdict(lambda: [0, 0]) for name in ("request", "response")

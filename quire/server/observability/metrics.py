@@ -13,7 +13,7 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from prometheus_client.registry import Collector
 
-from quire.core.metrics import METRICS, Histogram, Samples, add_counters, add_up, stem_of
+from quire.core.metrics import METRICS, HistogramCounts, Samples, add_counters, add_up, stem_of
 from quire.llm.engine_client import EngineClient
 from quire.server.observability.exposition import families
 from quire.server.observability.http_metrics import HttpMetrics
@@ -114,7 +114,7 @@ class ModelMetrics:
 
     def __init__(self, engine: EngineClient, config: EngineConfig, model_name: str) -> None:
         self._engine = engine
-        self._histograms: dict[str, Histogram] = {}
+        self._histograms: dict[str, HistogramCounts] = {}
         self._by_length = _one_two_five(engine.max_model_len)
         self.num_in_flight = 0
         self.generated, self.computed = Throughput(), Throughput()
@@ -167,8 +167,10 @@ class ModelMetrics:
         info.add_metric(list(labels.values()), 1)
         return info
 
-    def _histogram(self, stem: str) -> Histogram:
-        histogram = self._histograms[stem] = Histogram(METRICS[stem].buckets or self._by_length)
+    def _histogram(self, stem: str) -> HistogramCounts:
+        histogram = self._histograms[stem] = HistogramCounts(
+            METRICS[stem].buckets or self._by_length
+        )
         return histogram
 
 

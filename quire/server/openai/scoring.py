@@ -37,7 +37,7 @@ from quire.server.generation.service import Service
 from quire.server.generation.submission import ApiRequest, Submission
 from quire.server.http.errors import ApiError
 from quire.server.openai.embeddings import prompt_usage
-from quire.text.off_loop import run_by_size, run_template
+from quire.text.offloading import run_by_size, run_template
 
 #: Of all pairs: a query stands in the prompt of each of a thousand documents.
 MAX_PAIR_CHARACTERS = 2**26

@@ -16,9 +16,9 @@ from quire.protocol.openai.tokenization import (
     ContentTokens,
     DetokenizeRequest,
     DetokenizeResponse,
-    Piece,
     TokenizeRequest,
     TokenizeResponse,
+    TokenPiece,
 )
 from quire.server.access.authentication import client_of
 from quire.server.generation.model_routes import post_route
@@ -27,7 +27,7 @@ from quire.server.generation.prompts.chat_prompt import pictures_of, written_out
 from quire.server.generation.prompts.prompts import Conversation, encode_prompt
 from quire.server.generation.service import Service
 from quire.server.http.body import Fields, json_response, read_fields_in_turn
-from quire.text.off_loop import run_by_size
+from quire.text.offloading import run_by_size
 from quire.text.tokenizers.tokenizer import Tokenizer
 
 #: Ids that are written at a time.
@@ -97,7 +97,7 @@ def _content_tokens(
     parts = tokenizer.special_texts.cut(content) if body.parse_special is False else [content]
     token_ids = tokenizer.encode_parts(parts, bool(body.add_special))
 
-    def pieces(ids: list[int]) -> list[Piece]:
+    def pieces(ids: list[int]) -> list[TokenPiece]:
         return [_piece(i, tokenizer.token_bytes(i)) for i in ids]
 
     shown = _written(token_ids, pieces if body.with_pieces else list)
@@ -110,11 +110,11 @@ def _written(token_ids: list[int], shown: Callable[[list[int]], list[Any]]) -> A
     return msgspec.Raw(b"[%b]" % b",".join(msgspec.json.encode(shown(one))[1:-1] for one in slices))
 
 
-def _piece(token_id: int, data: bytes) -> Piece:
+def _piece(token_id: int, data: bytes) -> TokenPiece:
     try:
-        return Piece(id=token_id, piece=data.decode())
+        return TokenPiece(id=token_id, piece=data.decode())
     except UnicodeDecodeError:
-        return Piece(id=token_id, piece=list(data))
+        return TokenPiece(id=token_id, piece=list(data))
 
 
 async def _encode(service: Service, body: TokenizeRequest, client_id: str) -> list[int]:

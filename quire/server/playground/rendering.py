@@ -15,7 +15,7 @@ from quire.server.access.authentication import client_of
 from quire.server.http.body import json_response, read_fields, read_json
 from quire.server.http.errors import ApiError
 from quire.server.playground.markdown import MAX_CHARACTERS, TooComplex, render
-from quire.system.turns import Turns
+from quire.system.fair_slots import FairSlots
 
 #: Texts of one client that may wait to be read; one is read at a time.
 MAX_WAITING = 16
@@ -38,7 +38,7 @@ class Rendering:
 
     def __init__(self) -> None:
         self._thread = ThreadPoolExecutor(1, "quire-markdown")
-        self._turns = Turns(1, 1, MAX_WAITING, "Too many texts wait to be read.")
+        self._turns = FairSlots(1, 1, MAX_WAITING, "Too many texts wait to be read.")
 
     async def answer(self, request: Request) -> Response:
         """Answer ``{"blocks": [[start, node], ...]}``; see :func:`render`.

@@ -19,7 +19,7 @@ from starlette.types import Receive
 from quire.core.errors import CapacityError, EngineDeadError, QuireError
 from quire.llm.engine_views import SharedEngine
 from quire.llm.loading import Loading
-from quire.server.access.admission import Admission
+from quire.server.access.waiting_limit import WaitingLimit
 from quire.server.generation.service import Service
 from quire.server.http.connection import cancel_on_disconnect
 from quire.server.http.errors import (
@@ -32,8 +32,8 @@ from quire.server.http.errors import (
 from quire.server.registry.model_table import (
     HOLDING,
     RETRY_SECONDS,
-    Answer,
-    Entry,
+    LoadDecision,
+    ModelEntry,
     ModelState,
     ModelTable,
 )
@@ -63,13 +63,13 @@ class RegisteredEngine:
         failure: The reason why it was not loaded last, as clients get it.
     """
 
-    entry: Entry
+    entry: ModelEntry
     config: EngineConfig
     identity: Hashable = None
     loading: Loading = field(default_factory=Loading)
     client: SharedEngine | None = None
     services: dict[str, Service] = field(default_factory=dict)
-    admission: Admission | None = None
+    admission: WaitingLimit | None = None
     failure: str = ""
 
     @property
@@ -175,8 +175,8 @@ class Engines:
             raise
         self._note_loaded(engine, client)
 
-    def _ask_at_start(self, entry: Entry) -> None:
-        if self._table.ask(entry.name, self._clock()) is not Answer.LOAD:
+    def _ask_at_start(self, entry: ModelEntry) -> None:
+        if self._table.ask(entry.name, self._clock()) is not LoadDecision.LOAD:
             raise CapacityError(
                 f"[models] {entry.name} does not fit next to those that are loaded."
             )
@@ -278,10 +278,10 @@ class Engines:
         with _refusing(engine, name):
             answer = self._table.ask(engine.entry.name, self._clock())
         self._begin_unloads()
-        if answer is Answer.LOAD:
+        if answer is LoadDecision.LOAD:
             self.start(self._load(engine), "load")
             self.notify()  # those after it may have their turn
-        return answer is Answer.LEASED
+        return answer is LoadDecision.LEASED
 
     async def _wait_for(
         self,

@@ -36,7 +36,7 @@ class ModelState(StrEnum):
 HOLDING = (ModelState.LOADING, ModelState.READY, ModelState.DRAINING, ModelState.UNLOADING)
 
 
-class Answer(StrEnum):
+class LoadDecision(StrEnum):
     """The answer to a request for a model."""
 
     LEASED = "leased"  # until it is released
@@ -45,7 +45,7 @@ class Answer(StrEnum):
 
 
 @dataclass(slots=True)
-class Entry:
+class ModelEntry:
     """A model that the server knows.
 
     Attributes:
@@ -105,7 +105,7 @@ class Entry:
 class EntryResidence:
     """See :class:`quire.server.generation.service.Residence`."""
 
-    def __init__(self, entry: Entry, clock: Callable[[], float]) -> None:
+    def __init__(self, entry: ModelEntry, clock: Callable[[], float]) -> None:
         self._entry = entry
         self._clock = clock
 
@@ -136,14 +136,14 @@ class ModelTable:
 
     def __init__(self, budget_bytes: int) -> None:
         self.budget_bytes = budget_bytes
-        self.entries: dict[str, Entry] = {}
+        self.entries: dict[str, ModelEntry] = {}
 
     @property
     def used_bytes(self) -> int:
         """Bytes that the models in memory take, or will take once loaded."""
         return sum(e.num_bytes for e in self.entries.values() if e.state in HOLDING)
 
-    def add(self, entry: Entry) -> None:
+    def add(self, entry: ModelEntry) -> None:
         """Add a model, which is absent."""
         assert entry.name not in self.entries and entry.state is ModelState.ABSENT
         self.entries[entry.name] = entry
@@ -161,7 +161,7 @@ class ModelTable:
         entry.name = new
 
     # -- requests -----------------------------------------------------------------------------
-    def ask(self, name: str, now: float) -> Answer:
+    def ask(self, name: str, now: float) -> LoadDecision:
         """Ask to use a model.
 
         Raises:
@@ -174,12 +174,12 @@ class ModelTable:
             entry.num_unwished += 1
             entry.last_used = now
             entry.wanted_since = None
-            return Answer.LEASED
+            return LoadDecision.LEASED
         if entry.state is ModelState.FAILED and now - entry.failed_time < RETRY_SECONDS:
             assert entry.error is not None
             raise entry.error
         if entry.state not in (ModelState.ABSENT, ModelState.FAILED):
-            return Answer.WAIT
+            return LoadDecision.WAIT
         return self._make_room(entry, now)
 
     def begin_wait(self, name: str) -> None:
@@ -268,12 +268,12 @@ class ModelTable:
                 "kept for others. Raise --memory, or take smaller weights."
             )
 
-    def _make_room(self, entry: Entry, now: float) -> Answer:
+    def _make_room(self, entry: ModelEntry, now: float) -> LoadDecision:
         """Begin to load ``entry`` if it fits, else unload others; the first to wait is first."""
         missing = entry.num_bytes - (self.budget_bytes - self.used_bytes)
         if missing <= 0 and not self._is_behind(entry):
             entry.state, entry.wanted_since = ModelState.LOADING, None
-            return Answer.LOAD
+            return LoadDecision.LOAD
         self.check_fits(entry.name)
         others = [e for e in self.entries.values() if e.state in HOLDING and not e.pinned]
         if entry.wanted_since is None:
@@ -285,28 +285,28 @@ class ModelTable:
         chosen = _oldest_first([e for e in candidates if not e.pinned], missing)
         for victim in chosen:
             victim.state = ModelState.DRAINING
-        return Answer.WAIT
+        return LoadDecision.WAIT
 
-    def _is_behind(self, entry: Entry) -> bool:
+    def _is_behind(self, entry: ModelEntry) -> bool:
         """Return whether another model has waited for memory for longer."""
         since = math.inf if entry.wanted_since is None else entry.wanted_since
         waiting = (e for e in self.entries.values() if e is not entry)
         return any(e.wanted_since is not None and e.wanted_since < since for e in waiting)
 
-    def _idle(self) -> list[Entry]:
+    def _idle(self) -> list[ModelEntry]:
         """Return the models that are ready and that no request uses or waits for."""
         ready = [e for e in self.entries.values() if e.state is ModelState.READY]
         return [e for e in ready if not (e.num_leases or e.num_waiting)]
 
-    def _in_state(self, name: str, state: ModelState) -> Entry:
+    def _in_state(self, name: str, state: ModelState) -> ModelEntry:
         entry = self.entries[name]
         assert entry.state is state, entry
         return entry
 
 
-def _oldest_first(entries: Iterable[Entry], num_bytes: int) -> list[Entry]:
+def _oldest_first(entries: Iterable[ModelEntry], num_bytes: int) -> list[ModelEntry]:
     """Return the least recently used that hold ``num_bytes`` together; none where all do not."""
-    chosen: list[Entry] = []
+    chosen: list[ModelEntry] = []
     for entry in sorted(entries, key=lambda e: e.last_used):
         if num_bytes <= 0:
             break

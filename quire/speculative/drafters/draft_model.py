@@ -12,19 +12,19 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from quire.core.model.forward_work import Work, decoder_shape
+from quire.core.model.forward_work import ForwardWork, decoder_shape
 from quire.kernels.backend import Array, KVCache
 from quire.kernels.batch.forward_batch import ForwardBatch
 from quire.kernels.batch.ragged_batch import ragged_batch, single_batch
 from quire.kernels.batch.token_table import IntArray, TokenTable
 from quire.kernels.batch.tree_batch import add_trees
 from quire.models.decoder import Decoder
-from quire.speculative.drafters.catch_up import MOST_TOKENS, CatchUp
+from quire.speculative.drafters.draft_prefill import MOST_TOKENS, DraftPrefill
 from quire.speculative.drafters.draft_work import DraftWork
 from quire.speculative.drafters.drafted_rows import DraftedRows
 from quire.speculative.drafters.tree_drafting import TreeDrafting
 from quire.speculative.drafters.valid_slots import ValidSlots
-from quire.speculative.proposer import Draw, Rank
+from quire.speculative.proposer import DraftDraw, Rank
 from quire.speculative.token_tree import TreeShape
 
 
@@ -57,7 +57,7 @@ class DraftModelProposer:
         self._max_model_len = max_model_len
         self._block_size = kv_cache.spec.block_size
         self._slots = ValidSlots(table, kv_cache.num_blocks, self._block_size)
-        self._catch_up = CatchUp(max_tokens)
+        self._prefill = DraftPrefill(max_tokens)
         shape = decoder_shape(model.config, model.pass_bytes, kv_cache.spec.token_bytes)
         self._work = DraftWork(shape)
         self._logits: Array | None = None
@@ -71,9 +71,9 @@ class DraftModelProposer:
 
     def step_took(self, seconds: float) -> None:
         """Compute more or fewer known tokens at once by how long the target's steps take."""
-        self._catch_up.step_took(seconds)
+        self._prefill.step_took(seconds)
 
-    def take_work(self) -> Work:
+    def take_work(self) -> ForwardWork:
         """Return what was computed since the last call, estimated."""
         return self._work.take()
 
@@ -82,7 +82,7 @@ class DraftModelProposer:
         self._kv_cache.copy_blocks(pairs)
         self._slots.copy_blocks(pairs)
 
-    def propose(self, rows: IntArray, most: IntArray, draw: Draw) -> IntArray:
+    def propose(self, rows: IntArray, most: IntArray, draw: DraftDraw) -> IntArray:
         """Write proposals into the table; see the protocol."""
         counts = np.zeros(len(rows), np.int32)
         most = np.minimum(most, self._max_model_len - self._table.num_tokens[rows])
@@ -130,17 +130,17 @@ class DraftModelProposer:
         known = self._table.num_tokens[rows]
         # The last known token is computed in any case: its logits are wanted.
         starts = np.minimum(self._slots.find(rows), known - 1)
-        lengths = self._catch_up.share(known - starts)
+        lengths = self._prefill.share(known - starts)
         ends = starts + lengths
         part = lengths > 0
         batch = ragged_batch(self._table, self._block_size, rows[part], starts[part], lengths[part])
         batch.logits_indices = batch.logits_indices[ends[part] == known[part]]
         begin = time.perf_counter()
         logits = self._compute(batch)
-        self._catch_up.computed(len(batch.input_ids), time.perf_counter() - begin)
+        self._prefill.computed(len(batch.input_ids), time.perf_counter() - begin)
         return logits, ends
 
-    def _draft(self, rows: IntArray, most: IntArray, draw: Draw) -> IntArray:
+    def _draft(self, rows: IntArray, most: IntArray, draw: DraftDraw) -> IntArray:
         table = self._table
         counts = np.zeros(len(rows), np.int32)
         logits, ends = self._compute_known(rows)

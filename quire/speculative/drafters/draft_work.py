@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from quire.core.model.forward_work import Passes, PassShape, Work
+from quire.core.model.forward_work import ForwardWork, Passes, PassShape
 from quire.kernels.batch.forward_batch import ForwardBatch
 from quire.kernels.batch.token_table import IntArray
 
@@ -49,7 +49,7 @@ class DraftWork:
         passes.context += context
         passes.pairs += context
 
-    def take(self) -> Work:
+    def take(self) -> ForwardWork:
         """Return what was counted since the last call."""
         passes, self._passes = self._passes, Passes()
         return self._shape.work(passes)

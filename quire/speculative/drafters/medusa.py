@@ -10,13 +10,13 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from quire.core.model.forward_work import Work
+from quire.core.model.forward_work import ForwardWork
 from quire.kernels.backend import Array
 from quire.kernels.batch.token_table import IntArray, TokenTable
 from quire.models.draft_heads.medusa import MedusaHeads
 from quire.speculative.drafters.target_states import ComputedStates, WantedStates
 from quire.speculative.drafters.tree_drafting import DraftedTrees, draft_by_level
-from quire.speculative.proposer import Draw, Rank
+from quire.speculative.proposer import DraftDraw, Rank
 from quire.speculative.token_tree import TreeShape
 
 
@@ -33,7 +33,7 @@ class MedusaProposer:
     def __init__(self, table: TokenTable, heads: MedusaHeads) -> None:
         self._table = table
         self._heads = heads
-        self._work = Work()
+        self._work = ForwardWork()
         self._reserve(len(table.num_tokens))
 
     def begin(self, row: int, extra_keys: tuple[str, ...]) -> None:
@@ -56,15 +56,15 @@ class MedusaProposer:
     def forget(self, row: int) -> None:
         """Do nothing: a row is begun before it is asked for."""
 
-    def take_work(self) -> Work:
+    def take_work(self) -> ForwardWork:
         """Return what was computed since the last call, estimated."""
-        work, self._work = self._work, Work()
+        work, self._work = self._work, ForwardWork()
         return work
 
     def copy_blocks(self, pairs: Sequence[tuple[int, int]]) -> None:
         """Do nothing: nothing is kept by block."""
 
-    def propose(self, rows: IntArray, most: IntArray, draw: Draw) -> IntArray:
+    def propose(self, rows: IntArray, most: IntArray, draw: DraftDraw) -> IntArray:
         """Write proposals into the table, one head after the other; see the protocol."""
         table, heads = self._table, self._heads
         known = table.num_tokens[rows]

@@ -13,7 +13,7 @@ import numpy as np
 
 from quire.kernels.batch.token_table import IntArray, TokenTable
 from quire.kernels.cpu.native import native
-from quire.speculative.proposer import Draw
+from quire.speculative.proposer import DraftDraw
 
 #: Tokens that must be the same, at least, and that are compared at most.
 SHORTEST, LONGEST = 2, 32
@@ -73,7 +73,7 @@ class NgramProposer:
         tenant = blake2b(repr(extra_keys).encode(), digest_size=16).hexdigest()
         self.lookup.begin(row, tenant, int(self._table.num_tokens[row]))
 
-    def propose(self, rows: IntArray, most: IntArray, draw: Draw) -> IntArray:
+    def propose(self, rows: IntArray, most: IntArray, draw: DraftDraw) -> IntArray:
         """Write proposed tokens into the table; see the protocol. Nothing is drawn."""
         table = self._table
         counts = np.zeros(len(rows), np.int32)

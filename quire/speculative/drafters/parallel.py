@@ -19,12 +19,12 @@ from quire.core.speculative_config import MAX_TOKENS as MAX_DRAFTED
 from quire.kernels.backend import Array, KVCache
 from quire.kernels.batch.token_table import IntArray, TokenTable
 from quire.models.draft_heads.recurrent import RecurrentHead
-from quire.speculative.drafters.catch_up import MOST_PAIRS
+from quire.speculative.drafters.draft_prefill import MOST_PAIRS
 from quire.speculative.drafters.drafted_rows import DraftedRows
+from quire.speculative.drafters.hidden_state_buffer import Places
 from quire.speculative.drafters.recurrent import RecurrentProposer
-from quire.speculative.drafters.state_log import Places
 from quire.speculative.drafters.tree_drafting import DraftedTrees, draft_by_level
-from quire.speculative.proposer import Draw, Rank
+from quire.speculative.proposer import DraftDraw, Rank
 from quire.speculative.token_tree import TreeShape
 
 #: Rows of logits of one forward: those of the longest draft.
@@ -91,7 +91,7 @@ class ParallelProposer(RecurrentProposer):
         return parents
 
     def _draft(
-        self, rows: IntArray, places: Sequence[Places], most: IntArray, draw: Draw
+        self, rows: IntArray, places: Sequence[Places], most: IntArray, draw: DraftDraw
     ) -> IntArray:
         counts = np.zeros(len(rows), np.int32)
         for part in _groups(most):

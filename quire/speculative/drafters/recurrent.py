@@ -16,18 +16,18 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from quire.core.model.forward_work import PassShape, Work
+from quire.core.model.forward_work import ForwardWork, PassShape
 from quire.kernels.backend import Array, ChainStart, KVCache
 from quire.kernels.batch.forward_batch import ForwardBatch
 from quire.kernels.batch.ragged_batch import ragged_batch, single_batch
 from quire.kernels.batch.token_table import IntArray, TokenTable
 from quire.kernels.batch.tree_batch import add_trees
 from quire.models.draft_heads.recurrent import RecurrentHead
-from quire.speculative.drafters.catch_up import MOST_PAIRS, CatchUp
+from quire.speculative.drafters.draft_prefill import MOST_PAIRS, DraftPrefill
 from quire.speculative.drafters.draft_work import DraftWork
 from quire.speculative.drafters.drafted_rows import DraftedRows
-from quire.speculative.drafters.slot_keys import SlotKeys
-from quire.speculative.drafters.state_log import Places, StateLog
+from quire.speculative.drafters.hidden_state_buffer import HiddenStateBuffer, Places
+from quire.speculative.drafters.prefix_keys import SlotKeys
 from quire.speculative.drafters.target_states import ComputedStates, WantedStates
 from quire.speculative.drafters.tree_drafting import TreeDrafting
 from quire.speculative.proposer import ChainDraw, Rank
@@ -113,9 +113,9 @@ class RecurrentProposer:
         self._max_model_len = max_model_len
         self._block_size = kv_cache.spec.block_size
         self._keys = SlotKeys(table, kv_cache.num_blocks, self._block_size)
-        self._log = StateLog(head.backend, head.state_size, MAX_KEPT)
+        self._log = HiddenStateBuffer(head.backend, head.state_size, MAX_KEPT)
         self._rows: dict[int, _Row] = {}
-        self._catch_up = CatchUp(max_tokens)
+        self._prefill = DraftPrefill(max_tokens)
         self._work = DraftWork(shape or PassShape())
 
     @property
@@ -146,9 +146,9 @@ class RecurrentProposer:
 
     def step_took(self, seconds: float) -> None:
         """Compute more or fewer pairs at once by how long the target's steps take."""
-        self._catch_up.step_took(seconds)
+        self._prefill.step_took(seconds)
 
-    def take_work(self) -> Work:
+    def take_work(self) -> ForwardWork:
         """Return what was computed since the last call, estimated."""
         return self._work.take()
 
@@ -217,7 +217,7 @@ class RecurrentProposer:
         infos = [self._rows[row] for row in rows.tolist()]
         starts = np.array([info.start for info in infos], np.int32)
         begins = np.array([info.end for info in infos], np.int32)
-        lengths = self._catch_up.share(known - begins)
+        lengths = self._prefill.share(known - begins)
         taken = [own[:length] for own, length in zip(places, lengths.tolist(), strict=True)]
         return WaitingPairs(rows, begins + lengths == known, starts, begins, lengths, taken)
 
@@ -228,7 +228,7 @@ class RecurrentProposer:
         begin = time.perf_counter()
         at = places[0] if len(places) == 1 else np.concatenate(places)
         outputs, logits = self._forward(batch, self._head.features(self._log.read(at)))
-        self._catch_up.computed(len(batch.input_ids), time.perf_counter() - begin)
+        self._prefill.computed(len(batch.input_ids), time.perf_counter() - begin)
         ends = (pairs.begins + pairs.lengths).tolist()
         for row, end in zip(pairs.rows.tolist(), ends, strict=True):
             info = self._rows[row]

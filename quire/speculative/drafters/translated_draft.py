@@ -11,14 +11,14 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from quire.core.model.forward_work import Work
+from quire.core.model.forward_work import ForwardWork
 from quire.kernels.backend import Array, KVCache
 from quire.kernels.batch.token_table import IntArray, TokenTable
 from quire.models.decoder import Decoder
-from quire.speculative.drafters.catch_up import MOST_TOKENS
 from quire.speculative.drafters.draft_model import DraftModelProposer
+from quire.speculative.drafters.draft_prefill import MOST_TOKENS
 from quire.speculative.drafters.vocabularies import DraftText, VocabularyPair
-from quire.speculative.proposer import Draw
+from quire.speculative.proposer import DraftDraw
 
 
 @dataclass(slots=True)
@@ -103,14 +103,14 @@ class TranslatedDraftProposer:
         """Compute more or fewer known tokens at once by how long the target's steps take."""
         self._drafter.step_took(seconds)
 
-    def take_work(self) -> Work:
+    def take_work(self) -> ForwardWork:
         """Return what was computed since the last call, estimated."""
         return self._drafter.take_work()
 
     def copy_blocks(self, pairs: Sequence[tuple[int, int]]) -> None:
         """Do nothing: the draft's blocks are not the target's."""
 
-    def propose(self, rows: IntArray, most: IntArray, draw: Draw) -> IntArray:
+    def propose(self, rows: IntArray, most: IntArray, draw: DraftDraw) -> IntArray:
         """Write proposals into the table; see the protocol."""
         counts = np.zeros(len(rows), np.int32)
         ready = [
@@ -141,7 +141,7 @@ class TranslatedDraftProposer:
         return counts
 
     def _draw_common(
-        self, draw: Draw, logits: Array, rows: IntArray, lengths: IntArray
+        self, draw: DraftDraw, logits: Array, rows: IntArray, lengths: IntArray
     ) -> IntArray:
         """Draw as the target does among tokens that both have; return them as the draft's."""
         ours, theirs = self._common

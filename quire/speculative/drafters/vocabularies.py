@@ -25,7 +25,7 @@ MAX_OPEN_TOKENS = 32
 JOINED_TOKENS = 8
 
 
-class Vocabulary(Protocol):
+class TextVocabulary(Protocol):
     """A tokenizer, as far as a draft's text is concerned."""
 
     @property
@@ -70,8 +70,8 @@ class VocabularyPair:
         start: The draft's tokens that a text begins with.
     """
 
-    target: Vocabulary
-    draft: Vocabulary
+    target: TextVocabulary
+    draft: TextVocabulary
     way: DraftVocabulary
     target_ids: IntArray
     draft_ids: IntArray
@@ -196,7 +196,7 @@ class DraftText:
 
 
 def pair_vocabularies(
-    target: Vocabulary, draft: Vocabulary, way: DraftVocabulary | None
+    target: TextVocabulary, draft: TextVocabulary, way: DraftVocabulary | None
 ) -> VocabularyPair:
     """Compare two vocabularies.
 
@@ -220,7 +220,7 @@ def pair_vocabularies(
     )
 
 
-def _ids_by_token(vocabulary: Vocabulary) -> dict[tuple[bool, bytes], int]:
+def _ids_by_token(vocabulary: TextVocabulary) -> dict[tuple[bool, bytes], int]:
     """Return the tokens by what they stand for.
 
     Of two that stand for the same bytes it is the later: byte tokens, which texts are made of only
@@ -234,5 +234,5 @@ def _ids_by_token(vocabulary: Vocabulary) -> dict[tuple[bool, bytes], int]:
     return found
 
 
-def _same_token(vocabulary: Vocabulary, token_id: int, other: Vocabulary) -> int | None:
+def _same_token(vocabulary: TextVocabulary, token_id: int, other: TextVocabulary) -> int | None:
     return other.token_to_id(vocabulary.token_bytes(token_id).decode(errors="replace"))

@@ -20,9 +20,9 @@ from quire.core.speculative_config import SpeculativeMethod
 from quire.core.speculative_params import choose_speculation
 from quire.core.step import SequenceResult
 from quire.speculative.pace.acceptance import MethodAcceptance, RequestAcceptance
-from quire.speculative.pace.asking_seconds import AskingSeconds
 from quire.speculative.pace.draft_seconds import DraftSeconds
-from quire.speculative.pace.found_rate import FoundRate
+from quire.speculative.pace.lookup_hit_rate import LookupHitRate
+from quire.speculative.pace.proposal_overhead import ProposalOverhead
 from quire.speculative.pace.readiness import Readiness
 from quire.speculative.pace.row_seconds import RowSeconds
 from quire.speculative.pace.tree_acceptance import TreeAcceptance
@@ -80,7 +80,7 @@ class Speculating:
     method: SpeculativeMethod | None
     num_tokens: int
     acceptance: RequestAcceptance = field(default_factory=RequestAcceptance)
-    found: FoundRate | None = None
+    found: LookupHitRate | None = None
     last_step: int = -1
     pause: int = FIRST_PAUSE
 
@@ -103,8 +103,10 @@ class Controller:
             for method in methods
         }
         # A drafter gives nothing while it makes up for a prompt, which says nothing of the text.
-        self._found: dict[str, FoundRate] = {m.method: FoundRate() for m in methods if m.looks_up}
-        self._asking = AskingSeconds()
+        self._found: dict[str, LookupHitRate] = {
+            m.method: LookupHitRate() for m in methods if m.looks_up
+        }
+        self._asking = ProposalOverhead()
         self._plain_rows, self._plain_seconds = 0, 0.0  # predicted last, of steps not asked about
         self._readiness = Readiness(all(method.adaptive for method in methods))
         self._draft_seconds: dict[str, DraftSeconds] = {m.method: DraftSeconds() for m in methods}
@@ -314,7 +316,7 @@ class Controller:
                 method, most = chosen
                 acceptance = self._acceptance[method.method].of_request()
                 known = self._found.get(method.method)
-                rate = None if known is None else FoundRate(known)
+                rate = None if known is None else LookupHitRate(known)
                 found = Speculating(method, most, acceptance, rate)
             self._sequences[request.request_id] = found
         return found

@@ -9,7 +9,7 @@ thought to take a part of that until enough rounds were seen.
 
 from __future__ import annotations
 
-from quire.speculative.pace.followed_line import FollowedLine
+from quire.speculative.pace.decayed_line_fit import DecayedLineFit
 
 #: How uncertain start and slope are at first, and how much they change from one round to the next,
 #: in what a token of the first round took: standard deviations.
@@ -74,7 +74,7 @@ class _Drafts:
 
     def _begin(self, length: int, seconds: float) -> None:
         self._unit = max(seconds, 1e-9) / (length + 1)
-        self._line = FollowedLine(1.0, 1.0, FIRST_SPREAD, CHANGE)
+        self._line = DecayedLineFit(1.0, 1.0, FIRST_SPREAD, CHANGE)
 
     @property
     def part(self) -> float:

@@ -12,7 +12,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Mapping
 
-from quire.speculative.pace.followed_line import FollowedLine
+from quire.speculative.pace.decayed_line_fit import DecayedLineFit
 
 #: Numbers of rows whose seconds are kept; those between lie on a line. The first row past a tile of
 #: four, eight or twelve costs more than the others.
@@ -53,7 +53,7 @@ class RowSeconds:
         self._seconds = [] if not measured else _at_knots(measured)
         self._measured = list(self._seconds)
         self._unit = self._seconds[0] if self._seconds else 0.0
-        self._line = FollowedLine(0.0, 1.0, FIRST_SPREAD, CHANGE, LEAST_FACTOR)
+        self._line = DecayedLineFit(0.0, 1.0, FIRST_SPREAD, CHANGE, LEAST_FACTOR)
 
     @property
     def is_known(self) -> bool:

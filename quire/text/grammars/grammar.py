@@ -18,11 +18,11 @@ from typing import Any
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer
 
 from quire.core.errors import GRAMMAR_LIMIT, RequestError
-from quire.core.metrics import COMPILATION_BUCKETS, Histogram, Samples
+from quire.core.metrics import COMPILATION_BUCKETS, HistogramCounts, Samples
 from quire.core.structured_outputs import StructuredOutputs
 from quire.text.grammars.gbnf import to_lark
 from quire.text.grammars.grammar_marks import escaped
-from quire.text.grammars.grammar_vocabulary import Vocabulary
+from quire.text.grammars.grammar_vocabulary import GrammarVocabulary
 from quire.text.grammars.json_schema import OPEN_ESCAPE, check_schema, ends_in_escape
 from quire.text.grammars.schema_forms import enforceable_form
 from quire.text.tokenizers.tokenizer import Tokenizer
@@ -124,7 +124,7 @@ class GrammarCompiler:
         self._unwritable_id: int | None = None
         self._cache: OrderedDict[bytes, tuple[LLMatcher, bytes]] = OrderedDict()
         self._lock = threading.Lock()
-        self.compilation_time = Histogram(COMPILATION_BUCKETS)
+        self.compilation_time = HistogramCounts(COMPILATION_BUCKETS)
 
     def compile(self, constraint: StructuredOutputs, possible: bytes = b"") -> None:
         """Check and compile a constraint, so that :meth:`create_matcher` has it at once.
@@ -149,7 +149,7 @@ class GrammarCompiler:
             unwritable = (1 << self._unwritable_id).to_bytes(num_bytes, "little")
         return SequenceMatcher(matcher.deep_copy(), mask, unwritable)
 
-    def vocabulary(self) -> Vocabulary:
+    def vocabulary(self) -> GrammarVocabulary:
         """Return what grammars need of the tokenizer.
 
         Raises:
@@ -158,7 +158,7 @@ class GrammarCompiler:
         if not self._eos_token_ids:
             raise _refusal("this model has no end-of-sequence token, so nothing could end it")
         source, size = self._source, self._vocab_size
-        return Vocabulary(
+        return GrammarVocabulary(
             [source.token_bytes(token_id) for token_id in range(size)],
             sorted(i for i in source.pieces.special_ids if i < size),
             source.bos_token_id,
@@ -208,7 +208,7 @@ def create_start(tokenizer: LLTokenizer, kind: str, grammar: str) -> LLMatcher:
     """Compile llguidance's form of a constraint.
 
     Args:
-        tokenizer: The result of :meth:`Vocabulary.create_tokenizer`.
+        tokenizer: The result of :meth:`GrammarVocabulary.create_tokenizer`.
         kind: The field that asked, for messages.
         grammar: The result of :func:`grammar_of`.
 

@@ -16,7 +16,7 @@ _MARK = "\n"
 _LONGEST_TOKENS = 8
 
 
-class Vocabulary(TokenizerWrapper):
+class GrammarVocabulary(TokenizerWrapper):
     """A tokenizer under the names that llguidance looks for; plain data.
 
     Args:

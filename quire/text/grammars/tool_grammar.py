@@ -11,7 +11,7 @@ from quire.text.grammars.json_schema import check_schema, find
 from quire.text.grammars.schema_forms import enforceable_form
 from quire.text.grammars.schema_loosening import loosened
 from quire.text.grammars.tool_argument_rules import Arguments
-from quire.text.grammars.tool_layouts import LAYOUTS, Layout
+from quire.text.grammars.tool_layouts import LAYOUTS, ToolCallLayout
 from quire.text.tokenizers.tokenizer import Tokenizer
 
 ANY_ARGUMENTS: dict[str, Any] = {"type": "object"}
@@ -70,7 +70,7 @@ def free_calls(
     return "\n".join([*free, *rules])
 
 
-def _rules(functions: Sequence[Function], layout: Layout, enforce: bool) -> list[str]:
+def _rules(functions: Sequence[Function], layout: ToolCallLayout, enforce: bool) -> list[str]:
     names = " | ".join(f"function_{i}" for i in range(len(functions)))
     rules = [f"function: {names}"]
     for i, function in enumerate(functions):

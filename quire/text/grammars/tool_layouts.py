@@ -24,7 +24,7 @@ REST = "REST: /(.|\\n)*/"
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class ToolCallLayout:
     """A format as Lark.
 
     Attributes:
@@ -56,22 +56,22 @@ def _object(key: str) -> Callable[[str], str]:
 
 
 def _in_tags(tokenizer: Tokenizer, head: Callable[[str], str], tail: str, arguments: Arguments,
-             inner: str) -> Layout:  # fmt: skip
+             inner: str) -> ToolCallLayout:  # fmt: skip
     """Return a layout of ``<tool_call>`` and what is ``inner`` to it, as often as wanted."""
     end = mark(tokenizer, tagged.END)
     tag = f"tag: trigger {inner} {end}"
     rules = (tag, *text_until(tokenizer, "trigger", tagged.START), REST)
     call = f"{mark(tokenizer, tagged.START)} {inner} {end}"
     free, once = ("start: tag* REST", *rules), ("start: tag | REST", *rules)
-    return Layout(head, tail, call, '"\\n"', str, free, once, arguments)
+    return ToolCallLayout(head, tail, call, '"\\n"', str, free, once, arguments)
 
 
-def _hermes(tokenizer: Tokenizer) -> Layout:
+def _hermes(tokenizer: Tokenizer) -> ToolCallLayout:
     inner = '"\\n" function "\\n"'
     return _in_tags(tokenizer, _object("arguments"), '"}"', JsonArguments(), inner)
 
 
-def _qwen3_coder(tokenizer: Tokenizer) -> Layout:
+def _qwen3_coder(tokenizer: Tokenizer) -> ToolCallLayout:
     arguments = TaggedArguments(
         tokenizer, ("<parameter=", ">\n"), "\n</parameter>", "\n", r"[^<>\n]+"
     )
@@ -84,15 +84,15 @@ def _qwen3_coder(tokenizer: Tokenizer) -> Layout:
     )
 
 
-def _glm45(tokenizer: Tokenizer) -> Layout:
+def _glm45(tokenizer: Tokenizer) -> ToolCallLayout:
     keys = ("<arg_key>", "</arg_key>\n<arg_value>")
     arguments = TaggedArguments(tokenizer, keys, "</arg_value>", "\n", "[^<]+")
     return _in_tags(tokenizer, lambda name: json.dumps(f"{name}\n"), '""', arguments, "function")
 
 
-def _llama3_json(tokenizer: Tokenizer) -> Layout:
+def _llama3_json(tokenizer: Tokenizer) -> ToolCallLayout:
     other = "OTHER: /([^ \\t\\r\\n{](.|\\n)*)?/"
-    return Layout(
+    return ToolCallLayout(
         _object("parameters"),
         '"}"',
         "function",
@@ -103,9 +103,9 @@ def _llama3_json(tokenizer: Tokenizer) -> Layout:
     )
 
 
-def _pythonic(tokenizer: Tokenizer) -> Layout:
+def _pythonic(tokenizer: Tokenizer) -> ToolCallLayout:
     other = "OTHER: /([^ \\t\\r\\n\\[](.|\\n)*)?/"
-    return Layout(
+    return ToolCallLayout(
         lambda name: json.dumps(f"{name}("),
         '")"',
         "function",
@@ -117,10 +117,10 @@ def _pythonic(tokenizer: Tokenizer) -> Layout:
     )
 
 
-def _listed(tokenizer: Tokenizer, start: str) -> Layout:
+def _listed(tokenizer: Tokenizer, start: str) -> ToolCallLayout:
     """Return a layout of a JSON list of calls after a mark."""
     rules = (*text_until(tokenizer, "trigger", start), REST)
-    return Layout(
+    return ToolCallLayout(
         _object("arguments"),
         '"}"',
         "function",
@@ -131,12 +131,12 @@ def _listed(tokenizer: Tokenizer, start: str) -> Layout:
     )
 
 
-def _granite(tokenizer: Tokenizer) -> Layout:
+def _granite(tokenizer: Tokenizer) -> ToolCallLayout:
     knows = tokenizer.token_to_id(granite.TOKEN) is not None
     return _listed(tokenizer, granite.TOKEN if knows else granite.TEXT)
 
 
-def _deepseek(fence: str, tokenizer: Tokenizer) -> Layout:
+def _deepseek(fence: str, tokenizer: Tokenizer) -> ToolCallLayout:
     begin, end, call, call_end, separator = (
         mark(tokenizer, one)
         for one in (deepseek.CALLS, deepseek.CALLS_END, deepseek.CALL, deepseek.CALL_END,
@@ -147,7 +147,7 @@ def _deepseek(fence: str, tokenizer: Tokenizer) -> Layout:
     between = '"\\n"' if fence else '""'
     one = f"{call} function {call_end}"
     rules = (*text_until(tokenizer, "trigger", deepseek.CALLS), REST)
-    return Layout(
+    return ToolCallLayout(
         lambda name: f"{kind}{json.dumps(name)} {after_name}",
         json.dumps(f"\n{fence}") if fence else '""',
         one,
@@ -158,10 +158,10 @@ def _deepseek(fence: str, tokenizer: Tokenizer) -> Layout:
     )
 
 
-def _openai(tokenizer: Tokenizer) -> Layout:
+def _openai(tokenizer: Tokenizer) -> ToolCallLayout:
     more = f'{mark(tokenizer, HARMONY_CALL)} {mark(tokenizer, HARMONY_START)} "assistant"'
     others = other_message_rules(tokenizer)
-    return Layout(
+    return ToolCallLayout(
         partial(call_header, tokenizer),
         '""',
         "function",
@@ -173,7 +173,7 @@ def _openai(tokenizer: Tokenizer) -> Layout:
     )
 
 
-LAYOUTS: dict[str, Callable[[Tokenizer], Layout]] = {
+LAYOUTS: dict[str, Callable[[Tokenizer], ToolCallLayout]] = {
     "hermes": _hermes,
     "llama3_json": _llama3_json,
     "pythonic": _pythonic,

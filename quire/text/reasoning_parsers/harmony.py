@@ -62,7 +62,7 @@ PLAIN = Header("", "")
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class HarmonyPiece:
     """A part of the text; all of them joined are the text.
 
     Attributes:
@@ -93,26 +93,26 @@ class HarmonyReader:
         """The header of the message under way; None between messages."""
         return self._header
 
-    def add(self, text: str) -> list[Piece]:
+    def add(self, text: str) -> list[HarmonyPiece]:
         """Take the next text and return the pieces that are certain."""
         self._buffer += text
-        pieces: list[Piece] = []
+        pieces: list[HarmonyPiece] = []
         while self._buffer:
             read = self._read_header if self._header is None else self._read_body
             if not read(pieces):
                 break
         return pieces
 
-    def flush(self) -> list[Piece]:
+    def flush(self) -> list[HarmonyPiece]:
         """Return what was held back; the answer has ended."""
         rest, self._buffer = self._buffer, ""
         if not rest:
             return []
         text = rest.lstrip(SPACE)
         is_cut = self._header is None and (not text or text.startswith((START, CHANNEL)))
-        return [Piece(self._header or PLAIN, rest, "header" if is_cut else "body")]
+        return [HarmonyPiece(self._header or PLAIN, rest, "header" if is_cut else "body")]
 
-    def _read_header(self, pieces: list[Piece]) -> bool:
+    def _read_header(self, pieces: list[HarmonyPiece]) -> bool:
         text = self._buffer.lstrip(SPACE)
         begun = [mark for mark in _BEGINS if text.startswith(mark)]
         at = self._buffer.find(MESSAGE, 0, MAX_HEADER)
@@ -121,17 +121,17 @@ class HarmonyReader:
             header, self._buffer = self._buffer[:end], self._buffer[end:]
             self._header = read_header(header)
             self._arguments = JsonScanner()
-            pieces.append(Piece(self._header, header, "header"))
+            pieces.append(HarmonyPiece(self._header, header, "header"))
             return True
         waits = bool(begun) or any(mark.startswith(text) for mark in _BEGINS)
         if waits and len(self._buffer) < MAX_HEADER:
             return False
         # The first character is taken, so that a mark is not found again.
-        pieces.append(Piece(PLAIN, self._buffer[:1]))
+        pieces.append(HarmonyPiece(PLAIN, self._buffer[:1]))
         self._header, self._buffer = PLAIN, self._buffer[1:]
         return True
 
-    def _read_body(self, pieces: list[Piece]) -> bool:
+    def _read_body(self, pieces: list[HarmonyPiece]) -> bool:
         header = self._header or PLAIN
         found = _END.search(self._buffer)
         keep = 0 if found else max(held_back(self._buffer, mark) for mark in (*_ENDS, *_NEW))
@@ -145,14 +145,14 @@ class HarmonyReader:
             return True
         self._header = None
         if found[0] not in _NEW:
-            pieces.append(Piece(header, found[0], "end"))
+            pieces.append(HarmonyPiece(header, found[0], "end"))
             self._buffer = self._buffer[len(found[0]) :]
         return True
 
-    def _take(self, pieces: list[Piece], header: Header, size: int) -> None:
+    def _take(self, pieces: list[HarmonyPiece], header: Header, size: int) -> None:
         """Move characters of a message's text from the buffer to a piece."""
         text, self._buffer = self._buffer[:size], self._buffer[size:]
-        pieces.append(Piece(header, text))
+        pieces.append(HarmonyPiece(header, text))
         if header.is_call and not (self._arguments.done or self._arguments.error):
             self._arguments.feed(text)
 

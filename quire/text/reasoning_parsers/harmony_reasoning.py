@@ -7,7 +7,13 @@ from dataclasses import dataclass, replace
 
 from quire.core.structured_outputs import StructuredOutputs
 from quire.text.grammars.harmony_grammar import final_header
-from quire.text.reasoning_parsers.harmony import ANALYSIS, MARKS, HarmonyReader, Header, Piece
+from quire.text.reasoning_parsers.harmony import (
+    ANALYSIS,
+    MARKS,
+    HarmonyPiece,
+    HarmonyReader,
+    Header,
+)
 from quire.text.tokenizers.detokenizer import Detokenizer
 from quire.text.tokenizers.tokenizer import Tokenizer
 
@@ -85,7 +91,7 @@ class HarmonySplitter:
         """Return what was held back; the answer has ended."""
         return self._take(self._reader.flush())
 
-    def _take(self, pieces: list[Piece]) -> tuple[str, str]:
+    def _take(self, pieces: list[HarmonyPiece]) -> tuple[str, str]:
         self._parts = {True: "", False: ""}
         for piece in pieces:
             if piece.header.is_call:

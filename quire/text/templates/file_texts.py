@@ -80,7 +80,7 @@ def _text(token: Any) -> str:
 
 @dataclass(slots=True)
 class _Vocabulary:
-    """See :class:`quire.text.tokenizers.fim_tokens.Vocabulary`."""
+    """See :class:`quire.text.tokenizers.fim_tokens.TokenLookup`."""
 
     ids: dict[str, int]
     special_tokens: dict[str, str] = field(default_factory=dict)

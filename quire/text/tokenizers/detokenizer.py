@@ -5,7 +5,7 @@ from __future__ import annotations
 import codecs
 from collections.abc import Iterable
 
-from quire.text.tokenizers.pieces import Pieces
+from quire.text.tokenizers.token_bytes import Pieces
 
 
 class Detokenizer:

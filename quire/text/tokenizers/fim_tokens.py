@@ -41,7 +41,7 @@ GGUF_NAMES = {
 NEEDED = ("prefix", "suffix", "middle")
 
 
-class Vocabulary(Protocol):
+class TokenLookup(Protocol):
     """A vocabulary in which tokens are looked up.
 
     Attributes:
@@ -73,7 +73,7 @@ class FimTokens:
     separator: int | None = None
 
     @classmethod
-    def find(cls, vocabulary: Vocabulary) -> FimTokens:
+    def find(cls, vocabulary: TokenLookup) -> FimTokens:
         """Look the tokens up, those that the model's file names first."""
         found = {}
         for kind, spellings in SPELLINGS.items():

@@ -14,7 +14,7 @@ from tokenizers import Tokenizer as Backend
 
 from quire.core.errors import ModelLoadError, QuireError, RequestError
 from quire.system.regular_files import TABLE_BYTES, read_regular, read_regular_text
-from quire.text.off_loop import INLINE_CHARACTERS, PROCESS_CHARACTERS
+from quire.text.offloading import INLINE_CHARACTERS, PROCESS_CHARACTERS
 from quire.text.templates.chat_template import ChatTemplate, find_template, no_template_error
 from quire.text.tokenizers import tokenizer_process
 from quire.text.tokenizers.detokenizer import Detokenizer
@@ -22,9 +22,9 @@ from quire.text.tokenizers.encoding import BatchEncoding
 from quire.text.tokenizers.fim_tokens import GGUF_NAMES
 from quire.text.tokenizers.gguf_tokenizer import read_gguf_tokenizer
 from quire.text.tokenizers.library_errors import library_errors
-from quire.text.tokenizers.pieces import Pieces
 from quire.text.tokenizers.plain_text import SpecialTexts
 from quire.text.tokenizers.sentencepiece_model import build_tokenizer, parse_model
+from quire.text.tokenizers.token_bytes import Pieces
 from quire.text.tokenizers.tokenizer_rules import check_rules
 
 _NAMED = ("bos", "eos", "unk", "sep", "pad", "cls", "mask")
@@ -72,7 +72,7 @@ class Tokenizer:
         self.is_quick = True
 
     def work_size(self, num_characters: int) -> int:
-        """Return what texts of that many characters count as for :mod:`quire.text.off_loop`."""
+        """Return what texts of that many characters count as for :mod:`quire.text.offloading`."""
         return num_characters if self.is_quick else max(num_characters, INLINE_CHARACTERS)
 
     def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from quire.text.json_scanner import JsonScanner
 from quire.text.marks import SPACE
-from quire.text.reasoning_parsers.harmony import MARKS, HarmonyReader, Piece
+from quire.text.reasoning_parsers.harmony import MARKS, HarmonyPiece, HarmonyReader
 from quire.text.tool_parsers.interface import CallDelta, Parsed
 from quire.text.tool_parsers.parser import Schemas
 
@@ -44,7 +44,7 @@ class HarmonyParser:
         self._end(parsed)
         return parsed
 
-    def _read(self, parsed: Parsed, piece: Piece) -> None:
+    def _read(self, parsed: Parsed, piece: HarmonyPiece) -> None:
         if not piece.header.is_call:
             self._end(parsed)
             parsed.content += piece.text

@@ -25,7 +25,7 @@ MAX_NORM = 1.0
 
 
 @dataclass(slots=True)
-class Progress:
+class FinetuningProgress:
     """The progress of a training.
 
     Attributes:
@@ -56,7 +56,7 @@ class Loop:
     def __init__(
         self, model: torch.nn.Module, windows: Windows, plan: FinetuningPlan, checkpoint: Path
     ) -> None:
-        self.model, self.progress = model, Progress()
+        self.model, self.progress = model, FinetuningProgress()
         self._windows, self._plan, self._checkpoint = windows, plan, checkpoint
         self._trained = {n: p for n, p in model.named_parameters() if p.requires_grad}
         self._optimizer = torch.optim.AdamW(
@@ -68,7 +68,7 @@ class Loop:
                 for name, parameter in self._trained.items():
                     parameter.copy_(state["parameters"][name])
             self._optimizer.load_state_dict(state["optimizer"])
-            self.progress = Progress(**state["progress"])
+            self.progress = FinetuningProgress(**state["progress"])
 
     @property
     def num_trained(self) -> int:
@@ -86,7 +86,9 @@ class Loop:
         torch.save(state, part)
         part.replace(self._checkpoint)
 
-    def run(self, on_step: Callable[[Progress], None] = lambda progress: None) -> Progress:
+    def run(
+        self, on_step: Callable[[FinetuningProgress], None] = lambda progress: None
+    ) -> FinetuningProgress:
         """Train to the last step; what stops it leaves a checkpoint at most 30 s old.
 
         Args:

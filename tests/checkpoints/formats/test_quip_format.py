@@ -16,7 +16,7 @@ from quire.checkpoints.quantized.quantization_config import read_quantization
 from quire.checkpoints.quantized.quantized_checkpoint import QuantizedCheckpoint
 from quire.core.errors import ModelLoadError, UnsupportedArchitectureError, WeightMismatchError
 from quire.kernels.matrices.lattice_matrix import LatticeMatrix
-from quire.quantizing.scheme import Scheme, create_scheme
+from quire.quantizing.scheme import QuantizationScheme, create_scheme
 from quire.quantizing.stored_format import FORMATS
 from tests.kernels.lattice_cases import literal_weights, random_lattice
 
@@ -49,7 +49,7 @@ def stored(rows: int = 24, columns: int = 40) -> dict[str, np.ndarray]:
 def test_what_is_written_is_read(tmp_path: Path, bits: int, shape: tuple[int, int]) -> None:
     matrix = random_lattice(*shape, stages=bits // 2)
     matrix.row_scales[:] = 0.0123
-    scheme: Scheme = create_scheme("quip", {"bits": bits})
+    scheme: QuantizationScheme = create_scheme("quip", {"bits": bits})
     form = FORMATS["quip"]
     found = read(tmp_path, form.config({MODULE: scheme}, []), store_quip(matrix))
     for part in LatticeMatrix.__slots__[1:]:

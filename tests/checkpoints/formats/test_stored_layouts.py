@@ -22,7 +22,7 @@ from quire.quantization.producers.round_to_nearest import quantize_rtn
 from quire.quantizing.methods import METHODS
 from quire.quantizing.produce import LinkedMatrices, produce
 from quire.quantizing.run import in_file_order
-from quire.quantizing.scheme import Scheme, create_scheme
+from quire.quantizing.scheme import QuantizationScheme, create_scheme
 from quire.quantizing.stored_format import FORMATS
 
 MODULE = "model.layers.0.mlp.down_proj"
@@ -37,7 +37,9 @@ def test_words_are_put_together(bits: int, count: int) -> None:
     np.testing.assert_array_equal(unpack_words(words, bits, count), codes)
 
 
-def read_back(folder: Path, scheme: Scheme, name: str, matrix: QuantizedTensor) -> QuantizedTensor:
+def read_back(
+    folder: Path, scheme: QuantizationScheme, name: str, matrix: QuantizedTensor
+) -> QuantizedTensor:
     """Write a checkpoint of one matrix and read it."""
     form = FORMATS[name]
     settings = {"quantization_config": form.config({MODULE: scheme}, [])}
@@ -69,7 +71,7 @@ def test_written_is_read(
     weight = np.random.default_rng(bits).standard_normal(shape).astype(np.float32)
     weight[0] = 0
     weight[1] = np.abs(weight[1]) + 1
-    scheme = Scheme(method="rtn", bits=bits, group_size=size, symmetric=symmetric)
+    scheme = QuantizationScheme(method="rtn", bits=bits, group_size=size, symmetric=symmetric)
     made = quantize_rtn(f"{MODULE}.weight", weight, scheme.grid)
     got = read_back(tmp_path, scheme, name, made)
     np.testing.assert_array_equal(got.codes, made.codes)
@@ -83,7 +85,7 @@ def test_columns_by_the_size_of_inputs(tmp_path: Path, name: str, bits: int, col
     random = np.random.default_rng(0)
     weight = random.standard_normal((64, columns)).astype(np.float32)
     inputs = random.standard_normal((500, columns)) * random.lognormal(0, 1, columns)
-    scheme = Scheme(bits=bits, group_size=32, act_order=True)
+    scheme = QuantizationScheme(bits=bits, group_size=32, act_order=True)
     made = quantize_gptq(
         f"{MODULE}.weight", weight, inputs.T @ inputs, scheme.grid, GPTQSettings(act_order=True)
     )
@@ -95,7 +97,7 @@ def test_columns_by_the_size_of_inputs(tmp_path: Path, name: str, bits: int, col
 def test_a_short_last_group_is_stored_as_gptq(tmp_path: Path) -> None:
     weight = np.random.default_rng(0).standard_normal((64, 704)).astype(np.float32)
     made = quantize_rtn(f"{MODULE}.weight", weight, IntegerGrid(4, 128))
-    got = read_back(tmp_path, Scheme(method="rtn"), "gptq", made)
+    got = read_back(tmp_path, QuantizationScheme(method="rtn"), "gptq", made)
     assert got.scales.shape == (64, 6)
     np.testing.assert_array_equal(got.float32(), made.float32())
 

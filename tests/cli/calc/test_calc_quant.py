@@ -15,7 +15,7 @@ from quire.planner.cpu_weight_advice import advise_cpu
 from quire.planner.machine_speed import MachineSpeed
 from quire.planner.measured_formats import MEASURED_FORMATS, MEASURED_METHODS
 from quire.planner.named_cards import NAMED_CARDS
-from quire.planner.weight_advice import BF16, INT4, Load
+from quire.planner.weight_advice import BF16, INT4, ServingLoad
 
 RESULTS = Path(__file__).parents[3] / "benchmarks" / "results"
 
@@ -134,7 +134,7 @@ def test_a_folder_counts_its_own_weights() -> None:
     ],
 )
 def test_choices_on_a_processor(memory: float, batch: int, choice: str | None, reason: str) -> None:
-    load = Load(num_parameters=8 * 10**9, kv_bytes=10**8 // batch, batch=batch, context=1024)
+    load = ServingLoad(num_parameters=8 * 10**9, kv_bytes=10**8 // batch, batch=batch, context=1024)
     advice = advise_cpu(memory, load, MachineSpeed(60e9, 2e11, 1e12, 3e12))
     assert advice.choice == choice
     assert reason in " ".join(advice.reasons)

@@ -87,7 +87,7 @@ def test_a_pipe_gets_the_text_itself(capsys):
 
 PROGRAM = """
 import os, sys, time
-from quire.cli.chat.silent_input import silent_input
+from quire.cli.chat.echo_off import silent_input
 with silent_input() as forget_keys:
     print("silent", flush=True)
     if sys.argv[1] == "raises":

@@ -16,7 +16,7 @@ from quire.checkpoints.gguf.gguf_file import GgufFile
 from quire.checkpoints.gguf.gguf_writer import write_gguf
 from quire.checkpoints.tensor_source import check_tensors
 from quire.core.errors import ModelLoadError
-from quire.llm.requests.generation_config import read_generation_config
+from quire.llm.requests.generation_defaults import read_generation_config
 from quire.models.config.config_reader import read_model_config
 from quire.models.family_tensors import open_tensors, stored_names
 from quire.models.weight_map import WeightMap

@@ -14,7 +14,7 @@ from quire.cli.main import run
 from quire.models.config.config_reader import read_model_config
 from quire.models.family_tensors import open_tensors
 from quire.quantizing.output import write_weights
-from quire.quantizing.unfinished import stored_data
+from quire.quantizing.resumable_run import stored_data
 from quire.store.hub import resolve_model
 from tests.quantizing.stored_values import FEW, files_of, quantized_names, values_of
 from tests.sizes import sized

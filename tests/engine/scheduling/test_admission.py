@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from quire.engine.scheduling import admission as admission_module
-from quire.engine.scheduling.admission import Outlook
+from quire.engine.scheduling.admission import GrowthForecast
 from quire.engine.scheduling.output_lengths import UNSEEN, WINDOW, OutputLengths
 from tests.sizes import sized
 
@@ -158,7 +158,7 @@ def peak(parts):
 
 @given(st.lists(growths, min_size=1, max_size=12), st.lists(growths, max_size=12))
 def test_the_bound_lets_in_what_the_peak_does(parts, coming):
-    outlook = Outlook([], lambda _: list(parts))
+    outlook = GrowthForecast([], lambda _: list(parts))
     for own in coming:
         known = [*parts, own]
         exact = peak(known)

@@ -5,7 +5,7 @@ from ipaddress import ip_network
 import pytest
 
 from quire.core.errors import ConfigError
-from quire.llm.pictures.addresses import AllowedHosts, Target, is_public
+from quire.llm.pictures.addresses import AllowedHosts, FetchTarget, is_public
 
 PRIVATE = [
     "127.0.0.1", "127.8.9.1", "0.0.0.0", "10.1.2.3", "172.16.0.1", "192.168.1.1", "100.64.0.1",
@@ -81,7 +81,7 @@ def test_addresses_of_the_internet_are_public(address):
     ],
 )
 def test_a_host_is_allowed_by_its_name_and_port(entries, url, allowed):
-    assert AllowedHosts(entries).allows(Target.of(url)) is allowed
+    assert AllowedHosts(entries).allows(FetchTarget.of(url)) is allowed
 
 
 @pytest.mark.parametrize(
@@ -100,7 +100,7 @@ def test_a_host_is_allowed_by_its_name_and_port(entries, url, allowed):
     ],
 )
 def test_private_addresses_are_allowed_only_as_such(entries, url, address, allowed):
-    assert AllowedHosts(entries).allows_address(Target.of(url), address) is allowed
+    assert AllowedHosts(entries).allows_address(FetchTarget.of(url), address) is allowed
 
 
 @pytest.mark.parametrize(
@@ -114,7 +114,7 @@ def test_private_addresses_are_allowed_only_as_such(entries, url, address, allow
 )  # fmt: skip
 def test_urls_that_mean_something_else_are_refused(url):
     with pytest.raises(ValueError, match=r"^(be|have|name) "):
-        Target.of(url)
+        FetchTarget.of(url)
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from quire import LLM
 from quire.core.errors import ConfigError
 from quire.llm.planning.fit import fit_files, fit_named, largest_that_fits
 from quire.models.config.config_reader import read_model_config
-from quire.runner.memory.memory import model_demand
+from quire.runner.memory.memory_plan import model_demand
 from quire.settings.config import EngineConfig
 from quire.settings.resolve import resolve
 from quire.store.hub import resolve_model

@@ -22,8 +22,7 @@ from quire.llm.grammars.compile_thread import GrammarThread
 from quire.llm.process import engine_loop
 from quire.llm.process.child import start_engine_process
 from quire.llm.process.engine_loop import EngineLoop
-from quire.llm.process.message_socket import MessageSocket
-from quire.llm.process.messages import (
+from quire.llm.process.engine_messages import (
     Abort,
     Add,
     Done,
@@ -33,6 +32,7 @@ from quire.llm.process.messages import (
     from_engine,
     to_engine,
 )
+from quire.llm.process.message_socket import MessageSocket
 from quire.llm.text_engine import TextEngine
 from quire.settings.config import EngineConfig
 from quire.system import child_process as child_module

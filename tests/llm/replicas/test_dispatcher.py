@@ -16,7 +16,7 @@ from benchmarks.dispatch import (
     shared_prefixes,
     simulate,
 )
-from quire.llm.replicas.dispatcher import MOST_LOAD, Dispatcher, Job
+from quire.llm.replicas.dispatcher import MOST_LOAD, Dispatcher, RequestLoad
 from quire.llm.replicas.pools import PromptPools
 from quire.llm.replicas.prefix_index import block_names
 from tests.sizes import sized
@@ -24,11 +24,11 @@ from tests.sizes import sized
 BLOCK, STEP = 16, 512
 
 
-def job(seed: int, num_tokens: int = 320, max_tokens: int = 8) -> Job:
+def job(seed: int, num_tokens: int = 320, max_tokens: int = 8) -> RequestLoad:
     """A request whose prompt is the beginning of a long text, which ``seed`` names."""
     draw = random.Random(seed)
     prompt = [draw.randrange(1000) for _ in range(num_tokens)]
-    return Job(block_names(prompt, BLOCK), num_tokens, max_tokens)
+    return RequestLoad(block_names(prompt, BLOCK), num_tokens, max_tokens)
 
 
 def create(count: int, num_blocks: int = 1000) -> Dispatcher:
@@ -120,7 +120,7 @@ def test_requests_that_would_not_fit_in_memory_go_to_others() -> None:
     dispatcher = create(2, num_blocks=100)
     homes = []
     for _ in range(6):
-        assignment = dispatcher.choose(Job(job(1).names, 320, 1000))
+        assignment = dispatcher.choose(RequestLoad(job(1).names, 320, 1000))
         assert assignment is not None
         dispatcher.answered(assignment)
         homes.append(assignment.engine)
@@ -158,7 +158,7 @@ def test_two_engines_serve_twice_the_requests() -> None:
         engines = [VirtualEngine(1000) for _ in range(count)]
         outcome = simulate(
             load(count), engines,
-            lambda r, d=dispatcher: d.choose(Job(r.names, len(r.prompt), 16)), dispatcher,
+            lambda r, d=dispatcher: d.choose(RequestLoad(r.names, len(r.prompt), 16)), dispatcher,
         )  # fmt: skip
         seconds[count] = outcome.seconds
     assert seconds[2] < 1.05 * seconds[1] and seconds[4] < 1.05 * seconds[1]
@@ -187,7 +187,7 @@ def test_short_prompts_do_not_wait_for_long_ones_that_have_engines_of_their_own(
             dispatcher.lost(2)
 
         def choose(r: Request, dispatcher: Any = dispatcher, name: str = name) -> Any:
-            found = dispatcher.choose(Job(r.names, len(r.prompt), 16))
+            found = dispatcher.choose(RequestLoad(r.names, len(r.prompt), 16))
             if name == "apart":
                 homes.add((len(r.prompt) > 1000, found.engine))
             return found

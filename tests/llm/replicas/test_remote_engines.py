@@ -11,7 +11,7 @@ import pytest
 from quire.core.errors import ConfigError, ModelLoadError
 from quire.llm.replicas.remote_engines import RemoteEngines, RemoteLauncher
 from quire.llm.replicas.shared_settings import shared_settings
-from quire.runner.ranks.meeting import hello, join
+from quire.runner.ranks.rendezvous import hello, join
 from quire.settings.config import EngineConfig
 from tests.ports import free_ports
 

@@ -23,9 +23,9 @@ from quire.llm.beams.beam_search_stream import search_beams
 from quire.llm.loading import Loading
 from quire.llm.process.proxy import EngineProxy
 from quire.llm.process.restart_delay import RestartDelay
-from quire.llm.replicas.given_outputs import GivenOutputs
 from quire.llm.replicas.loading import divide, load_replicas
 from quire.llm.replicas.replicated_engine import ReplicatedEngine
+from quire.llm.replicas.resumed_outputs import GivenOutputs
 from quire.settings.config import EngineConfig, ModelOptions
 from quire.system.machine import read_machine
 from tests.llm.asking import ask

@@ -8,7 +8,7 @@ from quire.core.errors import InvalidSamplingParamsError
 from quire.core.sampling_params import SamplingParams
 from quire.llm.requests.params import complete_params, params_size
 from quire.store.hub import resolve_model
-from quire.text.off_loop import INLINE_CHARACTERS
+from quire.text.offloading import INLINE_CHARACTERS
 from quire.text.tokenizers.tokenizer import load_tokenizer
 
 

@@ -8,7 +8,7 @@ import pytest
 from quire.kernels.matrices.quantized_tensor import QuantizedTensor
 from quire.quantization.producers.integer_grid import IntegerGrid
 from quire.quantization.producers.round_to_nearest import quantize_rtn
-from quire.quantizing.scheme import Scheme
+from quire.quantizing.scheme import QuantizationScheme
 from quire.quantizing.stored_format import FORMATS
 
 WIDTH = 4096
@@ -43,7 +43,9 @@ def test_scales_add_a_thirty_second() -> None:
     """Two bytes for the 64 bytes that 128 codes of 4 bits take."""
     weights = np.random.default_rng(1).standard_normal((WIDTH, WIDTH), dtype=np.float32)
     made = _rounded(weights, 128)
-    parts = FORMATS["compressed-tensors"].store(made, Scheme(method="rtn", group_size=128))
+    parts = FORMATS["compressed-tensors"].store(
+        made, QuantizationScheme(method="rtn", group_size=128)
+    )
     code_bytes = parts["weight_packed"].nbytes
     assert code_bytes == WIDTH * WIDTH // 2
     assert parts["weight_scale"].nbytes / code_bytes == 2 / 64 == 0.03125
@@ -61,7 +63,9 @@ def test_scales_add_a_thirty_second() -> None:
 def test_bits_of_a_weight_in_files(name: str, bits: float) -> None:
     weights = np.random.default_rng(2).standard_normal((WIDTH, 1024), dtype=np.float32)
     made = quantize_rtn("w", weights, IntegerGrid(4, 128, symmetric=name != "awq", search=False))
-    parts = FORMATS[name].store(made, Scheme(method="rtn", group_size=128, symmetric=name != "awq"))
+    parts = FORMATS[name].store(
+        made, QuantizationScheme(method="rtn", group_size=128, symmetric=name != "awq")
+    )
     held = sum(part.nbytes for key, part in parts.items() if "shape" not in key)
     assert 8 * held / weights.size == pytest.approx(bits, abs=1e-9)
     assert 8 * made.form.matrix_bytes(WIDTH, 1024) / weights.size <= 4.19

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from quire.core.model.forward_work import Work, decoder_shape
+from quire.core.model.forward_work import ForwardWork, decoder_shape
 from quire.core.model.kv_cache_spec import KVCacheSpec
 from quire.core.model.model_config import ModelConfig
 from quire.core.model.moe_config import ExpertRouting, MoEConfig
@@ -93,8 +93,8 @@ def test_what_drafters_compute_is_work_of_the_step():
     plain, drafted = (StepEstimate(shape_of(spec), speed) for _ in range(2))
     plan = SchedulerOutput(scheduled=[ScheduledRequest("a", 5, 1, [], True)])
     plain.add(plan, StepOutput(), 0.05)
-    output = StepOutput(propose_seconds=0.02, draft_work=Work(4000, 500, 30))
-    part = StepOutput(draft_work=Work(1000))
+    output = StepOutput(propose_seconds=0.02, draft_work=ForwardWork(4000, 500, 30))
+    part = StepOutput(draft_work=ForwardWork(1000))
     output.add(part)
     drafted.add(plan, output, 0.05)
     assert drafted.work.flops == plain.work.flops + 5000

@@ -11,7 +11,7 @@ import pytest
 from quire.server.access.authentication import ApiKey
 from quire.server.app import create_app
 from quire.server.registry.model_registry import ModelRegistry
-from quire.server.registry.model_table import Entry
+from quire.server.registry.model_table import ModelEntry
 from quire.settings.config import EngineConfig
 from tests.server.registry.test_model_registry import Loads, registered
 
@@ -33,7 +33,7 @@ async def client(tokenizer, tmp_path, keys):
     models = ModelRegistry(loads.shared, 100, loads, 60.0)
     for name, path in paths.items():
         config = EngineConfig.from_keywords(model=path, served_model_name=name)
-        models.add(registered(Entry(name, 60, keep_alive=300.0), config))
+        models.add(registered(ModelEntry(name, 60, keep_alive=300.0), config))
     transport = httpx2.ASGITransport(app=create_app(models))
     async with httpx2.AsyncClient(transport=transport, base_url="http://127.0.0.1") as made:
         yield made

@@ -17,7 +17,7 @@ from quire.server.http import body as http_body
 from quire.server.openai import tokenization
 from quire.server.options import ServerOptions
 from quire.settings.config import EngineConfig
-from quire.text.off_loop import INLINE_CHARACTERS
+from quire.text.offloading import INLINE_CHARACTERS
 from quire.text.templates import template_processes
 from quire.text.templates.chat_template import ChatTemplate
 from tests.server.conftest import run_in_thread

@@ -16,7 +16,7 @@ from quire.server.options import ServerOptions
 from quire.server.registry import model_table
 from quire.server.registry.engines import RegisteredEngine
 from quire.server.registry.model_registry import ModelRegistry, RegisteredModel
-from quire.server.registry.model_table import Entry, ModelTable
+from quire.server.registry.model_table import ModelEntry, ModelTable
 from quire.settings.config import EngineConfig
 from tests.server.conftest import ScriptedEngine
 from tests.sizes import sized
@@ -76,7 +76,7 @@ def registry(tokenizer):
         loads = Loads(tokenizer, sizes)
         models = [
             registered(
-                Entry(name, size, keep_alive),
+                ModelEntry(name, size, keep_alive),
                 EngineConfig.from_keywords(model=name, served_model_name=name),
             )
             for name, size in sizes.items()

@@ -13,9 +13,9 @@ from quire.server.registry.model_table import (
     HOLDING,
     PATIENCE_SECONDS,
     RETRY_SECONDS,
-    Answer,
-    Entry,
     EntryResidence,
+    LoadDecision,
+    ModelEntry,
     ModelState,
     ModelTable,
 )
@@ -26,27 +26,27 @@ def table(budget=100, **sizes):
     """A table with unpinned models of these sizes."""
     made = ModelTable(budget)
     for name, size in sizes.items():
-        made.add(Entry(name, size))
+        made.add(ModelEntry(name, size))
     return made
 
 
 def load(models, name, now=0.0):
-    assert models.ask(name, now) is Answer.LOAD
+    assert models.ask(name, now) is LoadDecision.LOAD
     models.loaded(name, now)
 
 
 def lease(models, name, now=0.0):
     if models.entries[name].state is ModelState.ABSENT:
         load(models, name, now)
-    assert models.ask(name, now) is Answer.LEASED
+    assert models.ask(name, now) is LoadDecision.LEASED
 
 
 def test_the_first_request_loads_and_the_others_wait():
     models = table(a=10)
-    assert models.ask("a", 0) is Answer.LOAD
-    assert models.ask("a", 0) is Answer.WAIT
+    assert models.ask("a", 0) is LoadDecision.LOAD
+    assert models.ask("a", 0) is LoadDecision.WAIT
     models.loaded("a", 1)
-    assert models.ask("a", 2) is Answer.LEASED
+    assert models.ask("a", 2) is LoadDecision.LEASED
 
 
 def test_what_fits_beside_others_disturbs_none():
@@ -62,43 +62,43 @@ def test_the_least_recently_used_idle_model_goes():
     for now, name in enumerate("ab"):
         lease(models, name, now)
         models.release(name, now + 2)
-    assert models.ask("c", 5) is Answer.WAIT
+    assert models.ask("c", 5) is LoadDecision.WAIT
     assert models.begin_unloads() == ["a"]
     assert models.begin_unloads() == []
-    assert models.ask("c", 5) is Answer.WAIT
+    assert models.ask("c", 5) is LoadDecision.WAIT
     models.unloaded("a")
-    assert models.ask("c", 6) is Answer.LOAD
+    assert models.ask("c", 6) is LoadDecision.LOAD
 
 
 def test_a_busy_model_stays_for_a_while_and_then_takes_no_new_request():
     models = table(a=80, b=80)
     lease(models, "a")
-    assert models.ask("b", 1) is Answer.WAIT
+    assert models.ask("b", 1) is LoadDecision.WAIT
     models.begin_wait("b")
-    assert models.ask("a", 2) is Answer.LEASED
-    assert models.ask("b", 1 + PATIENCE_SECONDS) is Answer.WAIT
-    assert models.ask("a", 7) is Answer.WAIT
+    assert models.ask("a", 2) is LoadDecision.LEASED
+    assert models.ask("b", 1 + PATIENCE_SECONDS) is LoadDecision.WAIT
+    assert models.ask("a", 7) is LoadDecision.WAIT
     models.release("a", 7)
     assert models.begin_unloads() == []
     models.release("a", 8)
     assert models.begin_unloads() == ["a"]
     models.unloaded("a")
-    assert models.ask("b", 8) is Answer.LOAD
+    assert models.ask("b", 8) is LoadDecision.LOAD
 
 
 def test_who_waits_for_memory_longest_gets_it_first():
     models = table(a=80, b=80, c=20)
     lease(models, "a")
-    assert models.ask("b", 1) is Answer.WAIT
+    assert models.ask("b", 1) is LoadDecision.WAIT
     models.begin_wait("b")
-    assert models.ask("c", 2) is Answer.WAIT, "it would fit, and b would wait for ever"
+    assert models.ask("c", 2) is LoadDecision.WAIT, "it would fit, and b would wait for ever"
     models.end_wait("b")
-    assert models.ask("c", 3) is Answer.LOAD
+    assert models.ask("c", 3) is LoadDecision.LOAD
 
 
 def test_a_pinned_model_is_unloaded_for_no_other():
     models = table(b=80)
-    models.add(Entry("a", 80, pinned=True))
+    models.add(ModelEntry("a", 80, pinned=True))
     load(models, "a")
     with pytest.raises(CapacityError, match=r"b needs 80 B of the 100 B .* 80 B are kept"):
         models.ask("b", 1)
@@ -119,13 +119,13 @@ def test_a_failed_load_is_told_for_a_moment_and_then_tried_again():
     assert not models.used_bytes
     with pytest.raises(ModelLoadError, match="broken"):
         models.ask("a", 1)
-    assert models.ask("a", 1 + RETRY_SECONDS) is Answer.LOAD
+    assert models.ask("a", 1 + RETRY_SECONDS) is LoadDecision.LOAD
 
 
 def test_idle_models_go_when_their_time_is_over():
     models = ModelTable(100)
-    models.add(Entry("a", 10, keep_alive=5))
-    models.add(Entry("b", 10, keep_alive=None))
+    models.add(ModelEntry("a", 10, keep_alive=5))
+    models.add(ModelEntry("b", 10, keep_alive=None))
     lease(models, "a", 0)
     lease(models, "b", 0)
     models.release("b", 1)
@@ -142,14 +142,14 @@ def test_idle_models_go_when_their_time_is_over():
 
 def wish(models, name, seconds, now, *, by_operator=False):
     """Use a model for a moment, with a word of how long it is to stay."""
-    assert models.ask(name, now) is Answer.LEASED
+    assert models.ask(name, now) is LoadDecision.LEASED
     EntryResidence(models.entries[name], lambda: now).keep(seconds, by_operator=by_operator)
     models.release(name, now)
 
 
 def test_a_wish_counts_where_no_other_request_has_a_longer_one():
     models = ModelTable(100)
-    models.add(Entry("a", 10, keep_alive=5))
+    models.add(ModelEntry("a", 10, keep_alive=5))
     load(models, "a")
     wish(models, "a", 2, 10)
     assert models.next_expiry() == 12, "it was loaded for this one"
@@ -165,7 +165,7 @@ def test_a_wish_counts_where_no_other_request_has_a_longer_one():
 
 def test_what_an_operator_says_ends_with_the_unloading():
     models = ModelTable(100)
-    models.add(Entry("a", 10, keep_alive=5))
+    models.add(ModelEntry("a", 10, keep_alive=5))
     load(models, "a")
     wish(models, "a", math.inf, 0, by_operator=True)
     assert models.next_expiry() is None
@@ -181,12 +181,12 @@ def test_what_an_operator_says_ends_with_the_unloading():
 
 def test_a_model_that_requests_wait_for_is_not_idle():
     models = ModelTable(100)
-    models.add(Entry("a", 10, keep_alive=0))
+    models.add(ModelEntry("a", 10, keep_alive=0))
     models.begin_wait("a")
     load(models, "a")
     models.unload_idle(10)
     assert models.begin_unloads() == []
-    assert models.ask("a", 10) is Answer.LEASED
+    assert models.ask("a", 10) is LoadDecision.LEASED
 
 
 def test_unloading_twice_is_the_same_as_once():
@@ -201,7 +201,7 @@ def test_unloading_twice_is_the_same_as_once():
     assert models.unload("a")
     models.unloaded("a")
     assert not models.unload("a")
-    assert models.ask("a", 2) is Answer.LOAD
+    assert models.ask("a", 2) is LoadDecision.LOAD
 
 
 class World:
@@ -211,7 +211,7 @@ class World:
         self.models = ModelTable(budget)
         for index, size in enumerate(sizes):
             keep_alive = 3.0 if index % 2 else None
-            self.models.add(Entry(str(index), size, keep_alive, pinned=index < pinned))
+            self.models.add(ModelEntry(str(index), size, keep_alive, pinned=index < pinned))
         self.now = 0.0
         self.waiting, self.holding, self.loading, self.unloading = [], [], [], []
         self.refused = 0
@@ -223,10 +223,10 @@ class World:
         except (CapacityError, ModelLoadError):
             self.refused += 1
             return False
-        if answer is Answer.LEASED:
+        if answer is LoadDecision.LEASED:
             self.holding.append(name)
             return False
-        if answer is Answer.LOAD:
+        if answer is LoadDecision.LOAD:
             assert name not in self.loading
             self.loading.append(name)
         return True

@@ -11,7 +11,7 @@ import pytest
 from quire.core.errors import CapacityError
 from quire.server.http.errors import ApiError
 from quire.server.registry.model_registry import ModelRegistry
-from quire.server.registry.model_table import Entry
+from quire.server.registry.model_table import ModelEntry
 from quire.settings.config import EngineConfig
 from tests.server.registry.test_model_registry import Loads, registered
 from tests.sizes import sized
@@ -49,7 +49,7 @@ class ChangingNames:
         config = EngineConfig.from_keywords(
             model=weights, served_model_name=name, override_generation_config={"top_k": version}
         )
-        found = registered(Entry(name, self.sizes[weights], self.keep_alive), config, weights)
+        found = registered(ModelEntry(name, self.sizes[weights], self.keep_alive), config, weights)
         found.named = False
         found.is_current = lambda: self.past[name][-1] == now
         return found
@@ -290,7 +290,7 @@ async def test_texts_that_cannot_be_read_are_of_one_name_alone(tokenizer):
     models = ModelRegistry(loads.shared, 100, load, 60.0)
     for name in ("base", "poet"):
         config = EngineConfig.from_keywords(model="a", served_model_name=name)
-        models.add(registered(Entry(name, 50), config, "a"))
+        models.add(registered(ModelEntry(name, 50), config, "a"))
     for _ in range(2):
         async with models.lease("base") as service:
             assert service.model_names == ("base",)

@@ -11,7 +11,7 @@ from quire.checkpoints.embedded import LISTED
 from quire.server.app import create_app
 from quire.server.generation.service import model_names
 from quire.server.registry.model_registry import ModelRegistry
-from quire.server.registry.model_table import Entry
+from quire.server.registry.model_table import ModelEntry
 from quire.server.registry.stored_models import StoredModels
 from quire.settings.config import EngineConfig
 from quire.store.manifests import Preset
@@ -50,7 +50,7 @@ async def server(store, tokenizer):
     config = EngineConfig.from_keywords(model="org/first", served_model_name="first")
 
     def register(config):
-        return registered(Entry(model_names(config.model)[0], 60), config)
+        return registered(ModelEntry(model_names(config.model)[0], 60), config)
 
     further = StoredModels(EngineConfig(), register)
     models = ModelRegistry(loads.shared, 100, loads, 60.0, further)

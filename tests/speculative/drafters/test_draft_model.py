@@ -15,8 +15,8 @@ from quire.kernels.batch.token_table import IntArray, TokenTable
 from quire.kernels.registry import create_backend
 from quire.models.decoder import Decoder
 from quire.models.loader import load_model
-from quire.speculative.drafters.catch_up import FIRST_TOKENS, LEAST_TOKENS
 from quire.speculative.drafters.draft_model import DraftModelProposer
+from quire.speculative.drafters.draft_prefill import FIRST_TOKENS, LEAST_TOKENS
 
 BLOCK_SIZE = 8
 VOCAB_SIZE = 2048  # of quire-tiny and its draft

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from quire.core.model.forward_work import PassShape, Work
+from quire.core.model.forward_work import ForwardWork, PassShape
 from quire.kernels.batch.forward_batch import ForwardBatch
 from quire.kernels.batch.ragged_batch import ragged_batch, single_batch
 from quire.kernels.batch.token_table import TokenTable
@@ -29,18 +29,18 @@ def ints(*values: int) -> np.ndarray:
     return np.array(values, np.int32)
 
 
-def taken(*batches: ForwardBatch) -> Work:
+def taken(*batches: ForwardBatch) -> ForwardWork:
     work = DraftWork(SHAPE)
     for batch in batches:
         work.add(batch)
     found = work.take()
-    assert work.take() == Work()
+    assert work.take() == ForwardWork()
     return found
 
 
-def expected(tokens: int, pairs: int, context: int, logits: int, passes: int = 1) -> Work:
+def expected(tokens: int, pairs: int, context: int, logits: int, passes: int = 1) -> ForwardWork:
     flops = tokens + 10**3 * pairs + 10**7 * logits
-    return Work(flops, 10**6 * passes + 2 * context, 2 * tokens)
+    return ForwardWork(flops, 10**6 * passes + 2 * context, 2 * tokens)
 
 
 def test_a_token_of_each_row():

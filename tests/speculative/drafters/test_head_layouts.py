@@ -15,12 +15,14 @@ from quire.models.decoder import Decoder  # noqa: E402
 from quire.models.draft_heads.find_method import find_method  # noqa: E402
 from quire.models.draft_heads.head_tensors import HeadTensors  # noqa: E402
 from quire.runner.memory.loaded_heads import RECURRENT  # noqa: E402
-from quire.training.target import Vocabulary  # noqa: E402
+from quire.training.target import HeadVocabulary  # noqa: E402
 from tests.published_heads import KINDS, write_head  # noqa: E402
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_tensors_say_which_method(kind: str, vocabulary: Vocabulary, tmp_path: Path) -> None:
+def test_the_tensors_say_which_method(
+    kind: str, vocabulary: HeadVocabulary, tmp_path: Path
+) -> None:
     write_head(kind, vocabulary, tmp_path, 3)
     assert find_method(tmp_path) == kind.partition("-")[0]
 
@@ -62,7 +64,7 @@ def test_what_would_be_computed_otherwise_is_refused(
     changes: dict[str, Any],
     message: str,
     target: Decoder,
-    vocabulary: Vocabulary,
+    vocabulary: HeadVocabulary,
     tmp_path: Path,
 ) -> None:
     write_head(kind, vocabulary, tmp_path, 3)

@@ -19,7 +19,7 @@ from quire.models.draft_heads.head_tensors import HeadTensors  # noqa: E402
 from quire.speculative.drafters.parallel import MAX_LOGITS, ParallelProposer  # noqa: E402
 from quire.speculative.proposer import Chances, TreeProposer  # noqa: E402
 from quire.speculative.token_tree import GrownShape, StaticShape, TreeShape  # noqa: E402
-from quire.training.target import Vocabulary  # noqa: E402
+from quire.training.target import HeadVocabulary  # noqa: E402
 from tests.published_heads import (  # noqa: E402
     MASK_ID,
     PARALLEL_KINDS,
@@ -32,7 +32,7 @@ from tests.recurrent_drafting import Drafting, sequence  # noqa: E402
 
 @pytest.fixture(params=PARALLEL_KINDS)
 def drafting(
-    request: pytest.FixtureRequest, target: Decoder, vocabulary: Vocabulary, tmp_path: Path
+    request: pytest.FixtureRequest, target: Decoder, vocabulary: HeadVocabulary, tmp_path: Path
 ) -> Drafting:
     return Drafting("eagle3", tmp_path, target, write_head(request.param, vocabulary, tmp_path, 3))
 
@@ -154,7 +154,7 @@ def test_masks_are_not_taken_for_pairs(drafting: Drafting) -> None:
     ],
 )
 def test_a_mask_without_its_token_is_refused(
-    changes: dict[str, Any], got: str, target: Decoder, vocabulary: Vocabulary, tmp_path: Path
+    changes: dict[str, Any], got: str, target: Decoder, vocabulary: HeadVocabulary, tmp_path: Path
 ) -> None:
     write_head("eagle3-parallel", vocabulary, tmp_path, 3)
     file = tmp_path / "config.json"

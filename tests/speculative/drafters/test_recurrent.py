@@ -13,8 +13,8 @@ from quire.models.config.config_reader import read_model_config  # noqa: E402
 from quire.models.decoder import Decoder  # noqa: E402
 from quire.models.draft_heads.head_tensors import HeadTensors  # noqa: E402
 from quire.runner.memory.loaded_heads import RECURRENT  # noqa: E402
-from quire.speculative.drafters.catch_up import LEAST_TOKENS, CatchUp  # noqa: E402
-from quire.training.target import Vocabulary  # noqa: E402
+from quire.speculative.drafters.draft_prefill import LEAST_TOKENS, DraftPrefill  # noqa: E402
+from quire.training.target import HeadVocabulary  # noqa: E402
 from tests.published_heads import KINDS, write_head  # noqa: E402
 from tests.recurrent_drafting import CONFIG, Drafting, sequence  # noqa: E402
 
@@ -22,7 +22,7 @@ D = CONFIG["hidden_size"]
 
 
 def create(
-    kind: str, vocabulary: Vocabulary, path: Path, target: Decoder, *, has_rules: bool = False
+    kind: str, vocabulary: HeadVocabulary, path: Path, target: Decoder, *, has_rules: bool = False
 ) -> Drafting:
     """Return a proposer of a random head that lies in ``path``."""
     oracle = write_head(kind, vocabulary, path, CONFIG["num_hidden_layers"])
@@ -32,7 +32,7 @@ def create(
 @pytest.mark.parametrize("has_rules", [False, True], ids=["plain", "rules"])
 @pytest.mark.parametrize("kind", KINDS)
 def test_drafts_are_those_of_the_oracle(
-    kind: str, has_rules: bool, target: Decoder, vocabulary: Vocabulary, tmp_path: Path
+    kind: str, has_rules: bool, target: Decoder, vocabulary: HeadVocabulary, tmp_path: Path
 ) -> None:
     own = create(kind, vocabulary, tmp_path, target, has_rules=has_rules)
     tokens, states = sequence(1, 90)
@@ -64,7 +64,7 @@ def test_drafts_are_those_of_the_oracle(
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_what_was_never_computed_is_left_out(
-    kind: str, target: Decoder, vocabulary: Vocabulary, tmp_path: Path
+    kind: str, target: Decoder, vocabulary: HeadVocabulary, tmp_path: Path
 ) -> None:
     """A head sees positions of its own tokens only, as if the sequence began there."""
     own = create(kind, vocabulary, tmp_path, target)
@@ -88,7 +88,7 @@ def test_what_was_never_computed_is_left_out(
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_pairs_in_blocks_that_were_given_back_are_left_out(
-    kind: str, target: Decoder, vocabulary: Vocabulary, tmp_path: Path
+    kind: str, target: Decoder, vocabulary: HeadVocabulary, tmp_path: Path
 ) -> None:
     """A prompt longer than the target's window is drafted from as if it began in the window."""
     own = create(kind, vocabulary, tmp_path, target)
@@ -107,7 +107,7 @@ def test_pairs_in_blocks_that_were_given_back_are_left_out(
 
 
 def test_a_fork_goes_on_from_its_parent(
-    target: Decoder, vocabulary: Vocabulary, tmp_path: Path
+    target: Decoder, vocabulary: HeadVocabulary, tmp_path: Path
 ) -> None:
     own = create("eagle3", vocabulary, tmp_path, target)
     tokens, states = sequence(4, 40)
@@ -119,7 +119,7 @@ def test_a_fork_goes_on_from_its_parent(
 
 
 def test_a_fork_and_its_parent_go_on_apart(
-    target: Decoder, vocabulary: Vocabulary, tmp_path: Path
+    target: Decoder, vocabulary: HeadVocabulary, tmp_path: Path
 ) -> None:
     """What one of them computes after the fork is not taken for the other's."""
     own = create("eagle3", vocabulary, tmp_path, target)
@@ -139,10 +139,10 @@ def test_a_fork_and_its_parent_go_on_apart(
 
 
 def test_nothing_is_drafted_from_a_part_of_a_prompt(
-    target: Decoder, vocabulary: Vocabulary, tmp_path: Path
+    target: Decoder, vocabulary: HeadVocabulary, tmp_path: Path
 ) -> None:
     own = create("eagle3", vocabulary, tmp_path, target)
-    own.proposer._catch_up = CatchUp(LEAST_TOKENS)
+    own.proposer._prefill = DraftPrefill(LEAST_TOKENS)
     tokens, states = sequence(8, 110)
     row = own.begin("a", tokens, 1, 101)
     own.observe({row: (states, 0, 100)})
@@ -151,7 +151,7 @@ def test_nothing_is_drafted_from_a_part_of_a_prompt(
 
 
 def test_states_without_room_are_let_go(
-    target: Decoder, vocabulary: Vocabulary, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    target: Decoder, vocabulary: HeadVocabulary, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("quire.speculative.drafters.recurrent.MAX_KEPT", 64)
     own = create("eagle3", vocabulary, tmp_path, target)
@@ -173,7 +173,7 @@ def test_states_without_room_are_let_go(
 
 @pytest.mark.parametrize("kind", ["eagle", "eagle3", "mtp"])
 def test_other_folders_are_refused(
-    kind: str, folder: Path, vocabulary: Vocabulary, tmp_path: Path
+    kind: str, folder: Path, vocabulary: HeadVocabulary, tmp_path: Path
 ) -> None:
     config = read_model_config(folder)
     other = {"eagle": "eagle3", "eagle3": "eagle", "mtp": "eagle"}[kind]

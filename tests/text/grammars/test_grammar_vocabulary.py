@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from quire.text.grammars.grammar_vocabulary import Vocabulary
+from quire.text.grammars.grammar_vocabulary import GrammarVocabulary
 from quire.text.tokenizers.tokenizer import Tokenizer, load_tokenizer
 from tools.small_tokenizers import MAKERS
 
@@ -23,8 +23,8 @@ def tokenizer(
     return load_tokenizer(folder)
 
 
-def vocabulary_of(tokenizer: Tokenizer) -> Vocabulary:
-    return Vocabulary(
+def vocabulary_of(tokenizer: Tokenizer) -> GrammarVocabulary:
+    return GrammarVocabulary(
         [tokenizer.token_bytes(i) for i in range(tokenizer.vocab_size)],
         sorted(tokenizer.pieces.special_ids),
         None,
@@ -66,5 +66,5 @@ def test_a_long_text_is_tokenized_by_its_beginning(tokenizer: Tokenizer) -> None
 
 def test_ids_beyond_the_models_vocabulary_are_not_used(tokenizer: Tokenizer) -> None:
     vocabulary = vocabulary_of(tokenizer)
-    small = Vocabulary(vocabulary.tokens[:300], [0], None, [0], vocabulary._encode)
+    small = GrammarVocabulary(vocabulary.tokens[:300], [0], None, [0], vocabulary._encode)
     assert all(token_id < 300 for text in TEXTS for token_id in small(text))

@@ -10,9 +10,9 @@ import pytest
 from quire.core.errors import RequestError
 from quire.core.structured_outputs import StructuredOutputs
 from quire.text.grammars.grammar import create_start, grammar_of
-from quire.text.grammars.grammar_vocabulary import Vocabulary
+from quire.text.grammars.grammar_vocabulary import GrammarVocabulary
 
-BYTES = Vocabulary([bytes([i]) for i in range(256)] + [b"</s>"], [256], None, [256])
+BYTES = GrammarVocabulary([bytes([i]) for i in range(256)] + [b"</s>"], [256], None, [256])
 TOKENIZER = BYTES.create_tokenizer()
 
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from tokenizers import Regex, Tokenizer, decoders, models
 
 from quire.text.tokenizers.detokenizer import Detokenizer
-from quire.text.tokenizers.pieces import Pieces
+from quire.text.tokenizers.token_bytes import Pieces
 from tests.sizes import sized
 
 WORDS = ["▁", "▁a", "a", "aa", "'", "▁'", "b", "\n", "▁\n", "▁▁", "x▁", "é", ".", " ", "▁."]

@@ -21,7 +21,7 @@ from tokenizers import decoders, models, pre_tokenizers
 from quire.checkpoints.gguf.gguf_file import GgufFile
 from quire.core.errors import CapacityError, ModelLoadError, RequestError
 from quire.system.heap import heap_bytes
-from quire.text.off_loop import INLINE_CHARACTERS
+from quire.text.offloading import INLINE_CHARACTERS
 from quire.text.tokenizers import tokenizer_process
 from quire.text.tokenizers.sentencepiece_model import BPE, SentencePieceModel, build_tokenizer
 from quire.text.tokenizers.tokenizer import Tokenizer, load_tokenizer

@@ -16,14 +16,14 @@ from dataclasses import dataclass
 import numpy as np
 
 from quire.checkpoints.gguf.gguf_types import CODE_BOOK
-from quire.checkpoints.gguf.gguf_types import Groups as Unpacked
+from quire.checkpoints.gguf.gguf_types import BlockGroups as Unpacked
 from quire.quantization.producers.gguf.error_weights import error_weights
 from quire.quantization.producers.gguf.gguf_search import (
     Book,
-    Fit,
     Grid,
-    Groups,
+    GroupFit,
     Integers,
+    WeightGroups,
     quotient,
 )
 
@@ -35,7 +35,7 @@ HALF_MAX = np.float32(65504)
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class BlockKind:
     """A type's grid, groups and scales.
 
     Attributes:
@@ -53,20 +53,20 @@ class Kind:
 
 _BOOK = Book(CODE_BOOK)
 KINDS = {
-    "Q4_0": Kind(32, Integers(-8, 7)),
-    "Q4_1": Kind(32, Integers(0, 15), has_offsets=True),
-    "Q5_0": Kind(32, Integers(-16, 15)),
-    "Q5_1": Kind(32, Integers(0, 31), has_offsets=True),
-    "Q8_0": Kind(32, Integers(-128, 127)),
-    "Q2_K": Kind(16, Integers(0, 3), (0, 15), has_offsets=True),
-    "Q3_K": Kind(16, Integers(-4, 3), (-32, 31)),
-    "Q4_K": Kind(32, Integers(0, 15), (0, 63), has_offsets=True),
-    "Q5_K": Kind(32, Integers(0, 31), (0, 63), has_offsets=True),
-    "Q6_K": Kind(16, Integers(-32, 31), (-128, 127)),
-    "IQ4_NL": Kind(32, _BOOK),
-    "IQ4_XS": Kind(32, _BOOK, (-32, 31)),
-    "TQ1_0": Kind(256, Integers(-1, 1)),
-    "TQ2_0": Kind(256, Integers(-1, 1)),
+    "Q4_0": BlockKind(32, Integers(-8, 7)),
+    "Q4_1": BlockKind(32, Integers(0, 15), has_offsets=True),
+    "Q5_0": BlockKind(32, Integers(-16, 15)),
+    "Q5_1": BlockKind(32, Integers(0, 31), has_offsets=True),
+    "Q8_0": BlockKind(32, Integers(-128, 127)),
+    "Q2_K": BlockKind(16, Integers(0, 3), (0, 15), has_offsets=True),
+    "Q3_K": BlockKind(16, Integers(-4, 3), (-32, 31)),
+    "Q4_K": BlockKind(32, Integers(0, 15), (0, 63), has_offsets=True),
+    "Q5_K": BlockKind(32, Integers(0, 31), (0, 63), has_offsets=True),
+    "Q6_K": BlockKind(16, Integers(-32, 31), (-128, 127)),
+    "IQ4_NL": BlockKind(32, _BOOK),
+    "IQ4_XS": BlockKind(32, _BOOK, (-32, 31)),
+    "TQ1_0": BlockKind(256, Integers(-1, 1)),
+    "TQ2_0": BlockKind(256, Integers(-1, 1)),
 }
 
 
@@ -83,7 +83,7 @@ def search(name: str, blocks: np.ndarray, importance: np.ndarray | None = None) 
     """
     kind = KINDS[name]
     columns = _columns(blocks, kind.group_size)
-    groups = Groups(columns, _columns(_weights(kind, blocks, importance), kind.group_size))
+    groups = WeightGroups(columns, _columns(_weights(kind, blocks, importance), kind.group_size))
     if kind.scales is None:
         made = _one_level(kind, groups)
     elif kind.has_offsets:
@@ -97,7 +97,7 @@ def _columns(blocks: np.ndarray, size: int) -> np.ndarray:
     return np.ascontiguousarray(blocks.reshape(-1, size).T)
 
 
-def _weights(kind: Kind, blocks: np.ndarray, importance: np.ndarray | None) -> np.ndarray:
+def _weights(kind: BlockKind, blocks: np.ndarray, importance: np.ndarray | None) -> np.ndarray:
     """Return (B, E) how much errors count; without an importance all alike under one level."""
     if importance is None and kind.scales is None:
         return np.ones_like(blocks)
@@ -110,7 +110,7 @@ def _half(numbers: np.ndarray) -> np.ndarray:
     return held
 
 
-def _one_level(kind: Kind, groups: Groups) -> Unpacked:
+def _one_level(kind: BlockKind, groups: WeightGroups) -> Unpacked:
     """Scales are float16 numbers, and offsets."""
     if kind.has_offsets:
         fit = groups.fit_scales_and_offsets(int(kind.grid.high), below=False)
@@ -135,7 +135,7 @@ class _Scales:
         num_blocks: B.
     """
 
-    def __init__(self, kind: Kind, groups: Groups, num_blocks: int) -> None:
+    def __init__(self, kind: BlockKind, groups: WeightGroups, num_blocks: int) -> None:
         assert kind.scales is not None
         self._grid, self._groups, self._num_blocks = kind.grid, groups, num_blocks
         self._low, self._high = kind.scales
@@ -189,14 +189,14 @@ class _Scales:
 class _Pairs:
     """Integers for scales and offsets of groups; see :class:`_Scales`."""
 
-    def __init__(self, kind: Kind, groups: Groups, num_blocks: int) -> None:
+    def __init__(self, kind: BlockKind, groups: WeightGroups, num_blocks: int) -> None:
         assert kind.scales is not None
         self._grid, self._groups, self._num_blocks = kind.grid, groups, num_blocks
         self._high = kind.scales[1]
 
     def choose(self) -> Unpacked:
         """Return codes, integers and the blocks' float16 numbers."""
-        fit: Fit = self._groups.fit_scales_and_offsets(int(self._grid.high), below=True)
+        fit: GroupFit = self._groups.fit_scales_and_offsets(int(self._grid.high), below=True)
         sums = self._groups.sums(self._groups.values(self._grid, fit.scales, fit.offsets))
         wanted = [self._by_block(part) for part in (fit.scales, -fit.offsets)]
         count = [self._by_block(part) for part in (sums[1], self._groups.total_weights)]

@@ -9,10 +9,10 @@ from collections.abc import Callable
 
 import numpy as np
 
-from quire.checkpoints.gguf.gguf_types import Groups
+from quire.checkpoints.gguf.gguf_types import BlockGroups
 
 
-def pack(name: str, groups: Groups) -> np.ndarray:
+def pack(name: str, groups: BlockGroups) -> np.ndarray:
     """Return blocks.
 
     Args:
@@ -71,41 +71,41 @@ def _fifth(codes: np.ndarray) -> np.ndarray:
     return _bits(codes >> 4)
 
 
-def _q4_0(groups: Groups) -> list[np.ndarray]:
+def _q4_0(groups: BlockGroups) -> list[np.ndarray]:
     return [_half(groups.scales), _nibbles(groups.codes, 16)]
 
 
-def _q4_1(groups: Groups) -> list[np.ndarray]:
+def _q4_1(groups: BlockGroups) -> list[np.ndarray]:
     return [_half(groups.scales), _half(groups.offsets), _nibbles(groups.codes, 16)]
 
 
-def _q5_0(groups: Groups) -> list[np.ndarray]:
+def _q5_0(groups: BlockGroups) -> list[np.ndarray]:
     return [_half(groups.scales), _fifth(groups.codes), _nibbles(groups.codes, 16)]
 
 
-def _q5_1(groups: Groups) -> list[np.ndarray]:
+def _q5_1(groups: BlockGroups) -> list[np.ndarray]:
     numbers = [_half(groups.scales), _half(groups.offsets)]
     return [*numbers, _fifth(groups.codes), _nibbles(groups.codes, 16)]
 
 
-def _q8_0(groups: Groups) -> list[np.ndarray]:
+def _q8_0(groups: BlockGroups) -> list[np.ndarray]:
     return [_half(groups.scales), groups.codes ^ np.uint8(128)]
 
 
-def _q2_k(groups: Groups) -> list[np.ndarray]:
+def _q2_k(groups: BlockGroups) -> list[np.ndarray]:
     scales = _bytes(groups.scales) | _bytes(groups.offsets) << 4
     supers = [_half(groups.super_scales), _minus(groups.super_offsets)]
     return [scales, _pairs(groups.codes, 32), *supers]
 
 
-def _q3_k(groups: Groups) -> list[np.ndarray]:
+def _q3_k(groups: BlockGroups) -> list[np.ndarray]:
     scales = (groups.scales + np.int8(32)).view(np.uint8)
     packed = [_nibbles(scales, 8), _pairs(scales >> 4, 4)]
     codes = [_bit_planes(groups.codes >> 2), _pairs(groups.codes, 32)]
     return [*codes, *packed, _half(groups.super_scales)]
 
 
-def _scales_and_minima(groups: Groups) -> list[np.ndarray]:
+def _scales_and_minima(groups: BlockGroups) -> list[np.ndarray]:
     """Return 6-bit scales and minima in 12 bytes; see ``gguf_types``."""
     scales, minima = _bytes(groups.scales), _bytes(groups.offsets)
     first = scales[:, :4] | scales[:, 4:] >> 4 << 6
@@ -114,27 +114,27 @@ def _scales_and_minima(groups: Groups) -> list[np.ndarray]:
     return [_half(groups.super_scales), _minus(groups.super_offsets), first, second, third]
 
 
-def _q4_k(groups: Groups) -> list[np.ndarray]:
+def _q4_k(groups: BlockGroups) -> list[np.ndarray]:
     return [*_scales_and_minima(groups), _nibbles(groups.codes, 32)]
 
 
-def _q5_k(groups: Groups) -> list[np.ndarray]:
+def _q5_k(groups: BlockGroups) -> list[np.ndarray]:
     high = _bit_planes(groups.codes >> 4)
     return [*_scales_and_minima(groups), high, _nibbles(groups.codes, 32)]
 
 
-def _q6_k(groups: Groups) -> list[np.ndarray]:
+def _q6_k(groups: BlockGroups) -> list[np.ndarray]:
     codes = [_nibbles(groups.codes, 64), _pairs(groups.codes >> 4, 32)]
     return [*codes, _bytes(groups.scales), _half(groups.super_scales)]
 
 
-def _iq4_xs(groups: Groups) -> list[np.ndarray]:
+def _iq4_xs(groups: BlockGroups) -> list[np.ndarray]:
     scales = (groups.scales + np.int8(32)).view(np.uint8)
     low, high = _nibbles(scales, 1), _pairs(scales >> 4, 1)
     return [_half(groups.super_scales), high, low, _nibbles(groups.codes, 16)]
 
 
-def _tq1_0(groups: Groups) -> list[np.ndarray]:
+def _tq1_0(groups: BlockGroups) -> list[np.ndarray]:
     codes = groups.codes
     parts = [_trits(codes[:, :160], 5), _trits(codes[:, 160:240], 5), _trits(codes[:, 240:], 4)]
     return [*parts, _half(groups.scales)]
@@ -148,15 +148,15 @@ def _trits(codes: np.ndarray, digits: int) -> np.ndarray:
     return packed.astype(np.uint8)
 
 
-def _tq2_0(groups: Groups) -> list[np.ndarray]:
+def _tq2_0(groups: BlockGroups) -> list[np.ndarray]:
     return [_pairs(groups.codes, 32), _half(groups.scales)]
 
 
-def _mxfp4(groups: Groups) -> list[np.ndarray]:
+def _mxfp4(groups: BlockGroups) -> list[np.ndarray]:
     return [groups.scales, _nibbles(groups.codes, 16)]
 
 
-_PACK: dict[str, Callable[[Groups], list[np.ndarray]]] = {
+_PACK: dict[str, Callable[[BlockGroups], list[np.ndarray]]] = {
     "Q4_0": _q4_0,
     "Q4_1": _q4_1,
     "Q5_0": _q5_0,

@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 
 from quire.checkpoints.gguf.gguf_layouts import LAYOUTS
-from quire.checkpoints.gguf.gguf_types import WRITABLE, Groups, quantize
+from quire.checkpoints.gguf.gguf_types import WRITABLE, BlockGroups, quantize
 from quire.kernels.matrices.vector_codes import VECTOR_CODES
 from quire.quantization.producers.float4 import quantize_mxfp4
 from quire.quantization.producers.gguf.gguf_blocks import KINDS, search
@@ -67,5 +67,5 @@ def _make(name: str, blocks: np.ndarray, importance: np.ndarray | None) -> np.nd
         return pack_vectors(name, search_vectors(name, blocks, weights))
     if name == "MXFP4":
         made = quantize_mxfp4(name, blocks)
-        return pack(name, Groups(made.codes, made.scales))
+        return pack(name, BlockGroups(made.codes, made.scales))
     return pack(name, search(name, blocks, importance))

@@ -97,7 +97,7 @@ class Book:
 
 
 @dataclass(slots=True)
-class Fit:
+class GroupFit:
     """The best found for each group.
 
     Attributes:
@@ -118,7 +118,7 @@ class Fit:
         np.copyto(self.errors, errors, where=better)
 
 
-class Groups:
+class WeightGroups:
     """Weights of groups and how much each one's error counts.
 
     Args:
@@ -172,13 +172,13 @@ class Groups:
         np.multiply(values, self._products, out=weighted)
         return total, squares, np.add.reduce(weighted)
 
-    def fit_scales(self, grid: Grid) -> Fit:
+    def fit_scales(self, grid: Grid) -> GroupFit:
         """Find scales for ``x = scale * value``."""
         x = self.x
         most, least = x.max(axis=0), x.min(axis=0)
         extreme = np.where(most > -least, most, least)
         zero = np.zeros(self.count, np.float32)
-        fit = Fit(zero.copy(), zero, self.errors(np.zeros_like(x), zero, None))
+        fit = GroupFit(zero.copy(), zero, self.errors(np.zeros_like(x), zero, None))
         for end in (grid.low, grid.high):
             for step in SIGNED_STEPS:
                 self._fit_scale(grid, extreme / np.float32(end + step * grid.step), fit)
@@ -186,7 +186,7 @@ class Groups:
             self._fit_scale(grid, fit.scales, fit)
         return fit
 
-    def _fit_scale(self, grid: Grid, scales: np.ndarray, fit: Fit) -> None:
+    def _fit_scale(self, grid: Grid, scales: np.ndarray, fit: GroupFit) -> None:
         values = self.values(grid, scales, None)
         weighted = np.multiply(values, self.weights, out=self._other)
         weighted *= values
@@ -195,7 +195,7 @@ class Groups:
         scales = quotient(np.add.reduce(weighted), squares)
         fit.improve(scales, fit.offsets, self.errors(values, scales, None))
 
-    def fit_scales_and_offsets(self, levels: int, *, below: bool) -> Fit:
+    def fit_scales_and_offsets(self, levels: int, *, below: bool) -> GroupFit:
         """Find scales and offsets for ``x = scale * value + offset``, values 0 to ``levels``.
 
         Args:
@@ -208,7 +208,7 @@ class Groups:
         span = x.max(axis=0) - low
         offsets = low if below else self.total_products / self.total_weights
         nothing = np.zeros_like(span)
-        fit = Fit(nothing, offsets.copy(), self.errors(np.zeros_like(x), nothing, offsets))
+        fit = GroupFit(nothing, offsets.copy(), self.errors(np.zeros_like(x), nothing, offsets))
         for step in SPAN_STEPS:
             self._fit_both(grid, span / np.float32(levels + step), low, fit, below)
         for _ in range(TURNS):
@@ -216,7 +216,7 @@ class Groups:
         return fit
 
     def _fit_both(
-        self, grid: Grid, scales: np.ndarray, offsets: np.ndarray, fit: Fit, below: bool
+        self, grid: Grid, scales: np.ndarray, offsets: np.ndarray, fit: GroupFit, below: bool
     ) -> None:
         values = self.values(grid, scales, offsets)
         total, squares, products = self.sums(values)

@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 
-from quire.core.found_blocks import FoundBlocks
+from quire.core.external_blocks import ExternalBlocks
 from quire.core.metrics import Samples
 from quire.runner.blocks.tiers.block_reader import NEW_WEIGHT, BlockReader
 from quire.runner.blocks.tiers.block_writer import BlockWriter
@@ -80,7 +80,7 @@ class BlockTiers:
         if isinstance(self._ram, Inbox):
             self._ram.is_cached = is_cached
 
-    def find(self, block_hashes: Sequence[bytes]) -> FoundBlocks | None:
+    def find(self, block_hashes: Sequence[bytes]) -> ExternalBlocks | None:
         """Look up a chain; None while a slow tier does: ask again with the same chain."""
         seconds: list[float] = []
         used: set[BlockReader] = set()
@@ -100,7 +100,7 @@ class BlockTiers:
                     break
             else:
                 break
-        return FoundBlocks(seconds, sum(reader.backlog_seconds for reader in used))
+        return ExternalBlocks(seconds, sum(reader.backlog_seconds for reader in used))
 
     def touch(self, block_hashes: Sequence[bytes]) -> None:
         """Record a use of blocks that the cache has, so that tiers evict them later."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from quire.core.metrics import OFFLOAD_SIZE_BUCKETS, Histogram, Samples
+from quire.core.metrics import OFFLOAD_SIZE_BUCKETS, HistogramCounts, Samples
 
 
 class Traffic:
@@ -16,7 +16,7 @@ class Traffic:
         self._label = label
         self._bytes = {"load": 0, "store": 0}
         self._seconds = {"load": 0.0, "store": 0.0}
-        self._sizes = {way: Histogram(OFFLOAD_SIZE_BUCKETS) for way in self._bytes}
+        self._sizes = {way: HistogramCounts(OFFLOAD_SIZE_BUCKETS) for way in self._bytes}
 
     def loaded(self, num_bytes: int, seconds: float) -> None:
         """Count blocks that were loaded from the tier in one go."""

@@ -12,8 +12,8 @@ from typing import Protocol
 from quire.core.metrics import Samples
 from quire.runner.blocks.tiers.sealed_block import Bytes
 from quire.runner.blocks.tiers.traffic import Traffic
-from quire.runner.blocks.transfer.messages import NO_ROW, Hello
 from quire.runner.blocks.transfer.shared_blocks import SharedBlocks
+from quire.runner.blocks.transfer.transfer_messages import NO_ROW, ReceiverHello
 
 #: Seconds to wait for a block on its way, since its sender last sent or since it was missed.
 PATIENCE_SECONDS = 1.0
@@ -69,7 +69,7 @@ class Inbox:
 
     def __init__(self, num_blocks: int, block_bytes: int) -> None:
         self.memory = SharedBlocks.create(num_blocks, block_bytes)
-        self.hello = Hello(num_blocks, block_bytes)
+        self.hello = ReceiverHello(num_blocks, block_bytes)
         self._block_bytes, self._num_rows = block_bytes, num_blocks
         self._lock = threading.Lock()  # of all that follows
         self._rows: OrderedDict[bytes, int] = OrderedDict()  # least recently used first

@@ -14,7 +14,7 @@ ANSWER_SECONDS = 1.0
 Sent: TypeAlias = Callable[[int, float], None]
 
 
-class Link(Protocol):
+class BlockLink(Protocol):
     """A connection to one receiver; the engine's thread calls it."""
 
     def offer(self, block_hashes: Sequence[bytes]) -> list[int]:

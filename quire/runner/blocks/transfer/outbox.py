@@ -10,14 +10,14 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from quire.core.found_blocks import FoundBlocks
+from quire.core.external_blocks import ExternalBlocks
 from quire.core.metrics import Samples
 from quire.runner.blocks.tiers.sealed_block import Bytes
 from quire.runner.blocks.tiers.traffic import Traffic
-from quire.runner.blocks.transfer.link import Link
-from quire.runner.blocks.transfer.messages import NO_ROW, Knock
+from quire.runner.blocks.transfer.link import BlockLink
 from quire.runner.blocks.transfer.shared_link import SharedLink
 from quire.runner.blocks.transfer.tcp_link import TcpLink
+from quire.runner.blocks.transfer.transfer_messages import NO_ROW, Knock
 from quire.settings.kv_transfer import InboxAddress, KVTransfer
 from quire.system.log import get_logger
 
@@ -29,7 +29,7 @@ PAUSE_FACTOR = 10.0
 
 @dataclass(slots=True)
 class _Place:
-    link: Link
+    link: BlockLink
     target: int
     row: int
 
@@ -51,7 +51,7 @@ class Outbox:
         self._addresses = transfer.addresses
         self._knock = Knock(transfer.key, fingerprint)
         self._block_bytes = block_bytes
-        self._links: dict[int, Link] = {}
+        self._links: dict[int, BlockLink] = {}
         self._pauses: dict[int, float] = {}  # end of the pause, by engine
         self._places: dict[bytes, list[_Place]] = {}
         self._num_dropped = 0
@@ -119,9 +119,9 @@ class Outbox:
     def skip(self, is_cached: Callable[[bytes], bool]) -> None:
         """Do nothing: no block is sent here."""
 
-    def find(self, block_hashes: Sequence[bytes]) -> FoundBlocks | None:
+    def find(self, block_hashes: Sequence[bytes]) -> ExternalBlocks | None:
         """Return that no block is found."""
-        return FoundBlocks([])
+        return ExternalBlocks([])
 
     def touch(self, block_hashes: Sequence[bytes]) -> None:
         """Do nothing: no block is kept."""
@@ -160,7 +160,7 @@ class Outbox:
         for target in list(self._links):
             self._drop(target)
 
-    def _connect(self, address: InboxAddress) -> Link:
+    def _connect(self, address: InboxAddress) -> BlockLink:
         """Connect to a receiver by the fastest transport there is."""
         if address.name:
             try:

@@ -10,18 +10,18 @@ from zlib import crc32
 
 from quire.core.errors import ConfigError
 from quire.runner.blocks.transfer.inbox import Inbox, Sender
-from quire.runner.blocks.transfer.messages import (
+from quire.runner.blocks.transfer.transfer_messages import (
+    BlockOffer,
     Blocks,
-    Hello,
     Knock,
-    Offer,
+    ReceiverHello,
     Release,
     Rows,
     receive,
     receive_parts,
 )
 from quire.settings.kv_transfer import KVTransfer
-from quire.system.connections import GREETING_SECONDS, Door, keep_alive
+from quire.system.connections import GREETING_SECONDS, HandshakeListener, keep_alive
 from quire.system.local_messages import accept_own_user, send
 from quire.system.log import get_logger
 
@@ -59,7 +59,7 @@ class _Connections:
                 send(connection, inbox.hello, inbox.memory.descriptor)
             while True:
                 message, _ = receive(connection)
-                if isinstance(message, Offer):
+                if isinstance(message, BlockOffer):
                     send(connection, Rows(inbox.reserve(message.block_hashes, sender)))
                 elif isinstance(message, Release):
                     inbox.give_up(message.block_hashes, sender)
@@ -149,7 +149,7 @@ class TcpPort:
                 f"{address[0]}:{address[1]} ({error.strerror}). Give another --master-port, after "
                 "which those of the engines are, or --master-addr."
             ) from error
-        self._door = Door(self._listener, knock.key)
+        self._handshakes = HandshakeListener(self._listener, knock.key)
         self._thread = threading.Thread(target=self._greet, name="quire-kv-port", daemon=True)
         self._thread.start()
 
@@ -158,12 +158,12 @@ class TcpPort:
         self._is_closed = True
         _end(self._listener)  # which ends the wait
         self._thread.join()
-        self._door.close()
+        self._handshakes.close()
         self._connections.close()
 
     def _greet(self) -> None:
         while not self._is_closed:
-            for connection, greeting in self._door.greet(GREETING_SECONDS):
+            for connection, greeting in self._handshakes.greet(GREETING_SECONDS):
                 try:
                     self._meet(connection, greeting)
                 except Exception as error:  # else no other sender could connect
@@ -172,7 +172,7 @@ class TcpPort:
 
     def _meet(self, connection: socket.socket, fingerprint: bytes | None) -> None:
         refusal = self._refusal(fingerprint)
-        send(connection, Hello(self._hello.num_rows, self._hello.block_bytes, refusal))
+        send(connection, ReceiverHello(self._hello.num_rows, self._hello.block_bytes, refusal))
         if refusal:
             raise OSError(refusal)
         keep_alive(connection)

@@ -8,13 +8,19 @@ from collections.abc import Sequence
 
 from quire.runner.blocks.tiers.sealed_block import Bytes
 from quire.runner.blocks.transfer.link import ANSWER_SECONDS, Sent
-from quire.runner.blocks.transfer.messages import Hello, Offer, Release, receive, rows_of
 from quire.runner.blocks.transfer.shared_blocks import SharedBlocks
+from quire.runner.blocks.transfer.transfer_messages import (
+    BlockOffer,
+    ReceiverHello,
+    Release,
+    receive,
+    rows_of,
+)
 from quire.system.local_messages import peer_is_own_user, send
 
 
 class SharedLink:
-    """A :class:`~quire.runner.blocks.transfer.link.Link` through memory.
+    """A :class:`~quire.runner.blocks.transfer.link.BlockLink` through memory.
 
     Args:
         name: Name of the receiver's socket in the kernel's abstract namespace, without a file.
@@ -34,7 +40,7 @@ class SharedLink:
             if not peer_is_own_user(self._connection):
                 raise OSError("the receiver must be this user's; it is another user's")
             hello, descriptors = receive(self._connection)
-            if not isinstance(hello, Hello) or hello.block_bytes != block_bytes:
+            if not isinstance(hello, ReceiverHello) or hello.block_bytes != block_bytes:
                 raise OSError(f"the receiver must have blocks of {block_bytes} bytes; got {hello}")
             self._blocks = SharedBlocks(descriptors[0], hello.num_rows, block_bytes)
         except BaseException:
@@ -43,7 +49,7 @@ class SharedLink:
 
     def offer(self, block_hashes: Sequence[bytes]) -> list[int]:
         """Offer blocks, and return the row for each; see the protocol."""
-        send(self._connection, Offer(list(block_hashes)))
+        send(self._connection, BlockOffer(list(block_hashes)))
         return rows_of(receive(self._connection)[0], len(block_hashes))
 
     def release(self, block_hashes: Sequence[bytes]) -> None:

@@ -12,12 +12,12 @@ from zlib import crc32
 
 from quire.runner.blocks.tiers.sealed_block import Bytes
 from quire.runner.blocks.transfer.link import ANSWER_SECONDS, Sent
-from quire.runner.blocks.transfer.messages import (
+from quire.runner.blocks.transfer.transfer_messages import (
+    BlockOffer,
     Blocks,
-    Hello,
     Knock,
     Message,
-    Offer,
+    ReceiverHello,
     Release,
     encoded,
     receive,
@@ -34,7 +34,7 @@ FRAME_BYTES, FRAME_BLOCKS = 2 * 2**20, 256
 
 
 class TcpLink:
-    """A :class:`~quire.runner.blocks.transfer.link.Link` by TCP.
+    """A :class:`~quire.runner.blocks.transfer.link.BlockLink` by TCP.
 
     The engine's thread waits for answers to offers alone; offers overtake queued blocks.
 
@@ -63,7 +63,11 @@ class TcpLink:
             keep_alive(self._connection)
             introduce(self._connection, knock.key, knock.fingerprint)
             hello, _ = receive(self._connection)
-            if not isinstance(hello, Hello) or hello.refusal or hello.block_bytes != block_bytes:
+            if (
+                not isinstance(hello, ReceiverHello)
+                or hello.refusal
+                or hello.block_bytes != block_bytes
+            ):
                 raise OSError(f"the receiver must take blocks of {block_bytes} bytes; got {hello}")
         except BaseException:
             self._connection.close()
@@ -73,7 +77,7 @@ class TcpLink:
 
     def offer(self, block_hashes: Sequence[bytes]) -> list[int]:
         """Offer blocks, and return the row for each; see the protocol."""
-        self._say(Offer(list(block_hashes)))
+        self._say(BlockOffer(list(block_hashes)))
         return rows_of(receive(self._connection)[0], len(block_hashes))
 
     def release(self, block_hashes: Sequence[bytes]) -> None:

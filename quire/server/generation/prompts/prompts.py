@@ -10,7 +10,7 @@ from typing import Any
 from quire.core.errors import PromptTooLongError, RequestError
 from quire.protocol.openai.chat_completion import Message
 from quire.protocol.tools import Tool
-from quire.text.off_loop import INLINE_CHARACTERS, run_by_size, run_template
+from quire.text.offloading import INLINE_CHARACTERS, run_by_size, run_template
 from quire.text.tokenizers.tokenizer import CHARACTERS_PER_TOKEN, CUT_TOKENS, Tokenizer
 
 #: Variables of the template that are fields of the request.

@@ -20,21 +20,21 @@ from quire.core.metrics import add_up
 from quire.llm.replicas.roles import Roles
 from quire.runner.blocks.transfer import tcp_link
 from quire.runner.blocks.transfer.inbox import Inbox
-from quire.runner.blocks.transfer.messages import (
+from quire.runner.blocks.transfer.outbox import Outbox
+from quire.runner.blocks.transfer.ports import open_inbox
+from quire.runner.blocks.transfer.tcp_link import TcpLink
+from quire.runner.blocks.transfer.transfer_messages import (
     NO_ROW,
+    BlockOffer,
     Blocks,
-    Hello,
     Knock,
-    Offer,
+    ReceiverHello,
     Release,
     Rows,
     receive,
 )
-from quire.runner.blocks.transfer.outbox import Outbox
-from quire.runner.blocks.transfer.ports import open_inbox
-from quire.runner.blocks.transfer.tcp_link import TcpLink
 from quire.settings.kv_transfer import InboxAddress, KVTransfer
-from quire.system.connections import Door, framed, introduce
+from quire.system.connections import HandshakeListener, framed, introduce
 from quire.system.local_messages import send
 from tests.ports import free_ports
 
@@ -83,7 +83,7 @@ def raw(inbox: Inbox, address: InboxAddress) -> Iterator[socket.socket]:
     """A sender of which each byte is chosen."""
     with socket.create_connection((address.host, address.port), timeout=60) as connection:
         introduce(connection, KEY, KNOWN)
-        assert receive(connection)[0] == Hello(8, SIZE)
+        assert receive(connection)[0] == ReceiverHello(8, SIZE)
         yield connection
 
 
@@ -93,7 +93,7 @@ def until(holds: Callable[[], object]) -> None:
 
 
 def offer(connection: socket.socket, numbers: Sequence[int]) -> list[int]:
-    send(connection, Offer([name(number) for number in numbers]))
+    send(connection, BlockOffer([name(number) for number in numbers]))
     answer, _ = receive(connection)
     assert isinstance(answer, Rows)
     return answer.rows
@@ -275,11 +275,11 @@ def deaf() -> Iterator[tuple[TcpLink, socket.socket]]:
             pass
         ((connection, _),) = found
         connection.settimeout(60)
-        send(connection, Hello(99, 2**20))
+        send(connection, ReceiverHello(99, 2**20))
         return connection
 
     server = socket.create_server(("127.0.0.1", 0))
-    with Door(server, KEY) as door, ThreadPoolExecutor(1) as pool:
+    with HandshakeListener(server, KEY) as door, ThreadPoolExecutor(1) as pool:
         answered = pool.submit(answer)
         link = TcpLink(address_of(server), 2**20, Knock(KEY, KNOWN), lambda *_: None)
         with answered.result() as connection:
