@@ -33,6 +33,7 @@ from quire.checkpoints.quantized.input_rounding import (
     with_outliers,
     with_rounded_inputs,
 )
+from quire.checkpoints.quantized.module_targets import ModuleTarget, read_pattern, read_target
 from quire.checkpoints.quantized.name_patterns import NamePattern
 from quire.core.errors import UnsupportedArchitectureError
 from quire.kernels.matrices.activation_scheme import ActivationScheme
@@ -134,7 +135,7 @@ def _gptq(fields: ConfigFields) -> StoredQuantization:
     # GPTQModel's rules of modules by patterns: those of ``-:`` are not quantized.
     for key in dynamic.values if dynamic else ():
         assert dynamic is not None
-        pattern = _pattern(fields, "dynamic", key.removeprefix("+:").removeprefix("-:"))
+        pattern = read_pattern(fields, "dynamic", key.removeprefix("+:").removeprefix("-:"))
         own = dynamic.object(key)
         if key.startswith("-:"):
             rules.append((pattern, None))
@@ -221,7 +222,7 @@ def _compressed_tensors(fields: ConfigFields) -> StoredQuantization:
     notices = []
     if fields.object("kv_cache_scheme") is not None:
         notices.append("kv_cache_scheme is not used: the cache has the type of --kv-cache-dtype")
-    ignored = [_target(fields, "ignore", name) for name in fields.strings("ignore")]
+    ignored = [read_target(fields, "ignore", name) for name in fields.strings("ignore")]
     targets: list[tuple[ModuleTarget, WeightFormat]] = []
     for key in groups.values:
         group = groups.object(key)
@@ -234,7 +235,9 @@ def _compressed_tensors(fields: ConfigFields) -> StoredQuantization:
         if inputs is not None:
             made, notice = with_rounded_inputs(inputs, made, key)
             notices += [notice] if notice else []
-        targets += [(_target(group, "targets", name), made) for name in group.strings("targets")]
+        targets += [
+            (read_target(group, "targets", name), made) for name in group.strings("targets")
+        ]
     if not targets:
         raise fields.error("config_groups", "must quantize weights")
 
@@ -458,44 +461,6 @@ def _block(fields: ConfigFields, name: str = "block_structure") -> tuple[int, in
     ):
         raise fields.error(name, "must be two sizes")
     return sizes[0], sizes[1]
-
-
-@dataclass(frozen=True, slots=True)
-class ModuleTarget:
-    """Modules that settings are for, by name, pattern or class.
-
-    Attributes:
-        text: Text of the target in the configuration.
-        fits: Function that returns whether a module is meant.
-        is_pattern, is_class: Whether the text is a pattern, or a class; a name is neither.
-    """
-
-    text: str
-    fits: Callable[[str], bool]
-    is_pattern: bool = False
-    is_class: bool = False
-
-    def rank(self, module: str) -> tuple[bool, bool, bool, str]:
-        """Return a sort key, which is least for the most specific target of a module."""
-        return self.is_class, self.is_pattern, self.text != module, self.text
-
-
-def _target(fields: ConfigFields, name: str, target: str) -> ModuleTarget:
-    if target.startswith("re:"):
-        pattern = _pattern(fields, name, target.removeprefix("re:"))
-        return ModuleTarget(target, pattern.match, is_pattern=True)
-    if target == "Linear":
-        return ModuleTarget(
-            target, lambda module: not module.endswith("embed_tokens"), is_class=True
-        )
-    return ModuleTarget(target, lambda module: module == target or module.endswith(f".{target}"))
-
-
-def _pattern(fields: ConfigFields, name: str, text: str) -> NamePattern:
-    try:
-        return NamePattern(text)
-    except ValueError as error:
-        raise fields.error(name, f"must be regular expressions of bounded cost ({error})") from None
 
 
 def _formats(formats: Iterable[WeightFormat | None]) -> list[WeightFormat]:
