@@ -303,7 +303,10 @@ def _shapes(places: Places) -> Iterator[Case]:
     part = {"type": "image_url", "image_url": {"url": good}}
     many = places.most_pictures + 1
     bodies = {
-        "one too many": ([part] * many, f"at most {places.most_pictures} pictures"),
+        "one too many": (
+            [part] * many,
+            f"must be at most {places.most_pictures} (--limit-mm-per-prompt)",
+        ),
         "thousands": ([part] * 2000, "at most"),
         "a number": ([{"type": "image_url", "image_url": {"url": 7}}], "must"),
         "nothing": ([{"type": "image_url", "image_url": None}], "must"),

@@ -317,7 +317,11 @@ FAMILY_REFUSED = {
     "granite.logit_scale": ("granite", -1.0, "logit_scale must be a finite number > 0"),
     "gemma.final_logit_softcapping": ("gemma", 30.0, "is an option that Quire does not"),
     "gemma3.attention.scale": ("gemma3", 0.5, "is an option that Quire does not"),
-    "gemma3.attention.sliding_window_pattern": ("gemma3", [True], "a number of layers or 3 flags"),
+    "gemma3.attention.sliding_window_pattern": (
+        "gemma3",
+        [True],
+        "a number of layers or one flag a layer",
+    ),
     "gemma3.attention.sliding_window": ("gemma3", 0, "is required where"),
     "gemma.rope.freq_base_swa": ("gemma", 1e4, "is an option that Quire does not"),
     "phi2.attention.value_length": ("phi", 8, "value_length must be 16"),
