@@ -139,7 +139,7 @@ async def app(scope, receive, send):
 lifecycle.END_SECONDS = lifecycle.SHUTDOWN_GRACE_SECONDS = 0.2
 lifecycle.CANCEL_SECONDS = 0.1
 options = ServerOptions(port=0, shutdown_timeout=0)
-load = lifecycle.Load(threading.Event().wait, app, Loading())
+load = lifecycle.LoadModels(threading.Event().wait, app, Loading())
 server = lifecycle.Server(options, load)
 lifecycle.handle_signals(server.handle_exit)
 listener = bind(options)
