@@ -1,4 +1,4 @@
-"""Every error Quire raises on purpose; nothing here formats HTTP responses.
+"""Every error Quire raises on purpose, and failures of requests that had begun; no HTTP.
 
 QuireError
 ├── ConfigError (ValueError)              bad setting; the message names the flag
@@ -17,18 +17,43 @@ QuireError
 Messages follow ``[where] rule; got value. What to do.``
 """
 
+from dataclasses import dataclass
+from enum import StrEnum
+
 from quire.core.quoting import shortened
 
-#: How the error of a request begins that met a changed block of the KV cache.
-KV_CANARY = "[kv_canary]"
-#: How the error of a request begins for which an allocation failed.
-OUT_OF_MEMORY = "[memory]"
-#: How the error of a request begins whose grammar met a limit after some tokens: its sender can
-#: help that.
-GRAMMAR_LIMIT = "[structured_outputs] the grammar must"
 
-#: How the error of a request begins whose settings have left no token after some: likewise.
-NO_TOKEN = "[sampling] the settings must leave a token"
+class FailureKind(StrEnum):
+    """Kinds of failures that end a request that had begun.
+
+    Attributes:
+        ENGINE: A fault of the engine or the machine.
+        KV_CANARY: A changed block of the KV cache.
+        OUT_OF_MEMORY: An allocation that failed.
+        GRAMMAR_LIMIT: A limit of the request's grammar after some tokens; its sender can help that.
+        NO_TOKEN: Settings of the request that leave no token after some; likewise.
+    """
+
+    ENGINE = "engine"
+    KV_CANARY = "kv_canary"
+    OUT_OF_MEMORY = "out_of_memory"
+    GRAMMAR_LIMIT = "grammar_limit"
+    NO_TOKEN = "no_token"
+
+
+@dataclass(frozen=True, slots=True)
+class RequestFailure:
+    """The failure that ends a request alone, from where it happens to the answer.
+
+    Attributes:
+        kind: The kind, which decides the answer's status.
+        message: The reason, for people.
+        param: The request field at fault, or None.
+    """
+
+    kind: FailureKind
+    message: str
+    param: str | None = None
 
 
 class QuireError(Exception):

@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 
 import msgspec
 
+from quire.core.errors import RequestFailure
+
 
 class Logprob(msgspec.Struct, frozen=True, gc=False):
     """Log-probability of one token at one position.
@@ -109,7 +111,7 @@ class RequestOutput:
         finished: Whether this is the last output.
         num_cached_tokens: Prompt tokens that were found in the prefix cache.
         metrics: Times of the request.
-        error: Message of what went wrong when a finish reason is ``error``.
+        failure: The failure when a finish reason is ``error``.
         embedding: The vector (D,), or the logits of classes (C,), float32 little-endian, when
             ``pooling`` was asked for.
     """
@@ -122,8 +124,13 @@ class RequestOutput:
     finished: bool
     num_cached_tokens: int = 0
     metrics: RequestMetrics = field(default_factory=RequestMetrics)
-    error: str | None = None
+    failure: RequestFailure | None = None
     embedding: bytes | None = None
+
+    @property
+    def error(self) -> str | None:
+        """Message of what went wrong when a finish reason is ``error``."""
+        return None if self.failure is None else self.failure.message
 
     def merge(self, newer: RequestOutput) -> None:
         """Append the delta that follows this one: all deltas merged are the whole output."""
@@ -140,4 +147,4 @@ class RequestOutput:
         self.finished = newer.finished
         self.num_cached_tokens = newer.num_cached_tokens
         self.metrics = newer.metrics
-        self.error, self.embedding = newer.error, newer.embedding
+        self.failure, self.embedding = newer.failure, newer.embedding

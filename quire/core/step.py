@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
+from quire.core.errors import RequestFailure
 from quire.core.model.forward_work import ForwardWork
 from quire.core.request import EngineRequest
 from quire.core.sampling_params import SamplingParams
@@ -187,7 +188,7 @@ class SequenceResult:
             first ones.
         embedding: (D,) or, of classes, (C,) float32 little-endian, for requests with ``pooling``
             whose prompt this step has ended.
-        error: Reason why this sequence alone must end; nothing else counts then.
+        error: The failure that ends this sequence alone; nothing else counts then.
         num_proposed: Tokens that were proposed and computed, accepted or not.
         accepted_nodes: Indices of the accepted ones where the proposed tokens were a tree.
     """
@@ -198,7 +199,7 @@ class SequenceResult:
     logprobs: list[TokenLogprobs] | None = None
     prompt_logprobs: PromptLogprobs | None = None
     embedding: bytes | None = None
-    error: str | None = None
+    error: RequestFailure | None = None
     num_proposed: int = 0
     accepted_nodes: tuple[int, ...] | None = None
 

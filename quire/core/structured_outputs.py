@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import Any, NoReturn, Protocol
 
-from quire.core.errors import InvalidSamplingParamsError
+from quire.core.errors import FailureKind, InvalidSamplingParamsError, RequestFailure
 
 #: Longest constraint, in characters.
 MAX_CONSTRAINT_LENGTH = 256 * 1024
@@ -143,12 +143,12 @@ class TokenMatcher(Protocol):
             new_ids: The output's tokens from :attr:`num_taken` on; may be empty.
 
         Returns:
-            One bit per token id, lowest bit first; all 0 when :attr:`error` is set.
+            One bit per token id, lowest bit first; all 0 when there is an :attr:`error`.
         """
         ...
 
-    def fail(self, reason: str) -> None:
-        """Allow nothing any more; ``reason`` is :attr:`error` from now on."""
+    def fail(self, failure: RequestFailure) -> None:
+        """Allow nothing any more; ``failure`` is :attr:`error` from now on."""
         ...
 
     def rollback(self, num_tokens: int) -> None:
@@ -159,8 +159,8 @@ class TokenMatcher(Protocol):
         ...
 
     @property
-    def error(self) -> str:
-        """The request's error when the grammar could not go on; empty while it can."""
+    def error(self) -> RequestFailure | None:
+        """The request's failure when the grammar could not go on; None while it can."""
         ...
 
 
@@ -170,6 +170,18 @@ class GrammarSource(Protocol):
     def create_matcher(self, constraint: StructuredOutputs) -> TokenMatcher:
         """Return a matcher at the start of the output."""
         ...
+
+
+def grammar_limit(rule: str) -> RequestFailure:
+    """Return the failure of a request whose grammar breaks a rule after some tokens."""
+    message = f"[structured_outputs] the grammar must {rule}"
+    return RequestFailure(FailureKind.GRAMMAR_LIMIT, message, "structured_outputs")
+
+
+def library_failure(error: BaseException) -> RequestFailure:
+    """Return the failure of a request on whose grammar the library has failed."""
+    message = f"[structured_outputs] the grammar's library failed: {error!r}."
+    return RequestFailure(FailureKind.ENGINE, message)
 
 
 def read_structured_outputs(value: Any) -> StructuredOutputs:

@@ -402,10 +402,10 @@ class Engine:
         scheduler, ended = self.scheduler, list[EngineOutput]()
         gate = self._adapter_gate
         failed = [] if gate is None else gate.step_begins(scheduler)
-        for request, error in failed:
+        for request, failure in failed:
             for sequence in (request, *request.pending_children):
                 output = scheduler.end(sequence, "error")
-                output.result.error = error
+                output.result.error = failure
                 ended.append(output)
         return ended
 

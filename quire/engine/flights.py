@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass, field
 
+from quire.core.errors import RequestFailure
 from quire.core.step import ScheduledRequest, SchedulerOutput, SequenceResult, StepOutput
 from quire.engine.engine_output import EngineOutput
 from quire.engine.executor import StepHandle
@@ -50,7 +51,8 @@ class Flights:
         self.depth = depth
         self._flights: deque[Flight] = deque()
         self._ending: dict[tuple[str, int], tuple[Request, str]] = {}
-        self._doomed: dict[str, str | None] = {}  # by request: its error; None: computed anew
+        # By request; None where it is computed anew.
+        self._doomed: dict[str, RequestFailure | None] = {}
         self._never_split_off: list[str] = []
 
     def __len__(self) -> int:
@@ -126,7 +128,7 @@ class Flights:
         plan: SchedulerOutput,
         name: str,
         result: StepOutput,
-        error: str | None,
+        error: RequestFailure | None,
         goes_on: bool,
     ) -> None:
         """Take a request from a result that does not count, with those that were to split off.
@@ -135,7 +137,7 @@ class Flights:
             plan: The plan of the result.
             name: The request's id.
             result: The plan's result; afterwards without the request, or with its end alone.
-            error: The error that the request ends with; None if it is computed anew.
+            error: The failure that ends the request; None if it is computed anew.
             goes_on: Whether the request is in later plans, which have to end first.
         """
         children = [fork.child_id for fork in plan.forks if fork.parent_id == name]

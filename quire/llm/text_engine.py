@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any, Self
 
 from quire.core.adapters import AdapterReference
-from quire.core.errors import EngineDeadError
+from quire.core.errors import EngineDeadError, FailureKind, RequestFailure
 from quire.core.metrics import Samples
 from quire.core.model.model_config import ModelConfig
 from quire.core.outputs import RequestOutput
@@ -171,7 +171,8 @@ class TextEngine:
 
     def end_all(self) -> list[RequestOutput]:
         """End all requests of an engine that has stopped, with finish reason ``error``."""
-        return self._outputs.end_all("error", self._dead)
+        assert self._dead is not None, "the engine works"
+        return self._outputs.end_all("error", RequestFailure(FailureKind.ENGINE, self._dead))
 
     def abort_request(self, request_id: str) -> list[RequestOutput]:
         """End a request with ``abort``, blocks freed; unknown or finished ids are no error."""

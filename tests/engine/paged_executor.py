@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from hashlib import blake2b
 from typing import Any
 
+from quire.core.errors import FailureKind, RequestFailure
 from quire.core.model.kv_cache_spec import KVCacheSpec
 from quire.core.sampling_params import SamplingParams
 from quire.core.step import (
@@ -152,7 +153,9 @@ class PagedExecutor:
         result = self._drop(plan) if drops else self._compute(plan)
         if self.fail is not None:
             for request_id, error in self.fail(plan).items():
-                result.results[request_id] = SequenceResult(error=error)
+                result.results[request_id] = SequenceResult(
+                    error=RequestFailure(FailureKind.ENGINE, error)
+                )
         self.on_result(result)
         return result
 

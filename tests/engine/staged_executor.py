@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
+from quire.core.errors import FailureKind, RequestFailure
 from quire.core.step import SchedulerOutput, SequenceResult, StepOutput
 from tests.engine.paged_executor import Handle, PagedExecutor, ProposingExecutor, WindowExecutor
 
@@ -74,7 +75,9 @@ class StagedExecutor(PagedExecutor):
                 self._fail(plan, plan.scheduled[failing].request_id, found)
             if self.fail is not None:
                 for request_id, error in self.fail(plan).items():
-                    found.results[request_id] = SequenceResult(error=error)
+                    found.results[request_id] = SequenceResult(
+                        error=RequestFailure(FailureKind.ENGINE, error)
+                    )
             return found
 
         return Handle(result)
@@ -101,7 +104,7 @@ class StagedExecutor(PagedExecutor):
         children = [fork.child_id for fork in plan.forks if fork.parent_id == name]
         for one in (name, *children):
             self.held.setdefault(one, self.held[name])
-            found.results[one] = SequenceResult(error="broken")
+            found.results[one] = SequenceResult(error=RequestFailure(FailureKind.ENGINE, "broken"))
 
     def idle_share(self) -> float:
         """Return the part of the time of all stages, from the first plan to the end, that is

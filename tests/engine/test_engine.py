@@ -385,7 +385,9 @@ def test_an_error_ends_only_its_request(start, unpaged):
     run.add("good", prompt_of(20), max_tokens=30)
     run.step()
     assert run.endings == {("bad", 0): "error"}
-    assert [o.result.error for o in run.outputs if o.finish_reason] == ["logits are not finite"]
+    assert [o.result.error.message for o in run.outputs if o.result.error] == [
+        "logits are not finite"
+    ]
     run.add("again", prompt_of(50), max_tokens=30)
     run.finish()
     assert run.plans[1].new_requests[0].num_computed_tokens == 0

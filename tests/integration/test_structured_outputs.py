@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from quire import LLM, SamplingParams, StructuredOutputs
-from quire.core.errors import GRAMMAR_LIMIT, RequestError
+from quire.core.errors import FailureKind, RequestError
 from quire.store.hub import resolve_model
 from tests.integration.schemas import schemas
 from tests.sizes import sized
@@ -163,5 +163,5 @@ def test_a_grammar_beyond_its_limits_ends_alone(create_llm: Callable[..., LLM]) 
     small = SamplingParams(structured_outputs=StructuredOutputs(choice=["fine"]))
     bad, good = llm.generate(["A", "A"], [large, small], use_tqdm=False)
     assert bad.outputs[0].finish_reason == "error"
-    assert (bad.error or "").startswith(GRAMMAR_LIMIT)
+    assert bad.failure is not None and bad.failure.kind is FailureKind.GRAMMAR_LIMIT
     assert good.outputs[0].text == "fine"

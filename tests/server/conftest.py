@@ -17,7 +17,7 @@ import pytest
 
 from quire.core.adapters import AdapterReference
 from quire.core.client import Client
-from quire.core.errors import EngineDeadError, ModelLoadError
+from quire.core.errors import EngineDeadError, FailureKind, ModelLoadError, RequestFailure
 from quire.core.model.model_config import ModelConfig
 from quire.core.outputs import CompletionOutput, Logprob, RequestMetrics, RequestOutput
 from quire.core.request import EngineRequest
@@ -73,7 +73,7 @@ class ScriptedEngine:
         text: What is generated, then end-of-sequence.
         fail_after: Raise ``error`` after that many tokens.
         end_after: End with finish reason ``error`` after that many tokens.
-        end_reason: Why it ends so.
+        failure: Why it ends so.
         hold_after: Wait after that many tokens until ``released`` or shut down.
         num_held: Requests that have begun to wait so.
         open_requests: Ids that were started and not ended.
@@ -101,7 +101,7 @@ class ScriptedEngine:
         self.fail_after: int | None = None
         self.error: Exception = RuntimeError("a secret detail")
         self.end_after: int | None = None
-        self.end_reason = "logits are not finite"
+        self.failure = RequestFailure(FailureKind.ENGINE, "logits are not finite")
         self.hold_after: int | None = None
         self.num_held = 0
         self.released = threading.Event()
@@ -177,7 +177,7 @@ class ScriptedEngine:
                 finished=reason is not None,
                 num_cached_tokens=2,
                 metrics=RequestMetrics(now, now, now, time.monotonic()),
-                error=self.end_reason if reason == "error" else None,
+                failure=self.failure if reason == "error" else None,
             )
             if reason is not None:
                 return

@@ -8,7 +8,7 @@ import re
 import openai
 import pytest
 
-from quire.core.errors import GRAMMAR_LIMIT
+from quire.core.structured_outputs import grammar_limit
 
 HELLO = [{"role": "user", "content": "Hi"}]
 SCHEMA = {
@@ -132,7 +132,7 @@ def test_compilations_are_counted(live):
 def test_a_limit_is_told_of_the_field_that_was_sent(client, engine, path, body, param, stream):
     """It was always told of ``structured_outputs``."""
     engine.end_after = 2
-    engine.end_reason = f"{GRAMMAR_LIMIT} stay within the limits; got more."
+    engine.failure = grammar_limit("stay within the limits; got more.")
     answer = client.post(path, json={"messages": HELLO, "stream": stream, **body})
     assert stream or answer.status_code == 400
     found = [line for line in answer.text.splitlines() if '"error"' in line]

@@ -13,6 +13,7 @@ from collections.abc import Sequence, Set
 from typing import Protocol
 
 from quire.core.adapters import AdapterReference
+from quire.core.errors import RequestFailure
 from quire.core.metrics import Samples
 from quire.engine.gates.gates import Queue
 from quire.engine.request import Request, RequestStatus
@@ -33,8 +34,8 @@ class Adapters(Protocol):
         """Begin to read an adapter, unless one is being read; others than ``kept`` may go."""
         ...
 
-    def collect(self) -> dict[str, str]:
-        """Take in what has been read; return why others could not be, by content hash."""
+    def collect(self) -> dict[str, RequestFailure]:
+        """Take in what has been read; return failures of others, by content hash."""
         ...
 
     def wait(self, seconds: float) -> None:
@@ -73,11 +74,11 @@ class AdapterGate:
         self._held.append(request)
         return True
 
-    def step_begins(self, queue: Queue) -> list[tuple[Request, str]]:
+    def step_begins(self, queue: Queue) -> list[tuple[Request, RequestFailure]]:
         """Queue those that may start now, and begin to read what is needed next.
 
         Returns:
-            Requests whose adapter cannot be read, and why; they are not held any more.
+            Requests whose adapter cannot be read, with their failures; they are not held any more.
         """
         failures = self.adapters.collect()
         self._held = [r for r in self._held if r.status is RequestStatus.WAITING_FOR_KV]

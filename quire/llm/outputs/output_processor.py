@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
+from quire.core.errors import FailureKind, RequestFailure
 from quire.core.metrics import Samples
 from quire.core.outputs import CompletionOutput, Logprob, RequestMetrics, RequestOutput
 from quire.core.request import EngineRequest
@@ -55,7 +56,7 @@ class LiveRequest:
     sequences: list[LiveSequence]
     prompt_logprobs: list[dict[int, Logprob] | None] | None = None
     num_cached_tokens: int = 0
-    error: str | None = None
+    failure: RequestFailure | None = None
     embedding: bytes | None = None
 
     @property
@@ -127,7 +128,8 @@ class OutputProcessor:
                     step.stopped.append((item.request_id, item.index))
             except Exception as error:  # of this request alone: the others go on
                 log.exception("[text] request %s failed", item.request_id)
-                _end(request, "error", f"its text failed: {type(error).__name__}: {error}")
+                reason = f"its text failed: {type(error).__name__}: {error}"
+                _end(request, "error", RequestFailure(FailureKind.ENGINE, reason))
                 step.failed.append(item.request_id)
         for request in changed.values():
             finished = request.has_ended
@@ -157,11 +159,11 @@ class OutputProcessor:
         """Forget a request without an ending; return whether it was live."""
         return self._live.pop(request_id, None) is not None
 
-    def end_all(self, reason: str, error: str | None = None) -> list[RequestOutput]:
+    def end_all(self, reason: str, failure: RequestFailure | None = None) -> list[RequestOutput]:
         """End every live request with a finish reason."""
         outputs = []
         for request in self._live.values():
-            _end(request, reason, error)
+            _end(request, reason, failure)
             outputs.append(_output(request, finished=True))
         self._live.clear()
         return outputs
@@ -211,7 +213,7 @@ class OutputProcessor:
         sequence.metrics = item.metrics
         request.num_cached_tokens = max(request.num_cached_tokens, item.num_cached_tokens)
         if result.error is not None:
-            request.error = result.error
+            request.failure = result.error
         if result.embedding is not None:
             request.embedding = result.embedding
         if result.prompt_logprobs is not None and request.prompt_logprobs is not None:
@@ -293,8 +295,8 @@ def _split(item: EngineOutput) -> list[EngineOutput]:
     return parts
 
 
-def _end(request: LiveRequest, reason: str, error: str | None = None) -> None:
-    request.error = error
+def _end(request: LiveRequest, reason: str, failure: RequestFailure | None = None) -> None:
+    request.failure = failure
     for sequence in request.sequences:
         if not sequence.finished:
             sequence.end(reason)
@@ -318,7 +320,7 @@ def _output(request: LiveRequest, finished: bool) -> RequestOutput:
         finished=finished,
         num_cached_tokens=request.num_cached_tokens,
         metrics=_metrics(request.sequences),
-        error=request.error,
+        failure=request.failure,
         embedding=request.embedding,
     )
 

@@ -6,7 +6,7 @@ on until it is allocated again: a difference means that memory was overwritten o
 
 from __future__ import annotations
 
-from quire.core.errors import KV_CANARY
+from quire.core.errors import FailureKind, RequestFailure
 from quire.core.metrics import Samples
 from quire.core.step import SchedulerOutput
 from quire.kernels.backend import KVCache
@@ -41,16 +41,16 @@ class KVCanary:
         self.num_checks = 0
         self.num_failures = 0
 
-    def verify(self, plan: SchedulerOutput) -> dict[str, str]:
+    def verify(self, plan: SchedulerOutput) -> dict[str, RequestFailure]:
         """Check the blocks that requests of a step reuse, before anything is computed.
 
         Returns:
-            Reasons why requests must end, by request id, forked children included; empty for
+            Failures that must end requests, by request id, forked children included; empty for
             ``log``.
         """
         for block_id in plan.sealed_blocks:  # filled in this step: their old checksums are void
             self._checksums.pop(block_id, None)
-        errors: dict[str, str] = {}
+        failures: dict[str, RequestFailure] = {}
         for request_id, reused in plan.reused_blocks:
             known = [block_id for block_id in reused if block_id in self._checksums]
             found = self._kv_cache.checksums(known)
@@ -63,15 +63,19 @@ class KVCanary:
             self.num_failures += len(changed)
             if changed:
                 message = (
-                    f"{KV_CANARY} a cached block must not change; got another checksum of "
+                    f"[kv_canary] a cached block must not change; got another checksum of "
                     f"{len(changed)} of {len(known)} reused blocks (block {changed[0]})."
                 )
                 log.error("%s Request %s.", message, request_id)
-                errors[request_id] = message
+                failures[request_id] = RequestFailure(FailureKind.KV_CANARY, message)
         if self._mode == "log":
             return {}
-        children = {f.child_id: errors[f.parent_id] for f in plan.forks if f.parent_id in errors}
-        return errors | children
+        children = {
+            fork.child_id: failures[fork.parent_id]
+            for fork in plan.forks
+            if fork.parent_id in failures
+        }
+        return failures | children
 
     def seal(self, plan: SchedulerOutput) -> None:
         """Take the checksums of the blocks that a step has filled."""

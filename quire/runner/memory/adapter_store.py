@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from quire.core.adapters import AdapterReference
-from quire.core.errors import QuireError
+from quire.core.errors import FailureKind, QuireError, RequestFailure
 from quire.core.metrics import Samples
 from quire.models.adapters.placement import PlacedAdapter
 from quire.runner.memory.adapter_placing import AdapterReader
@@ -88,7 +88,7 @@ class AdapterStore:
         self._num_slots = 0
         self._thread = ThreadPoolExecutor(1, "quire-adapters", step_back)
         self._loading: tuple[AdapterReference, Future[PlacedAdapter]] | None = None
-        self._failures: dict[str, str] = {}
+        self._failures: dict[str, RequestFailure] = {}
         self._num_loads = self._num_evictions = 0
 
     @property
@@ -121,17 +121,18 @@ class AdapterStore:
         if self.nbytes + needed > self.budget_bytes:
             # Adapters in use may be what takes the memory, and their requests may end.
             if not self._held:
-                self._failures[adapter.content_hash] = (
+                self._failures[adapter.content_hash] = RequestFailure(
+                    FailureKind.ENGINE,
                     f"[adapter] {adapter.path} must fit in the memory of adapters "
                     f"({self.budget_bytes} bytes); it needs up to {needed}, for experts or "
-                    f"modules_to_save. Set --max-cpu-loras {-(-needed // self.largest_bytes)}."
+                    f"modules_to_save. Set --max-cpu-loras {-(-needed // self.largest_bytes)}.",
                 )
             return
         self._others.read(adapter)
         self._loading = adapter, self._thread.submit(self._reader.read, adapter)
 
-    def collect(self) -> dict[str, str]:
-        """Take in the adapter that was read; return reasons of failures, by content hash."""
+    def collect(self) -> dict[str, RequestFailure]:
+        """Take in the adapter that was read; return failures of others, by content hash."""
         if self._loading is not None and self._loading[1].done():
             (adapter, future), self._loading = self._loading, None
             error = future.exception()
@@ -140,7 +141,8 @@ class AdapterStore:
             else:
                 if not isinstance(error, QuireError):
                     log.error("[adapter] reading %s failed", adapter.path, exc_info=error)
-                self._failures[adapter.content_hash] = str(error)
+                failure = RequestFailure(FailureKind.ENGINE, str(error))
+                self._failures[adapter.content_hash] = failure
         failures, self._failures = self._failures, {}
         return failures
 

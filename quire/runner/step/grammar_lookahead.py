@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Collection, Sequence
 
-from quire.core.structured_outputs import TokenMatcher
+from quire.core.structured_outputs import TokenMatcher, library_failure
 from quire.runner.step.mask_threads import SLOW_SECONDS
 
 
@@ -67,7 +67,7 @@ class GrammarLookahead:
             if failed:
                 self.matcher = self._create_matcher()
         except BaseException as error:
-            self.matcher.fail(f"[structured_outputs] the grammar's library failed: {error!r}.")
+            self.matcher.fail(library_failure(error))
         finally:
             self.finished.set()
 

@@ -13,8 +13,7 @@ from collections.abc import Callable
 import numpy as np
 import numpy.typing as npt
 
-from quire.core.errors import GRAMMAR_LIMIT
-from quire.core.structured_outputs import TokenMatcher
+from quire.core.structured_outputs import TokenMatcher, grammar_limit, library_failure
 from quire.kernels.batch.token_table import IntArray
 from quire.runner.step.token_rules import NO_IDS, TokenRules
 
@@ -78,13 +77,12 @@ class GrammarAdvance:
                     break
             if self.mask_seconds > MAX_MASK_SECONDS:
                 self.known = None
-                self.matcher.fail(
-                    f"{GRAMMAR_LIMIT} need at most {MAX_MASK_SECONDS:g} s of computing for a "
-                    f"token; got {self.mask_seconds:.1f} s. Simplify it."
-                )
+                rule = f"need at most {MAX_MASK_SECONDS:g} s of computing for a token"
+                got = f"{self.mask_seconds:.1f} s"
+                self.matcher.fail(grammar_limit(f"{rule}; got {got}. Simplify it."))
         except BaseException as error:  # Rust libraries raise panics as such
             self.known = None
-            self.matcher.fail(f"[structured_outputs] the grammar's library failed: {error!r}.")
+            self.matcher.fail(library_failure(error))
         finally:
             self.finished.set()
 

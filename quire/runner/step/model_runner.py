@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from quire.core.errors import FailureKind, RequestFailure
 from quire.core.metrics import Samples
 from quire.core.sampling_params import SamplingParams
 from quire.core.speculative_config import SpeculativeMethod
@@ -199,7 +200,7 @@ class ModelRunner:
             self._kv_cache.copy_blocks(plan.block_copies)
             if self._speculation is not None:
                 self._speculation.copy_blocks(plan.block_copies)
-        corrupted: Mapping[str, str] = {}
+        corrupted: Mapping[str, RequestFailure] = {}
         rows = None
         if plan.scheduled:
             corrupted = {} if self.canary is None else self.canary.verify(plan)
@@ -211,13 +212,13 @@ class ModelRunner:
         plan: SchedulerOutput,
         rows: Ending | None,
         lost_blocks: list[int],
-        corrupted: Mapping[str, str],
+        corrupted: Mapping[str, RequestFailure],
     ) -> StepOutput:
         output = StepOutput(lost_block_ids=lost_blocks) if rows is None else rows()
         if self.canary is not None and rows is not None:
             self.canary.seal(plan)
-            for request_id, error in corrupted.items():
-                output.result(request_id).error = error
+            for request_id, failure in corrupted.items():
+                output.result(request_id).error = failure
         if self.tiers is not None and plan.block_saves:
             save_blocks(plan.block_saves, output, self._kv_cache, self.tiers)
         return output
@@ -481,7 +482,7 @@ class ModelRunner:
         try:
             result.embedding = self._pooling.add(plan.scheduled[part.index], rows.states)
         except FloatingPointError as error:
-            result.error = str(error)
+            result.error = RequestFailure(FailureKind.ENGINE, str(error))
 
     def _prompt_logprobs(self, part: PromptPart, hidden: HiddenStates) -> PromptLogprobs:
         tokens = self._table.tokens(self._table.rows[part.request_id])

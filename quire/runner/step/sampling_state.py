@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from quire.core.errors import NO_TOKEN
+from quire.core.errors import FailureKind, RequestFailure
 from quire.core.sampling_params import SamplingParams
 from quire.core.structured_outputs import GrammarSource, TokenMatcher
 from quire.kernels.backend import Backend
@@ -350,7 +350,7 @@ class SamplingState:
         """Return the seed of the draws of ``row``."""
         return int(self._seed[row])
 
-    def refusal(self, row: int) -> str:
+    def failure(self, row: int) -> RequestFailure:
         """Return the reason why no token could be drawn for ``row``."""
         rules = self._rules.get(row)
         # A matcher that looks ahead had no error before, and must not be asked now.
@@ -361,14 +361,16 @@ class SamplingState:
         output_ids = self._output_ids(row)
         output_ids = output_ids[output_ids >= 0]  # -1 where none could be drawn
         if rules is not None and not rules.leave_a_token(output_ids):
-            return (
-                f"{NO_TOKEN}; structured_outputs, allowed_token_ids, min_tokens, bad_words and "
-                f"logit_bias together forbid all of them at output token {len(output_ids) + 1}. "
-                "Leave one of these out."
+            return RequestFailure(
+                FailureKind.NO_TOKEN,
+                "[sampling] the settings must leave a token; structured_outputs, "
+                "allowed_token_ids, min_tokens, bad_words and logit_bias together forbid all of "
+                f"them at output token {len(output_ids) + 1}. Leave one of these out.",
             )
-        return (
+        return RequestFailure(
+            FailureKind.ENGINE,
             "[sampling] logits must be finite; got NaN or infinity. The checkpoint or its dtype "
-            "cannot compute this input."
+            "cannot compute this input.",
         )
 
     def _output_ids(self, row: int) -> IntArray:

@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 
-from quire.core.errors import OUT_OF_MEMORY, RankDeadError
+from quire.core.errors import FailureKind, RankDeadError, RequestFailure
 from quire.core.step import (
     ScheduledRequest,
     SchedulerOutput,
@@ -217,10 +217,12 @@ def _part(plan: SchedulerOutput, rows: list[ScheduledRequest]) -> SchedulerOutpu
 def _fail(plan: SchedulerOutput, output: StepOutput, request_id: str, error: BaseException) -> None:
     """End a request, and the sequences that were to split off from it."""
     if isinstance(error, MemoryError):
-        message = f"{OUT_OF_MEMORY} there was not enough for this request. Try again later."
+        kind = FailureKind.OUT_OF_MEMORY
+        message = "[memory] there was not enough for this request. Try again later."
     else:
+        kind = FailureKind.ENGINE
         message = f"[engine] this request's step failed: {type(error).__name__}: {error}."
     log.error("%s Request %s.", message, request_id)
     children = [fork.child_id for fork in plan.forks if fork.parent_id == request_id]
     for name in (request_id, *children):
-        output.results[name] = SequenceResult(error=message)
+        output.results[name] = SequenceResult(error=RequestFailure(kind, message))

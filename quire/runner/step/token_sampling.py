@@ -107,7 +107,7 @@ class TokenSampling:
                 if draw.parents is not None:
                     paths[draw.row] = path
             if own[0] < 0:
-                output.result(draw.request_id).error = self._sampling.refusal(draw.row)
+                output.result(draw.request_id).error = self._sampling.failure(draw.row)
                 continue
             if draw.request_id in output.results:  # its prompt's log-probabilities
                 result.prompt_logprobs = output.results[draw.request_id].prompt_logprobs

@@ -7,12 +7,12 @@ from collections.abc import AsyncGenerator, Coroutine, Iterator
 from contextlib import aclosing
 from typing import Any
 
-from quire.core.errors import GRAMMAR_LIMIT, KV_CANARY, NO_TOKEN, OUT_OF_MEMORY, RequestError
 from quire.core.outputs import RequestOutput
 from quire.llm.beams.beam_search_stream import search_beams
 from quire.server.generation.service import Service
 from quire.server.generation.submission import UNSTATED_OUTPUT, Submission
 from quire.server.http.errors import ApiError
+from quire.server.http.failures import failure_error
 from quire.server.observability.request_observer import RequestObserver
 from quire.server.observability.request_record import Generation
 
@@ -106,19 +106,8 @@ def _check(output: RequestOutput, generations: list[Generation]) -> None:
     """Refuse an output that is not an answer."""
     for completion in output.outputs:
         if completion.finish_reason == "error":
-            reason = output.error or ""
-            if reason.startswith(GRAMMAR_LIMIT):
-                raise RequestError(reason, "structured_outputs")
-            if reason.startswith(NO_TOKEN):
-                raise RequestError(reason)
-            if reason.startswith(OUT_OF_MEMORY):
-                raise ApiError(503, reason, headers={"Retry-After": "5"})
-            corrupted = reason.startswith(KV_CANARY)
-            raise ApiError(
-                500,
-                f"The engine failed on this request: {output.error}",
-                type="KVCacheCorruptedError" if corrupted else None,
-            )
+            assert output.failure is not None, f"{output.request_id} has no failure"
+            raise failure_error(output.failure)
         if completion.finish_reason == "abort":
             raise ApiError(503, "The server is shutting down; this request was ended.")
     only = generations[0] if len(generations) == 1 and output.finished else None

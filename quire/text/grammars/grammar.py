@@ -17,9 +17,9 @@ from typing import Any
 
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer
 
-from quire.core.errors import GRAMMAR_LIMIT, RequestError
+from quire.core.errors import FailureKind, RequestError, RequestFailure
 from quire.core.metrics import COMPILATION_BUCKETS, HistogramCounts, Samples
-from quire.core.structured_outputs import StructuredOutputs
+from quire.core.structured_outputs import StructuredOutputs, grammar_limit
 from quire.text.grammars.gbnf import to_lark
 from quire.text.grammars.grammar_marks import escaped
 from quire.text.grammars.grammar_vocabulary import GrammarVocabulary
@@ -46,7 +46,7 @@ class SequenceMatcher:
         self._mask_bytes = len(mask)
         self._mask: bytes | None = mask
         self._num_refused = 0  # the first token that does not follow, and what came after it
-        self._failure = ""
+        self._failure: RequestFailure | None = None
         self.num_taken = 0
 
     def allowed(self, new_ids: list[int]) -> bytes:
@@ -66,13 +66,13 @@ class SequenceMatcher:
                 mask = b""
             self._mask = mask[: self._mask_bytes].ljust(self._mask_bytes, b"\0")
             if self._mask == self._unwritable:
-                self.fail(f"{GRAMMAR_LIMIT} allow {UNWRITABLE}.")
+                self.fail(grammar_limit(f"allow {UNWRITABLE}."))
                 self._mask = bytes(self._mask_bytes)
         return self._mask
 
-    def fail(self, reason: str) -> None:
+    def fail(self, failure: RequestFailure) -> None:
         """Allow nothing any more."""
-        self._failure = reason
+        self._failure = failure
 
     def rollback(self, num_tokens: int) -> None:
         """Forget the last tokens; it costs about as little as following them did."""
@@ -87,19 +87,20 @@ class SequenceMatcher:
             self._matcher.rollback(num_tokens - num_refused)
 
     @property
-    def error(self) -> str:
-        """The reason why the matcher stopped, as the request's error; empty while it runs."""
+    def error(self) -> RequestFailure | None:
+        """The request's failure when the matcher has stopped; None while it runs."""
         if self._failure:
             return self._failure
         if self._matcher.is_error():
             error = _one_line(self._matcher.get_error())
-            return f"{GRAMMAR_LIMIT} stay within the limits of a token; got {error}. Simplify it."
+            return grammar_limit(f"stay within the limits of a token; got {error}. Simplify it.")
         if self._num_refused:
-            return (
+            return RequestFailure(
+                FailureKind.ENGINE,
                 "[structured_outputs] a token must follow the ones before it; the grammar forbids "
-                "the last one."
+                "the last one.",
             )
-        return ""
+        return None
 
 
 class GrammarCompiler:

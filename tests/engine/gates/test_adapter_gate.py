@@ -7,7 +7,7 @@ from collections.abc import Callable, Set
 import pytest
 
 from quire.core.adapters import AdapterReference
-from quire.core.errors import RequestError
+from quire.core.errors import FailureKind, RequestError, RequestFailure
 from quire.engine.gates.adapter_gate import AdapterGate
 
 
@@ -40,7 +40,7 @@ class ScriptedAdapters:
         self.loads.append(adapter.content_hash)
         self._coming = adapter.content_hash, self.steps
 
-    def collect(self) -> dict[str, str]:
+    def collect(self) -> dict[str, RequestFailure]:
         if self._coming is None:
             return {}
         name, left = self._coming
@@ -49,7 +49,7 @@ class ScriptedAdapters:
             return {}
         self._coming = None
         if name in self.failing:
-            return {name: f"[adapter] {name} is damaged."}
+            return {name: RequestFailure(FailureKind.ENGINE, f"[adapter] {name} is damaged.")}
         self.held.append(name)
         return {}
 
@@ -169,7 +169,7 @@ def test_an_adapter_that_cannot_be_read_ends_its_requests_alone(gated):
     run.finish()
     assert run.endings == {("x", 0): "error", ("y", 0): "error", ("z", 0): "length"}
     told = {output.request_id: output.result.error for output in run.outputs}
-    assert told["x"] == told["y"] == "[adapter] bad is damaged."
+    assert told["x"] == told["y"] == RequestFailure(FailureKind.ENGINE, "[adapter] bad is damaged.")
 
 
 def test_abort_and_deadline_end_one_that_waits(gated):

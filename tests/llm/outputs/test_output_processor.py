@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from quire import RequestOutputKind, SamplingParams
+from quire.core.errors import FailureKind, RequestFailure
 from quire.core.outputs import Logprob, RequestMetrics, RequestOutput
 from quire.core.request import EngineRequest
 from quire.core.step import PromptLogprobs, SequenceResult, TokenLogprobs
@@ -200,7 +201,9 @@ def test_states_do_not_change_after_they_were_given(tokenizer: Tokenizer) -> Non
 
 def test_errors_carry_their_message(tokenizer: Tokenizer) -> None:
     feed = Feed(tokenizer)
-    state = feed.step([], finish_reason="error", error="bad luck")
+    state = feed.step(
+        [], finish_reason="error", error=RequestFailure(FailureKind.ENGINE, "bad luck")
+    )
     assert state is not None and state.finished
     assert (state.error, state.outputs[0].finish_reason) == ("bad luck", "error")
 
@@ -215,10 +218,10 @@ def test_only_final_states_on_request(tokenizer: Tokenizer) -> None:
 def test_a_failed_engine_ends_every_request(tokenizer: Tokenizer) -> None:
     feed = Feed(tokenizer, n=2, stop=["!"])
     feed.text("a!", index=0)
-    (state,) = feed.processor.end_all("error", "it broke")
+    (state,) = feed.processor.end_all("error", RequestFailure(FailureKind.ENGINE, "it broke"))
     assert state.finished and state.error == "it broke"
     assert [output.finish_reason for output in state.outputs] == ["stop", "error"]
-    assert feed.processor.end_all("error", "again") == []
+    assert feed.processor.end_all("error") == []
 
 
 def test_logprobs_and_prompt_logprobs_are_cut_with_tokens_of_one_step(tokenizer: Tokenizer) -> None:

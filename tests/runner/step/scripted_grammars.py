@@ -9,8 +9,9 @@ from typing import Any
 
 import numpy as np
 
+from quire.core.errors import RequestFailure
 from quire.core.sampling_params import SamplingParams
-from quire.core.structured_outputs import StructuredOutputs
+from quire.core.structured_outputs import StructuredOutputs, grammar_limit
 from quire.kernels.batch.token_table import TokenTable
 from quire.kernels.cpu.backend import CpuBackend
 from quire.runner.step.mask_threads import wait
@@ -19,7 +20,7 @@ from quire.runner.step.sampling_state import SamplingState
 VOCAB, EOS = 64, 63
 BACKEND = CpuBackend(threads=1)
 ANY, FORCES_NEXT = 5, 7
-LIMIT = "it ran into a limit"
+LIMIT = grammar_limit("stay within a limit")
 
 
 class ScriptedMatcher:
@@ -38,7 +39,7 @@ class ScriptedMatcher:
         self.is_held = False
         self.threads: list[str] = []
         self.num_taken = 0
-        self.error = ""
+        self.error: RequestFailure | None = None
         self.seen: list[int] = []
         self.failing: BaseException | None = None
         self.budget = 10**6
@@ -62,8 +63,8 @@ class ScriptedMatcher:
             return (1 << (self.seen[-1] + 1)).to_bytes(VOCAB // 8, "little")
         return b"\xff" * (VOCAB // 8)
 
-    def fail(self, reason: str) -> None:
-        self.error = reason
+    def fail(self, failure: RequestFailure) -> None:
+        self.error = failure
 
     def rollback(self, num_tokens: int) -> None:
         del self.seen[len(self.seen) - num_tokens :]

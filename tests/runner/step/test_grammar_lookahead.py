@@ -89,7 +89,9 @@ def test_one_that_waits_holds_up_its_own_row_alone() -> None:
     assert rows.state.unready_rows() == []  # each draws in this step
     assert masks(rows, rows.rows[0], 0) == [EVERYTHING]
     assert len(masks(rows, rows.rows[1], 3)) == 4
-    assert "finite" in rows.state.refusal(rows.rows[0])  # its grammar is not asked meanwhile
+    assert (
+        "finite" in rows.state.failure(rows.rows[0]).message
+    )  # its grammar is not asked meanwhile
     rows.draw(4, 4)
     rows.draw(*[], num_others=0)
     assert rows.state.unready_rows() == [rows.rows[0]]
@@ -146,7 +148,7 @@ def test_a_limit_of_what_is_known_fails_the_request() -> None:
     rows.draw(4)
     rows.wait()
     assert masks(rows, rows.rows[0], 0) == [0]
-    assert rows.state.refusal(rows.rows[0]) == LIMIT
+    assert rows.state.failure(rows.rows[0]) == LIMIT
     assert not rows.state.can_follow_proposals(rows.rows[0])
 
 
@@ -163,7 +165,7 @@ def test_a_matcher_that_cannot_be_made_again_fails_its_request_alone(
     assert rows.propose([1], [1]) == [0, 1]
     rows.draw(1, 1)
     rows.wait()
-    assert "MemoryError" in rows.state.refusal(rows.rows[0])
+    assert "MemoryError" in rows.state.failure(rows.rows[0]).message
     assert masks(rows, rows.rows[1], 0) == [EVERYTHING]
 
 

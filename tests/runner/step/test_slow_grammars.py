@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from quire.core.errors import GRAMMAR_LIMIT
+from quire.core.errors import FailureKind
 from quire.core.sampling_params import SamplingParams
 from quire.runner.step import jump_forward, sampling_state
 from tests.runner.step.scripted_grammars import (
@@ -78,7 +78,7 @@ def test_what_takes_too_long_fails_alone(monkeypatch: pytest.MonkeyPatch) -> Non
     rows.wait()
     batch = rows.state.batch(np.array(rows.rows, np.int32), np.array([3]))
     assert not batch.mask_words.any()
-    assert rows.state.refusal(rows.rows[0]).startswith(GRAMMAR_LIMIT)
+    assert rows.state.failure(rows.rows[0]).kind is FailureKind.GRAMMAR_LIMIT
 
 
 def test_a_library_that_fails_fails_its_row_alone() -> None:
@@ -86,7 +86,7 @@ def test_a_library_that_fails_fails_its_row_alone() -> None:
     rows.matchers[0].failing = RuntimeError("a panic")
     rows.draw(ANY, ANY)
     rows.wait()
-    assert "a panic" in rows.state.refusal(rows.rows[0])
+    assert "a panic" in rows.state.failure(rows.rows[0]).message
     assert not rows.matchers[1].error
 
 

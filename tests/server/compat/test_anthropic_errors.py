@@ -7,7 +7,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from quire.core.errors import GRAMMAR_LIMIT, CapacityError, EngineDeadError
+from quire.core.errors import CapacityError, EngineDeadError
+from quire.core.structured_outputs import grammar_limit
 from quire.server.access.authentication import scope_of
 from tests.server.compat.anthropic_client import BODY, COUNT, MESSAGES, THEIRS, error_of, events
 
@@ -103,7 +104,7 @@ def test_failures(client, engine, error, status, kind, retry):
 @pytest.mark.parametrize("stream", [False, True])
 def test_a_grammar_that_meets_a_limit_is_the_requests_own_fault(client, engine, stream):
     engine.end_after = 2
-    engine.end_reason = f"{GRAMMAR_LIMIT} stay within the limits; got more."
+    engine.failure = grammar_limit("stay within the limits; got more.")
     form = {"format": {"type": "json_schema", "schema": {}}}
     answer = client.post(MESSAGES, json=BODY | {"stream": stream, "output_config": form})
     error = events(answer)[-1] if stream else answer.json()

@@ -287,5 +287,5 @@ def test_a_rollback_leaves_no_trace(
             assert back_and_forth.error or tail[:1] != [tokenizer.eos_token_id]
             back_and_forth.rollback(len(tail))
             back_and_forth.rollback(len(further) - len(tail))
-            assert (back_and_forth.num_taken, back_and_forth.error) == (i, "")
+            assert (back_and_forth.num_taken, back_and_forth.error) == (i, None)
         assert back_and_forth.allowed([]) == expected
