@@ -20,12 +20,11 @@ from typing import Any, Unpack
 from quire.core.adapters import AdapterReference
 from quire.core.errors import EngineDeadError
 from quire.core.metrics import Samples
-from quire.core.model.model_config import ModelConfig
 from quire.core.outputs import RequestOutput
 from quire.core.request import EngineRequest
 from quire.core.sampling_params import SamplingParams
 from quire.llm.engine_args import EngineArgs
-from quire.llm.engine_client import EngineProgress, Prompt
+from quire.llm.engine_client import EngineClient, EngineProgress, Prompt
 from quire.llm.outputs.output_streams import OutputStreams
 from quire.llm.process.counter_pace import CounterPace
 from quire.llm.progress import loading_bar
@@ -34,13 +33,12 @@ from quire.llm.text_engine import TextEngine
 from quire.settings.config import EngineConfig
 from quire.settings.keyword_types import EngineKeywords
 from quire.text.offloading import INLINE_CHARACTERS, run_by_size
-from quire.text.tokenizers.tokenizer import Tokenizer
 
 Command = Callable[[], Any]
 
 
-class AsyncLLM:
-    """A model loaded for concurrent use; see :class:`quire.llm.engine_client.EngineClient`.
+class AsyncLLM(EngineClient):
+    """A model loaded for concurrent use.
 
     Args:
         model, **keywords: The same as in :class:`quire.llm.engine_args.EngineArgs`.
@@ -73,10 +71,10 @@ class AsyncLLM:
         with loading_bar() as on_progress:
             self._engine = TextEngine(config, on_progress=on_progress)
         self.config = self._engine.config
-        self.model_config: ModelConfig = self._engine.model_config
-        self.max_model_len: int = self._engine.max_model_len
-        self.tokenizer: Tokenizer = self._engine.tokenizer
-        self.default_sampling_params: dict[str, Any] = self._engine.default_sampling_params
+        self.model_config = self._engine.model_config
+        self.max_model_len = self._engine.max_model_len
+        self.tokenizer = self._engine.tokenizer
+        self.default_sampling_params = self._engine.default_sampling_params
         self._streams = OutputStreams()
         self._step_time = time.monotonic()
         self._pace = CounterPace(self._engine.stats)
@@ -95,7 +93,7 @@ class AsyncLLM:
         request_id: str = "",
         **attributes: Any,
     ) -> AsyncGenerator[RequestOutput, None]:
-        """Yield the request's output after each step that changed it; see the protocol.
+        """Yield the request's output after each step that changed it; see :class:`EngineClient`.
 
         Args:
             prompt: The text or tokens to continue; or the whole request, as servers give it.
@@ -141,16 +139,10 @@ class AsyncLLM:
         return any(map(self._engine.engine.starts_at_once, list(self._coming.values())))
 
     async def abort(self, request_id: str) -> None:
-        """End a request with ``abort``; its blocks are free on return."""
         if not self._closed:
             await self._call(lambda: self._streams.deliver(self._engine.abort_request(request_id)))
 
     def check_health(self) -> None:
-        """Check that the engine works.
-
-        Raises:
-            EngineDeadError: The engine has stopped.
-        """
         if self._closed:
             raise EngineDeadError("[engine] it was shut down.")
         self._engine.check_alive()
@@ -158,30 +150,24 @@ class AsyncLLM:
             raise EngineDeadError("[engine] its thread has ended; see the log.")
 
     def progress(self) -> EngineProgress:
-        """Return the engine's progress."""
         return EngineProgress.measure(self._streams, self._step_time)
 
     def stats(self) -> Samples:
-        """Return counters and gauges by metric stem, as they were after one of the last steps."""
         return self._stats
 
     async def describe_cache(self) -> str:
-        """Return the KV pool and every block table as text, as they are between two steps."""
         self.check_health()
         text: str = await self._call(self._engine.describe_cache)
         return text
 
     async def reset_prefix_cache(self) -> None:
-        """Hide what was computed so far from later requests; those under way keep theirs."""
         self.check_health()
         await self._call(self._engine.reset_prefix_cache)
 
     def read_adapter(self, name: str, folder: str) -> AdapterReference:
-        """Return what stands for an adapter in requests; see the protocol."""
         return self._engine.read_adapter(name, folder)
 
     async def shutdown(self) -> None:
-        """Stop the engine; open requests end with ``abort``. A second call does nothing."""
         if not self._closed:
             self._send(self._stop)
             self._closed = True

@@ -1,11 +1,12 @@
-"""The interface of an engine for servers, whether it is in this process or in another one."""
+"""An engine for servers, whether it is in this process, in another one, or several."""
 
 from __future__ import annotations
 
 import time
+from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NotRequired, Protocol, TypeAlias, TypedDict
+from typing import Any, NotRequired, TypeAlias, TypedDict
 
 from quire.core.adapters import AdapterReference
 from quire.core.metrics import Samples
@@ -13,6 +14,7 @@ from quire.core.model.model_config import ModelConfig
 from quire.core.outputs import RequestOutput
 from quire.core.request import EngineRequest
 from quire.llm.outputs.output_streams import OutputStreams
+from quire.text.tokenizers.tokenizer import Tokenizer
 
 
 class TextPrompt(TypedDict):
@@ -76,21 +78,22 @@ class EngineProgress:
         return cls(len(streams), max(0.0, now - step_time), stalled, waited)
 
 
-class EngineClient(Protocol):
-    """Submit requests, read their outputs, cancel them.
+class EngineClient(ABC):
+    """An engine as servers see it: they submit requests, read their outputs and cancel them.
 
     Attributes:
         model_config: The decoder's shape.
         max_model_len: Longest prompt plus output, in tokens.
-        tokenizer: ``quire.text.Tokenizer`` of the served model.
+        tokenizer: The served model's tokenizer.
         default_sampling_params: The model's own defaults (``generation_config.json``), as keywords.
     """
 
     model_config: ModelConfig
     max_model_len: int
-    tokenizer: Any
+    tokenizer: Tokenizer
     default_sampling_params: dict[str, Any]
 
+    @abstractmethod
     def generate(self, request: EngineRequest, /) -> AsyncGenerator[RequestOutput, None]:
         """Yield the request's output after each step that changed it; the last has ``finished``.
 
@@ -102,44 +105,52 @@ class EngineClient(Protocol):
             CapacityError: The engine cannot take the request now.
             EngineDeadError: The engine has stopped, before the request or during it.
         """
-        ...
 
+    @abstractmethod
     async def abort(self, request_id: str) -> None:
-        """End a request with finish reason ``abort``; unknown or finished ids are no error."""
-        ...
+        """End a request with finish reason ``abort``; its blocks are free on return.
 
+        Unknown or finished ids are no error.
+        """
+
+    @abstractmethod
     def check_health(self) -> None:
-        """Check that the engine works.
+        """Check that the engine takes requests.
 
         Raises:
-            EngineDeadError: The engine has stopped.
+            EngineDeadError: The engine has stopped, or is being restarted.
         """
-        ...
 
+    @abstractmethod
     def progress(self) -> EngineProgress:
         """Return the engine's progress."""
-        ...
 
+    @abstractmethod
     def stats(self) -> Samples:
-        """Return counters and gauges by metric stem, for ``/metrics``; no counter ever falls."""
-        ...
+        """Return counters and gauges by metric stem, as they were after one of the last steps.
 
+        No counter ever falls.
+        """
+
+    @abstractmethod
     async def describe_cache(self) -> str:
         """Return the KV pool and the block table of each live request as text, for people.
 
         Raises:
             EngineDeadError: The engine has stopped.
+            CapacityError: The engine is being restarted.
         """
-        ...
 
+    @abstractmethod
     async def reset_prefix_cache(self) -> None:
         """Hide what was computed so far from later requests; those under way keep theirs.
 
         Raises:
             EngineDeadError: The engine has stopped.
+            CapacityError: The engine is being restarted.
         """
-        ...
 
+    @abstractmethod
     def read_adapter(self, name: str, folder: str) -> AdapterReference:
         """Return a reference to an adapter for requests, once all its files are read; thread-safe.
 
@@ -147,8 +158,7 @@ class EngineClient(Protocol):
             RequestError: The engine takes no adapters.
             ModelLoadError: The adapter is damaged, has too large a rank, or is for another model.
         """
-        ...
 
+    @abstractmethod
     async def shutdown(self) -> None:
-        """Stop the engine; open requests end with ``abort``."""
-        ...
+        """Stop the engine; open requests end with ``abort``. A second call does nothing."""

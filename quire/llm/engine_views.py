@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import AsyncGenerator
-from typing import Any, Protocol
+from functools import cached_property
+from typing import Any
 
 from quire.core.adapters import AdapterReference
 from quire.core.metrics import Samples, add_counters
@@ -14,16 +16,25 @@ from quire.settings.config import ModelOptions
 from quire.text.tokenizers.tokenizer import Tokenizer
 
 
-class SharedEngine(EngineClient, Protocol):
+class SharedEngine(EngineClient):
     """An engine whose weights several models have."""
 
+    @cached_property
+    def views(self) -> EngineViews:
+        """The engine's views."""
+        return EngineViews(self)
+
     def view(self, options: ModelOptions) -> EngineView:
-        """Return the engine as the model that ``options`` names, whose files are the same.
+        """Return the engine as a model with the same weights; errors as of :meth:`read_texts`."""
+        return self.views.open(*self.read_texts(options))
+
+    @abstractmethod
+    def read_texts(self, options: ModelOptions) -> tuple[Tokenizer, dict[str, Any]]:
+        """Return the tokenizer and the default settings of a model with the engine's weights.
 
         Raises:
             QuireError: Files of the model, such as its template, cannot be read.
         """
-        ...
 
 
 class EngineViews:
@@ -61,8 +72,8 @@ class EngineViews:
             self._open.remove(view)
 
 
-class EngineView:
-    """An engine as one of its names; see :class:`quire.llm.engine_client.EngineClient`.
+class EngineView(EngineClient):
+    """An engine as one of its names.
 
     Shutting it down closes it; the engine stays.
 
@@ -86,15 +97,12 @@ class EngineView:
         self._last_stats: Samples | None = None
 
     def generate(self, request: EngineRequest, /) -> AsyncGenerator[RequestOutput, None]:
-        """See the protocol."""
         return self.engine.generate(request)
 
     async def abort(self, request_id: str) -> None:
-        """See the protocol."""
         await self.engine.abort(request_id)
 
     def check_health(self) -> None:
-        """See the protocol."""
         self.engine.check_health()
 
     def progress(self) -> EngineProgress:
@@ -106,19 +114,15 @@ class EngineView:
         return self._views.stats(self) if self._last_stats is None else self._last_stats
 
     async def describe_cache(self) -> str:
-        """See the protocol."""
         return await self.engine.describe_cache()
 
     async def reset_prefix_cache(self) -> None:
-        """See the protocol."""
         await self.engine.reset_prefix_cache()
 
     def read_adapter(self, name: str, folder: str) -> AdapterReference:
-        """See the protocol."""
         return self.engine.read_adapter(name, folder)
 
     async def shutdown(self) -> None:
-        """Close the view."""
         if self._last_stats is None:
             self._last_stats = self.stats()
             self._views.close(self)

@@ -24,7 +24,7 @@ from quire.core.request import EngineRequest
 from quire.core.sampling_params import RequestOutputKind, SamplingParams
 from quire.llm.async_llm import AsyncLLM
 from quire.llm.engine_client import EngineProgress
-from quire.llm.engine_views import EngineView, EngineViews
+from quire.llm.engine_views import SharedEngine
 from quire.server.app import create_app
 from quire.server.generation.models import OneModel
 from quire.server.generation.service import Service
@@ -66,7 +66,7 @@ def tokenizer(folder: Path) -> Tokenizer:
     return load_tokenizer(folder)
 
 
-class ScriptedEngine:
+class ScriptedEngine(SharedEngine):
     """Answers every request with the same text, byte by byte; fails when told to.
 
     Attributes:
@@ -113,14 +113,11 @@ class ScriptedEngine:
         self.dead = False
         self.state = EngineProgress(0, 0.0, 0.0, 0.0)
         self.stopped = False
-        self.views = EngineViews(self)
 
-    def view(self, options: ModelOptions) -> EngineView:
-        """Return it under another name, with the same texts."""
-        return self.views.open(self.tokenizer, self.default_sampling_params)
+    def read_texts(self, options: ModelOptions) -> tuple[Tokenizer, dict[str, Any]]:
+        return self.tokenizer, self.default_sampling_params
 
-    async def generate(self, request: EngineRequest) -> AsyncGenerator[RequestOutput, None]:
-        """Yield a delta per token."""
+    async def generate(self, request: EngineRequest, /) -> AsyncGenerator[RequestOutput, None]:
         request_id = request.request_id
         self.open_requests.add(request_id)
         self.params.append(request.params)
@@ -193,17 +190,17 @@ class ScriptedEngine:
         while self.hold_after == count and not self.released.is_set() and not self.stopped:
             await asyncio.sleep(0.005)
 
+    async def abort(self, request_id: str) -> None:
+        pass
+
     def check_health(self) -> None:
-        """Raise when ``dead``."""
         if self.dead:
             raise EngineDeadError("[engine] a step failed.")
 
     def progress(self) -> EngineProgress:
-        """As set."""
         return self.state
 
     def stats(self) -> dict[str, float]:
-        """A gauge, a counter and a labelled counter."""
         return {
             "num_requests_running": len(self.open_requests),
             "generation_tokens": 7,
@@ -212,18 +209,15 @@ class ScriptedEngine:
         }
 
     async def describe_cache(self) -> str:
-        """There is none."""
         return "no cache"
 
     async def reset_prefix_cache(self) -> None:
-        """There is none."""
+        pass
 
     def read_adapter(self, name: str, folder: str) -> AdapterReference:
-        """There is none."""
         raise ModelLoadError(f"[adapter] {folder} must be readable; got nothing.")
 
     async def shutdown(self) -> None:
-        """End everything with ``abort``."""
         self.stopped = True
 
 

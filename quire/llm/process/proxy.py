@@ -20,11 +20,10 @@ from quire.core import errors
 from quire.core.adapters import AdapterReference
 from quire.core.errors import CapacityError, EngineDeadError, QuireError
 from quire.core.metrics import Samples, add_counters
-from quire.core.model.model_config import ModelConfig
 from quire.core.outputs import RequestOutput
 from quire.core.request import EngineRequest
 from quire.llm.engine_client import EngineProgress
-from quire.llm.engine_views import EngineView, EngineViews
+from quire.llm.engine_views import SharedEngine
 from quire.llm.loading import Loading
 from quire.llm.outputs.output_processor import OutputProcessor, stop_strings_of
 from quire.llm.outputs.output_streams import OutputStream, OutputStreams
@@ -64,8 +63,8 @@ DEADLINE_GRACE_SECONDS = 0.25
 SORTED_PER_TOKENIZED = 64
 
 
-class EngineProxy:
-    """A supervised engine process; see :class:`quire.llm.engine_client.EngineClient`.
+class EngineProxy(SharedEngine):
+    """A supervised engine process.
 
     When the process dies, or makes no step for ``watchdog_timeout`` while requests are pending,
     these end with ``EngineDeadError``. It is started again, after longer and longer waits, and new
@@ -105,16 +104,14 @@ class EngineProxy:
             self._reader = reader = RequestReader(
                 config.model, config.speculative.methods(), config.adapters
             )
-            self.tokenizer: Tokenizer = reader.tokenizer
+            self.tokenizer = reader.tokenizer
             if self.tokenizer.chat_template is not None:
                 self.tokenizer.chat_template.prepare()
         except BaseException:
             supervisor.close()
             raise
-        self.model_config: ModelConfig
         self.max_model_len = 0
-        self.default_sampling_params: dict[str, Any] = reader.default_sampling_params
-        self._views = EngineViews(self)
+        self.default_sampling_params = reader.default_sampling_params
         self._streams = OutputStreams()
         # Guards what follows; held for moments only. Requests end under it exactly once.
         self._lock = threading.Lock()
@@ -143,13 +140,11 @@ class EngineProxy:
         """Number of restarts since the start."""
         return self._supervisor.num_restarts
 
-    def view(self, options: ModelOptions) -> EngineView:
-        """See :class:`quire.llm.engine_views.SharedEngine`."""
+    def read_texts(self, options: ModelOptions) -> tuple[Tokenizer, dict[str, Any]]:
         reader = self._reader.view(options)
-        return self._views.open(reader.tokenizer, reader.default_sampling_params)
+        return reader.tokenizer, reader.default_sampling_params
 
     async def generate(self, request: EngineRequest, /) -> AsyncGenerator[RequestOutput, None]:
-        """Yield the request's output after each step that changed it; see the protocol."""
         self._supervisor.check_serving()
         request_id = request.request_id
         stream = self._streams.open(request)
@@ -179,7 +174,6 @@ class EngineProxy:
                 self._forget(request_id)
 
     async def abort(self, request_id: str) -> None:
-        """End a request with ``abort``; its blocks are free on return."""
         with suppress(EngineDeadError, CapacityError):
             await self._ask(lambda ticket: Abort(request_id, ticket))
 
@@ -193,18 +187,12 @@ class EngineProxy:
         self._supervisor.check_serving()
 
     def check_health(self) -> None:
-        """Check that the engine takes requests.
-
-        Raises:
-            EngineDeadError: The engine was shut down, or is being restarted.
-        """
         try:
             self._supervisor.check_serving()
         except CapacityError as error:
             raise EngineDeadError(str(error)) from error
 
     def progress(self) -> EngineProgress:
-        """Return the engine's progress."""
         supervisor = self._supervisor
         progress = EngineProgress.measure(self._streams, supervisor.step_time)
         since = max(supervisor.step_time, supervisor.busy_time)
@@ -213,7 +201,6 @@ class EngineProxy:
         return replace(progress, stalled_seconds=stalled, step_seconds=supervisor.pace.seconds)
 
     def stats(self) -> Samples:
-        """Return the newest counters and gauges by metric stem; they outlive restarts."""
         own: Samples = {"engine_restarts": self.num_restarts}
         failed: Samples = {'request_success{finished_reason="error"}': self._num_failed}
         engine = add_counters(failed, self._supervisor.stats())
@@ -221,19 +208,15 @@ class EngineProxy:
         return engine | grammars | self._outputs.stats() | own
 
     async def describe_cache(self) -> str:
-        """Return the KV pool and every block table as text, as they are between two steps."""
         return await self._ask(Describe)
 
     async def reset_prefix_cache(self) -> None:
-        """Hide what was computed so far from later requests; those under way keep theirs."""
         await self._ask(ResetPrefixCache)
 
     def read_adapter(self, name: str, folder: str) -> AdapterReference:
-        """See the protocol."""
         return self._reader.adapters.read(name, folder)
 
     async def shutdown(self) -> None:
-        """Stop the engine; open requests end with ``abort``. A second call does nothing."""
         await asyncio.to_thread(self.close)
 
     def close(self) -> None:

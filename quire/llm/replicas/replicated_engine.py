@@ -23,7 +23,7 @@ from quire.core.request import EngineRequest
 from quire.core.sampling_params import RequestOutputKind
 from quire.engine.request import derive_seed
 from quire.llm.engine_client import EngineProgress
-from quire.llm.engine_views import EngineView, EngineViews
+from quire.llm.engine_views import SharedEngine
 from quire.llm.process.proxy import EngineProxy
 from quire.llm.replicas.dispatcher import Assignment, Dispatcher, RequestLoad
 from quire.llm.replicas.pools import PromptPools
@@ -35,6 +35,7 @@ from quire.llm.replicas.roles import NO_ROLES, Roles
 from quire.llm.replicas.serving_engines import ServingEngines
 from quire.settings.config import EngineConfig, ModelOptions
 from quire.system.log import get_logger
+from quire.text.tokenizers.tokenizer import Tokenizer
 
 log = get_logger(__name__)
 
@@ -43,8 +44,8 @@ log = get_logger(__name__)
 MOST_TRIES = 2
 
 
-class ReplicatedEngine:
-    """Engines of one model; see :class:`quire.llm.engine_client.EngineClient`.
+class ReplicatedEngine(SharedEngine):
+    """Engines of one model.
 
     Each request goes to one of them. When that dies before the request's first output, or before
     the end of an answer that is read as a whole, another one answers; else the request ends with
@@ -63,7 +64,7 @@ class ReplicatedEngine:
         self.model_config = first.model_config
         self.max_model_len = min(engine.max_model_len for engine in engines)
         self.tokenizer = first.tokenizer
-        self.default_sampling_params: dict[str, Any] = first.default_sampling_params
+        self.default_sampling_params = first.default_sampling_params
         self._block_size = self.config.cache.block_size
         num_short = len(engines) - roles.num_long
         self._dispatcher: Dispatcher | PromptPools = self._create_dispatcher(0, num_short)
@@ -78,7 +79,6 @@ class ReplicatedEngine:
             choice = PrefillChoice(roles.prefill_tokens)
             self._prefill = PrefillWorkers(ServingEngines(workers, own), own, choice)
         self._num_live: Counter[int] = Counter()
-        self._views = EngineViews(self)
         # Of live requests, and of ended ones whose blocks are kept.
         self._places: dict[str, int] = {}
         self._numbers = itertools.count()
@@ -89,13 +89,10 @@ class ReplicatedEngine:
         """The engines by their numbers; those for prompts are the last."""
         return self._all
 
-    def view(self, options: ModelOptions) -> EngineView:
-        """See :class:`quire.llm.engine_views.SharedEngine`."""
-        view = self._engines[0].view(options)
-        return self._views.open(view.tokenizer, view.default_sampling_params)
+    def read_texts(self, options: ModelOptions) -> tuple[Tokenizer, dict[str, Any]]:
+        return self._engines[0].read_texts(options)
 
     async def generate(self, request: EngineRequest, /) -> AsyncGenerator[RequestOutput, None]:
-        """Yield the request's output after each step that changed it; see the protocol."""
         if request.params.seed is None:  # as one engine would draw it, whichever computes it
             seed = derive_seed(self.config.seed, next(self._numbers))
             request = replace(request, params=replace(request.params, seed=seed))
@@ -120,7 +117,6 @@ class ReplicatedEngine:
                 log.warning("%s Request %s goes to another engine.", error, request.request_id)
 
     async def abort(self, request_id: str) -> None:
-        """End a request with ``abort``; its blocks are free on return."""
         place = self._places.pop(request_id, None)
         if place is not None:
             await self._engines[place].abort(request_id)
@@ -157,15 +153,13 @@ class ReplicatedEngine:
         }
 
     async def describe_cache(self) -> str:
-        """Return the KV pools and block tables of the engines that serve as text."""
         told = []
         for number, engine in enumerate(self._all):
-            with suppress(CapacityError):
+            with suppress(CapacityError):  # one that is being restarted has no blocks
                 told.append(f"engine {number}\n{await engine.describe_cache()}")
         return "\n".join(told)
 
     async def reset_prefix_cache(self) -> None:
-        """Hide what was computed so far from later requests; those under way keep theirs."""
         self._dispatcher.forget_prefixes()
         if self._prefill is not None:
             self._prefill.forget_prefixes()
@@ -174,11 +168,9 @@ class ReplicatedEngine:
                 await engine.reset_prefix_cache()
 
     def read_adapter(self, name: str, folder: str) -> AdapterReference:
-        """See the protocol."""
         return self._engines[0].read_adapter(name, folder)
 
     async def shutdown(self) -> None:
-        """Stop the engines; open requests end with ``abort``. A second call does nothing."""
         self._closed = True
         await asyncio.gather(*(engine.shutdown() for engine in self._all))
 
