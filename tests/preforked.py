@@ -57,7 +57,7 @@ READ_EARLY = (
 _READ_BY_TORCH = ("MKL_", "OMP_")
 #: Name of the processes that fork children of another one.
 NURSERY = "nursery"
-#: Of a request: whom to tell of the pid, the standard streams, and what is passed.
+#: Descriptors of a request: the one for the pid, the standard streams, and those passed on.
 MOST_DESCRIPTORS = 12
 SIZE, PID = struct.Struct("<I"), struct.Struct("<i")
 _CODE = "import sys; from tests.forking import serve; serve(int(sys.argv[1]), sys.argv[2:])"

@@ -300,7 +300,7 @@ def _prepare(config: pytest.Config, connection: Connection, name: str) -> None:
     plugins.register(SimpleNamespace(_tw=reporter._tw), "terminalreporter")
     plugins.register(_Reporting(config, connection))
     capturing: Any = plugins.getplugin("capturemanager")
-    capturing.stop_global_capturing()  # the file that it writes to is everybody's
+    capturing.stop_global_capturing()  # all workers would write to its file
     capturing.start_global_capturing()
     capturing.suspend_global_capture()
     factory = _temporary(config)

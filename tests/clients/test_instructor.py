@@ -19,7 +19,7 @@ FIELDS = {
 
 
 class Person(pydantic.BaseModel):
-    """Somebody."""
+    """A person."""
 
     name: str = pydantic.Field(max_length=10)
     age: int = pydantic.Field(ge=0, le=120)

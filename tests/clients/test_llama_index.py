@@ -11,7 +11,7 @@ openai_like = pytest.importorskip("llama_index.llms.openai_like", reason="run sc
 
 
 class Person(pydantic.BaseModel):
-    """Somebody."""
+    """A person."""
 
     name: str = pydantic.Field(max_length=10)
     age: int = pydantic.Field(ge=0, le=120)

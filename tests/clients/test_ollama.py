@@ -17,7 +17,7 @@ OPTIONS = {"temperature": 0, "num_predict": 60}
 
 
 class Person(pydantic.BaseModel):
-    """Somebody."""
+    """A person."""
 
     name: str = pydantic.Field(max_length=10)
     age: int = pydantic.Field(ge=0, le=120)

@@ -14,7 +14,7 @@ agents = pytest.importorskip("agents", reason="run scripts/test_clients")
 
 
 class Person(pydantic.BaseModel):
-    """Somebody."""
+    """A person."""
 
     name: str = pydantic.Field(max_length=10)
     age: int = pydantic.Field(ge=0, le=120)

@@ -17,7 +17,7 @@ SETTINGS = {"temperature": 0, "max_tokens": 120}
 
 
 class Person(pydantic.BaseModel):
-    """Somebody."""
+    """A person."""
 
     name: str = pydantic.Field(max_length=10)
     age: int = pydantic.Field(ge=0, le=120)

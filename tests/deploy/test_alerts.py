@@ -180,7 +180,7 @@ def test_every_rule_has_a_case():
 
 
 @pytest.mark.parametrize("name", RULES)
-def test_it_fires_in_time_and_for_nobody_else(promtool, name, tmp_path):
+def test_it_fires_in_time_and_for_no_other_series(promtool, name, tmp_path):
     path = tmp_path / "test.yml"
     path.write_text(json.dumps(unit_test(name, FOLDER / "alerts.yml")))
     code, text = promtool("test", "rules", path)

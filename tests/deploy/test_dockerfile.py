@@ -19,7 +19,7 @@ def test_the_check_knows_every_instruction():
     assert [name for name in names if not hasattr(Build, f"_{name.lower()}")] == []
 
 
-def test_it_serves_as_nobody_special_and_says_how_it_is():
+def test_it_serves_as_a_user_without_rights_and_says_how_it_is():
     names = [name for name, _ in INSTRUCTIONS]
     assert names.index("USER") > max(i for i, name in enumerate(names) if name == "RUN")
     assert LAST["USER"] not in ("root", "0")

@@ -108,7 +108,7 @@ def test_who_shares_what_was_given_up_computes_it(start):
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 @given(st.integers(0, 2**32), st.sampled_from([1, 2, 4, 16]), st.integers(30, 80))
-def test_tokens_are_the_same_whoever_comes(start, seed, block_size, num_blocks):
+def test_tokens_are_the_same_whichever_requests_arrive(start, seed, block_size, num_blocks):
     choose = random.Random(seed)
     run = start(num_blocks=max(num_blocks, 400 // block_size), block_size=block_size, **FEW)
     prompts, number = {}, 0

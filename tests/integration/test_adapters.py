@@ -81,7 +81,7 @@ def test_the_lattice_with_adapters(
     assert {o.condition.name: o.failures for o in outcomes if o.failures} == {}
 
 
-def test_an_adapter_changes_the_answer_and_nobody_elses(
+def test_an_adapter_changes_the_answers_of_its_requests_alone(
     create_llm: Callable[..., LLM],
     adapter: Callable[..., Path],
     prompts: Callable[..., list[list[int]]],

@@ -140,7 +140,7 @@ def test_a_request_that_cannot_be_prepared_fails_alone(
     assert [outputs[0].outputs, outputs[2].outputs] == [o.outputs for o in expected]
 
 
-def test_a_fault_that_passes_ends_nobody(
+def test_a_fault_that_passes_ends_no_request(
     create_llm: Callable[..., LLM],
     prompts: Callable[..., list[list[int]]],
     monkeypatch: pytest.MonkeyPatch,
@@ -159,7 +159,7 @@ def test_a_fault_that_passes_ends_nobody(
     assert [o.outputs for o in llm.generate(work, params())] == [o.outputs for o in expected]
 
 
-def test_when_everybody_fails_it_is_the_engine(
+def test_when_every_request_fails_it_is_the_engine(
     create_llm: Callable[..., LLM],
     prompts: Callable[..., list[list[int]]],
     monkeypatch: pytest.MonkeyPatch,

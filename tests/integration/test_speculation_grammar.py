@@ -141,7 +141,7 @@ def test_a_batch_of_all_kinds(create_llm: Create) -> None:
             assert llm.engine.engine.scheduler.stats.num_preemptions > 0
 
 
-def test_a_grammar_that_waits_after_a_proposed_token_holds_up_nobody_else(
+def test_a_grammar_that_waits_after_a_proposed_token_holds_up_no_other_request(
     create_llm: Create, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plain, speculating = (create_llm() for _ in range(2))

@@ -1,4 +1,4 @@
-"""The thread pool, driven from Python: every chunk once, whoever calls and however many threads."""
+"""The thread pool, driven from Python: every chunk once, for any caller and number of threads."""
 
 from __future__ import annotations
 

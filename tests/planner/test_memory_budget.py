@@ -79,7 +79,7 @@ def test_number_of_sequences_that_fit():
     assert num_sequences(107_600_000_000, LLAMA_70B, 2048) == 160
 
 
-def test_the_null_block_holds_nobody():
+def test_the_null_block_holds_no_sequence():
     budget = divide_memory(replace(DEMAND, max_model_len=16), 10 * GIB, 9 * GIB, 10 * 2**20)
     assert (budget.num_blocks, budget.num_sequences(16), budget.num_sequences(48)) == (10, 9, 3)
 

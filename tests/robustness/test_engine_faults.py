@@ -82,7 +82,7 @@ def test_allocation_fails_in_the_engine(start):
     ending = ask(url, hungry)
     assert ending.status in (200, 503)
     # A request that finds no memory may bring the engine down, and then all are told; one that
-    # still finds some is answered. Nobody waits for ever, and the next engine has its memory.
+    # still finds some is answered. No request waits for ever, and the next engine has its memory.
     for other in crowd.endings():
         assert other.reason == "length" or other.error["code"] == 503, other
     assert ending.status == 503, "the limit was not felt: the test shows nothing"
@@ -125,7 +125,7 @@ def test_allocation_fails_in_the_server(start):
 
 
 def test_step_is_slow(crowded_server):
-    """Slower than any deadline, faster than the watchdog: everybody gets the usual answer."""
+    """Slower than any deadline, faster than the watchdog: every request gets the usual answer."""
     url = crowded_server.address
     expected = whole(url, MEDIUM)
     crowd = Crowd(url, [MEDIUM] * 6)
@@ -173,7 +173,7 @@ def test_engine_is_stuck(start):
 
 
 def test_engine_is_stuck_and_every_client_has_left(start):
-    """Requests that were given up counted as no work, so nobody noticed that it was stuck."""
+    """Requests that were given up counted as no work, so the watchdog saw no stuck engine."""
     server = start("--watchdog-timeout", "5")
     url = server.wait_ready()
     engine = server.engine()

@@ -166,7 +166,7 @@ def test_what_cannot_be_had_is_said_and_changes_nothing(server, tmp_path):
     assert text(chat(server, "quire-tiny")) == ANSWER
 
 
-def test_a_pull_goes_on_when_nobody_watches_until_it_is_stopped(server, hub):
+def test_a_pull_continues_without_watchers_until_it_is_stopped(server, hub):
     hub.slow_after = 300_000  # it is under way for as long as it is looked at
     body = {"model": "org/tiny:Q8_0"}
 

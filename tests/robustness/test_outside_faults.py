@@ -130,7 +130,7 @@ def test_sigterm_and_no_time(start):
 
 
 def test_sigterm_again_and_again(start):
-    """Whoever is impatient does not change how it ends, not even in the last moment."""
+    """Further signals do not change how it ends, not even in the last moment."""
     server = start()
     url = server.wait_ready()
     crowd = Crowd(url, [MEDIUM] * 4)

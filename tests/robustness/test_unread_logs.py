@@ -1,4 +1,4 @@
-"""A log that nobody reads: the pipe of stderr is full, the server serves on."""
+"""A log that no process reads: the pipe of stderr is full, the server serves on."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ NUM_REQUESTS = sized(400, 1500)
 
 @pytest.fixture
 def unread(device):
-    """A server whose stderr is a pipe that nobody reads; and its URL."""
+    """A server whose stderr is a pipe that no process reads; and its URL."""
     port = free_ports()
     command = [sys.executable, "-m", "quire.cli.main", "serve", "--port", str(port)]
     command += ["--device", device, "--memory", "64MiB", "--threads", "1"]
@@ -52,7 +52,7 @@ def dropped(client):
     return sum(map(float, values))
 
 
-def test_a_full_pipe_of_stderr_freezes_nobody(unread):
+def test_a_full_pipe_of_stderr_freezes_no_process(unread):
     """The server stopped in the midst of a line, and its health with it."""
     popen, url = unread
     body = {"prompt": "a", "max_tokens": 1}

@@ -34,7 +34,7 @@ def test_what_is_read_arrives_whole_and_in_order():
     assert found == ["".join(lines)] and stream.num_dropped == 0
 
 
-def test_a_pipe_that_nobody_reads_stops_nobody():
+def test_a_pipe_that_no_process_reads_stops_no_writer():
     reader, writer = os.pipe()
     stream = BackgroundStream(writer, max_waiting=10_000)
     line = "x" * 99 + "\n"

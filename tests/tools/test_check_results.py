@@ -285,7 +285,8 @@ def test_paths(path, found):
 
 
 @pytest.mark.parametrize(
-    "fields", [{}, {"at_least": 1, "at_most": 2}, {"at_least": 1, "why": "a word nobody reads"}]
+    "fields",
+    [{}, {"at_least": 1, "at_most": 2}, {"at_least": 1, "why": "a word without use"}],
 )
 def test_a_rule_without_one_direction_is_refused(fields):
     with pytest.raises(ValueError, match="must have at_least or at_most"):

@@ -52,7 +52,7 @@ def test_who_killed_a_mutant_is_written_down_and_all_else_stays(tmp_path, monkey
     assert (tmp_path / "engine.toml").read_text() == text
 
 
-def test_what_nobody_has_tried_counts_against_the_small_circle():
+def test_an_untried_mutant_counts_against_the_small_circle():
     killed = {"circle": 1, "tried": 1}
     missed, alive = {"circle": 3, "tried": 3}, {"circle": None, "tried": 3}
     unknown = {"circle": None, "tried": 1}

@@ -73,7 +73,7 @@ def test_prompt_longer_than_the_context_is_refused_with_counts(quire, model):
     assert "Traceback" not in result.stderr
 
 
-def test_a_limit_nobody_gave_gives_way_to_the_context(quire, model):
+def test_a_limit_by_default_gives_way_to_the_context(quire, model):
     result = quire("generate", str(model), "--max-model-len", "16", "--prompt", "12345", "--json")
     assert lines(result.stdout)[0]["num_output_tokens"] <= 11, result.stderr
     result = quire(

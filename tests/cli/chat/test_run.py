@@ -205,7 +205,7 @@ def test_bytes_that_are_no_text_are_told_before_anything_is_asked(command, url):
     assert found.stderr.count("\n") == 1 and "the byte 0xff at 2 is no UTF-8" in found.stderr
 
 
-def test_a_model_that_nobody_has_is_refused_with_a_reason(url):
+def test_a_model_that_no_hub_has_is_refused_with_a_reason(url):
     found = quire("run", "no/such-model", "Hi", "--base-url", url)
     assert found.returncode == 1
     assert "no/such-model" in found.stderr and "Traceback" not in found.stderr

@@ -66,7 +66,7 @@ def test_first_block_of_equal_content_is_kept():
     assert pool.cached == {}
 
 
-def test_any_free_block_serves_anybody_after_churn():
+def test_any_free_block_serves_any_request_after_churn():
     """At 95% occupancy the rest can be had in one piece, whatever its places."""
     pool, rng = BlockPool(1001), random.Random(0)
     held = pool.allocate(950)

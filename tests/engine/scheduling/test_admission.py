@@ -44,7 +44,7 @@ def test_known_lengths_are_never_computed_twice(start, counting, max_num_seqs):
 
 
 @pytest.mark.parametrize("max_num_seqs", [8, 32])
-def test_lengths_that_nobody_knows_are_learned(start, counting, max_num_seqs):
+def test_unknown_lengths_are_learned(start, counting, max_num_seqs):
     """Limits of 480 of which 10 to 480 tokens are used: little again, in about the same time.
 
     A step takes 5 ms and 0.1 ms a token: more at once is faster, more tokens are slower.
@@ -67,7 +67,7 @@ def test_lengths_that_nobody_knows_are_learned(start, counting, max_num_seqs):
     assert seconds[0] <= 1.1 * seconds[1]
 
 
-def test_limits_that_nobody_meant_hold_nobody_back(start, counting):
+def test_limits_by_default_hold_no_request_back(start, counting):
     """No limit is the rest of the context, which is all of this pool: 16 start, not one by one."""
     run = start(num_blocks=2049, executor_class=counting, max_model_len=32768, max_num_seqs=16)
     assert flood(run, [100] * 16, max_tokens=32000) == 0
@@ -130,7 +130,7 @@ def test_a_step_that_starts_many_looks_at_each_once(start, counting):
     st.lists(st.tuples(st.integers(1, 300), st.booleans())),
     st.floats(0, 1),
 )
-def test_everybody_ends_whatever_was_learned(start, counting, work, seen, caution):
+def test_every_request_ends_whatever_was_learned(start, counting, work, seen, caution):
     run = start(num_blocks=1 + 48, block_size=4, max_num_seqs=6)
     for length, stopped in seen:
         run.engine.scheduler.admission.lengths.observe(length, stopped)

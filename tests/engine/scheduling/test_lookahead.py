@@ -72,7 +72,7 @@ def test_the_first_token_waits_for_no_proposal(start, proposing):
     assert lookahead[1] == [4, 4]
 
 
-def test_nobody_is_asked_in_a_rest_until_somebody_comes_or_goes(start, proposing):
+def test_no_proposal_is_asked_for_in_a_rest_until_a_request_arrives_or_ends(start, proposing):
     run = start(executor_class=proposing, most_proposed=0)
     policy = run.engine.scheduler.lookahead.policy
     policy.num_resting = 4

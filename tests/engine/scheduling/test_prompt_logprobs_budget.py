@@ -64,7 +64,7 @@ def test_rows_of_many_tokens_each_are_fewer(start):
     assert max(rows_of(plan, {"all"}) for plan in run.plans) == 1
 
 
-def test_with_nobody_to_wait_steps_are_filled(start):
+def test_without_waiting_requests_steps_are_filled(start):
     run = start(num_blocks=200, takes_more=False)
     run.add("long", [1] * 600, max_tokens=1, prompt_logprobs=20)
     run.finish()

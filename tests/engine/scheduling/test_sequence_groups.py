@@ -92,7 +92,7 @@ def test_parts_that_have_not_started_end_with_it(start, steps, stages):
     assert run.endings["other", 0] == "length"
 
 
-def test_with_nobody_to_come_all_places_are_its_own(start):
+def test_without_other_requests_all_places_are_its_own(start):
     run = start(num_blocks=300, max_num_seqs=SEATS, takes_more=False)
     run.add("many", prompt_of(20), n=SEATS, max_tokens=10)
     run.step()
