@@ -21,7 +21,7 @@ def open_tensors(path: Path, config: ModelConfig) -> TensorSource:
     """Open a folder of safetensors or a GGUF file; ``config`` was read from the same path.
 
     Raises:
-        ModelLoadError: There are no weights, or they are damaged.
+        ModelLoadError: The weights are missing or damaged.
     """
     return open_source(path, config, family_names(config))
 

@@ -138,7 +138,7 @@ class AutoAWQForCausalLM:
     """Opens checkpoints for AWQ; it has no objects of its own.
 
     Raises:
-        ConfigError: Always.
+        ConfigError: Every call is refused.
     """
 
     def __init__(self) -> NoReturn:

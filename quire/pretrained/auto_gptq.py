@@ -186,7 +186,7 @@ class AutoGPTQForCausalLM:
     """Opens checkpoints for GPTQ; it has no objects of its own.
 
     Raises:
-        ConfigError: Always.
+        ConfigError: Every call is refused.
     """
 
     def __init__(self) -> NoReturn:

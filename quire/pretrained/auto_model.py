@@ -59,7 +59,7 @@ class AutoModelForCausalLM:
     """Loads models; it has no objects of its own.
 
     Raises:
-        ConfigError: Always.
+        ConfigError: Every call is refused.
     """
 
     def __init__(self) -> NoReturn:

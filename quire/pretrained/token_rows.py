@@ -14,11 +14,11 @@ def read_rows(name: str, value: Any) -> list[list[int]]:
     """Return rows of integers.
 
     Args:
-        name: Of the argument, for messages.
+        name: Name of the argument, for messages.
         value: (B, T) or (T,) in any kind; rows of a list may differ in length.
 
     Raises:
-        RequestError: It is something else.
+        RequestError: The value is something else.
     """
     rows = value.tolist() if hasattr(value, "tolist") else value
     if isinstance(rows, list | tuple) and rows and isinstance(rows[0], int):
@@ -35,7 +35,7 @@ def read_prompts(ids: Any, mask: Any, pad: int | None, ends: Sequence[int]) -> l
     """Return the tokens of prompts without those that fill rows up.
 
     Args:
-        ids: As of :func:`read_rows`.
+        ids: (B, T) or (T,), as :func:`read_rows` takes them.
         mask: 0 where a token is not one of the prompt; None: where it is the pad token, unless
             that ends sequences as well, as in transformers.
         pad: The pad token.
@@ -65,9 +65,9 @@ def like(value: Any, rows: Sequence[Sequence[int]], pad: int) -> Any:
     """Return rows of token ids as what the caller gave, filled up at the end where it has a shape.
 
     Args:
-        value: What the caller gave.
-        rows: Of any lengths.
-        pad: Fills up.
+        value: Rows as the caller gave them, whose kind is kept.
+        rows: Token ids; rows may differ in length.
+        pad: Token that fills rows up.
     """
     longest = max(map(len, rows))
     filled = [[*row, *[pad] * (longest - len(row))] for row in rows]

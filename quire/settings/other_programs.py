@@ -33,8 +33,7 @@ def instead_of(kind: str, place: str) -> dict[str, str]:
 
     Args:
         kind: ``flags`` or ``commands``.
-        place: Of flags: a command's name, or ``engine`` for all that load one. Of commands: the
-            name of their group.
+        place: Command of a flag, or ``engine`` for all that load one; group of a command.
     """
     return {
         word: remedy

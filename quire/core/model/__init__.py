@@ -1,4 +1,4 @@
-"""What a model looks like, as numbers: its shape, its experts, its pictures, its KV cache.
+"""Models as numbers: their shape, experts, pictures and KV cache.
 
 The readers of checkpoints fill these in; the planner, the layers and the runner compute with them.
 """

@@ -1,1 +1,1 @@
-"""What a queued request waits for besides room: its adapter, its pictures, its blocks."""
+"""Gates of the queue: a request waits for its adapter, its pictures and its blocks, too."""

@@ -1,1 +1,1 @@
-"""What runs in the next step: the queue, the budgets, admission, parts of prompts, drafts."""
+"""The choice of the next step: queue, budgets, admission, parts of prompts, drafts."""

@@ -61,7 +61,7 @@ class CpuLinear:
             weights: Floats are held as ``dtype``, quantized ones as they are.
             biases: Stacked like the weights.
             dtype: ``float32``, ``float16`` or ``bfloat16``; None for the type they are stored in.
-            exact_activations: Multiply quantized weights with float32 activations instead of
+            exact_activations: Whether quantized weights meet float32 activations instead of
                 activations rounded to 8 bits.
 
         Raises:

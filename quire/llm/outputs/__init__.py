@@ -1,1 +1,1 @@
-"""From the engine's tokens to what callers see: text, log-probabilities, vectors."""
+"""Outputs that callers see, made of the engine's tokens: text, log-probabilities, vectors."""

@@ -1,1 +1,1 @@
-"""What an engine of a model will be and take, its texts and drafts checked; nothing is loaded."""
+"""The plan of an engine from a checkpoint, its texts and drafts checked; nothing is loaded."""

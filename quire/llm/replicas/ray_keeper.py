@@ -74,7 +74,7 @@ def run_engine(number: int, place: RayPlacement, wanted: Wanted) -> None:
     """Serve for ever with one engine of a server, and its next process when one has ended.
 
     Raises:
-        QuireError: There is no such model here, or the server takes no such engine.
+        QuireError: The model does not exist here, or the server refuses the engine.
     """
     import ray
 

@@ -1,1 +1,1 @@
-"""From ``config.json`` to a :class:`ModelConfig`: the registry of families and shared readers."""
+"""Readers of ``config.json``: the registry of families, and what they share."""

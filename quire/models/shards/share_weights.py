@@ -83,7 +83,7 @@ class OwnParts:
     """Parts of tensors that a rank takes.
 
     Attributes:
-        picks: Picks by tensor.
+        picks: Parts by tensor.
         linears: Outputs of each linear, by its modules, also where it stays whole.
     """
 

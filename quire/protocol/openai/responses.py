@@ -231,7 +231,7 @@ class ResponsesRequest(GenerationRequest, kw_only=True):
 
         Args:
             takes_pictures: Whether the model reads pictures.
-            kept: Finds items that are named by their ids.
+            kept: Function that finds items by their ids.
 
         Raises:
             RequestError: An item is of a kind that is not served, or malformed.

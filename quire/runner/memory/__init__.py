@@ -1,1 +1,1 @@
-"""What an engine loads and what memory it takes: models, drafters, adapters, the plan."""
+"""Models, drafters and adapters that an engine loads, and the plan of its memory."""

@@ -40,7 +40,7 @@ class RankPlace:
 
     @property
     def share(self) -> RankPart | None:
-        """What it has of its layers, without what reaches others; None for all."""
+        """The rank's part of its layers, without links to other ranks; None for all."""
         size, (_, shard) = self.options.tensor_parallel_size, self.options.layout.place(self.rank)
         if size == 1:
             return None

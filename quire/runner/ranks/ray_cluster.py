@@ -44,7 +44,7 @@ def _reach(address: str | None) -> None:
 
 
 class Actor:
-    """What Ray runs in a process of its own.
+    """An actor of Ray, in a process of its own.
 
     Args:
         name: The beginning of each line that it logs.
@@ -129,11 +129,11 @@ class RayCluster:
         """Start an actor that calls a function.
 
         Args:
-            number: Its number, in place of an earlier actor's.
+            number: Number of the actor; an earlier one of this number is replaced.
             part: The part of the room that it is in.
             processors: Processors that it takes of that.
             name: The beginning of its lines in the log.
-            function: What it does; the actor has ended when this returns or raises.
+            function: Function to call; the actor has ended when it returns or raises.
             arguments: The function's.
         """
         from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy

@@ -1,1 +1,1 @@
-"""How many tokens are proposed: acceptance and seconds, learned from the steps."""
+"""The number of tokens that are proposed: acceptance and seconds, learned from the steps."""

@@ -1,1 +1,1 @@
-"""From requests of any API to token ids: conversations, completions, tools."""
+"""Token ids of requests of any API: conversations, completions, tools."""
