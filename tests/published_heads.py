@@ -18,10 +18,10 @@ from quire.training.eagle import EagleHead, EagleLayer
 from quire.training.eagle3 import Eagle3Head
 from quire.training.head_files import load_head
 from quire.training.mtp import MTPHead
-from quire.training.oracle import draft_greedily
 from quire.training.recurrent_head import TrainableRecurrentHead
 from quire.training.target import HeadVocabulary
 from tests.recurrent_heads import LAYERS, write_random_head
+from tests.training.oracle import draft_greedily
 
 KINDS = [
     "eagle", "eagle-speculators", "eagle-hass", "eagle-norms", "eagle3", "eagle3-draft-vocabulary",

@@ -15,10 +15,10 @@ import numpy as np
 
 from benchmarks import results
 from benchmarks.kernels import roofline
+from benchmarks.kernels.probe import ProbedRates
 from quire.core.model.kv_cache_spec import KV_DTYPE_BITS, KVCacheSpec
 from quire.kernels.cpu.attention import CpuKVCache
 from quire.kernels.cpu.native import native
-from quire.kernels.cpu.probe import ProbedRates
 
 COLD_BYTES = 256 << 20
 #: A cache has at least two blocks, however little a case reads of it.

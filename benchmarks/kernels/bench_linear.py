@@ -18,11 +18,11 @@ import numpy as np
 
 from benchmarks import results
 from benchmarks.kernels import roofline
+from benchmarks.kernels.probe import ProbedRates
 from quire.checkpoints.gguf.gguf_types import QUANTIZED as GGUF_TYPES
 from quire.kernels.backend import Weight
 from quire.kernels.cpu.linear import CpuLinear
 from quire.kernels.cpu.native import native
-from quire.kernels.cpu.probe import ProbedRates
 from quire.kernels.matrices.host_tensor import HostTensor
 from quire.quantization.round_to_nearest import create_scheme, quantize
 from tests.quantization.gguf_cases import random_matrix

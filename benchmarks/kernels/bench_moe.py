@@ -16,11 +16,11 @@ import numpy as np
 
 from benchmarks import results
 from benchmarks.kernels.bench_linear import FLOATS, random_weights
+from benchmarks.kernels.probe import measure_machine
 from quire.kernels.activation import ACTIVATIONS
 from quire.kernels.cpu.backend import CpuBackend
 from quire.kernels.cpu.linear import CpuLinear
 from quire.kernels.cpu.native import native
-from quire.kernels.cpu.probe import measure_machine
 
 #: name: (hidden size, experts, intermediate size of one, experts per row)
 SHAPES = {"8 of 1408, top 2": (2048, 8, 1408, 2), "32 of 768, top 8": (2048, 32, 768, 8)}

@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from benchmarks import results
+from benchmarks.kernels.probe import ProbedRates, measure_machine
 from quire.kernels.cpu.native import native
-from quire.kernels.cpu.probe import ProbedRates, measure_machine
 
 
 class Work(Protocol):

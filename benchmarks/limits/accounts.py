@@ -23,8 +23,8 @@ from dataclasses import dataclass, replace
 from statistics import median
 from typing import Any, Protocol, TypeVar
 
+from benchmarks.kernels.probe import ProbedRates, measure_machine
 from quire.kernels.cpu.native import native
-from quire.kernels.cpu.probe import ProbedRates, measure_machine
 
 Result = TypeVar("Result")
 #: Reads of memory just before a repeat, and just after: 32 MiB each, half a millisecond.

@@ -7,8 +7,8 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from quire.distributed.segment_layout import SegmentSizes
-from quire.distributed.thread_group import thread_groups
 from tests.distributed.collective_cases import check_group
+from tests.distributed.thread_group import thread_groups
 from tests.distributed.worlds import Ranks, shared_memory
 from tests.ports import free_ports
 from tests.sizes import sized

@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
-from quire.distributed.thread_group import thread_groups
+from tests.distributed.thread_group import thread_groups
 
 
 @pytest.mark.parametrize("size", [1, 2, 3])

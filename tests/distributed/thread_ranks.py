@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
 from quire.core.errors import RankDeadError
-from quire.distributed.thread_group import ThreadGroup, thread_groups
+from tests.distributed.thread_group import ThreadGroup, thread_groups
 
 Result = TypeVar("Result")
 

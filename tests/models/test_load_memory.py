@@ -15,7 +15,7 @@ from tools.random_checkpoint import PRESETS, random_checkpoint
 CODE = """
 import resource, sys
 from pathlib import Path
-from quire.distributed.thread_group import thread_groups
+from tests.distributed.thread_group import thread_groups
 from quire.kernels.registry import create_backend
 from quire.models.loader import load_opened, open_checkpoint
 from quire.models.shards.rank_model import Shard

@@ -13,7 +13,6 @@ from safetensors.numpy import load_file, save_file
 from quire.checkpoints.rank_files import INDEX, rank_file
 from quire.cli.main import run
 from quire.core.errors import ModelLoadError, WeightMismatchError
-from quire.distributed.thread_group import thread_groups
 from quire.kernels.registry import create_backend
 from quire.layers.parallel.expert_placement import ExpertDivision
 from quire.models.config.config_reader import read_model_config
@@ -23,6 +22,7 @@ from quire.models.weight_bytes import expected_weight_bytes
 from quire.quantization.plan import create_plan
 from quire.settings.config import ModelOptions
 from quire.settings.parallel_layout import ParallelLayout
+from tests.distributed.thread_group import thread_groups
 from tests.distributed.thread_ranks import on_ranks
 from tests.models.test_quantized_checkpoint import APART, FIXTURES, FOLDERS
 

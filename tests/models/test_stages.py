@@ -5,7 +5,6 @@ import pytest
 
 from quire.checkpoints.embedded import ASSETS
 from quire.core.errors import ConfigError
-from quire.distributed.thread_group import thread_groups
 from quire.kernels.registry import create_backend
 from quire.layers.residual_capture import ResidualCapture
 from quire.models.config.config_reader import read_model_config
@@ -15,6 +14,7 @@ from quire.models.weight_bytes import expected_weight_bytes
 from quire.quantization.plan import create_plan
 from quire.settings.config import EngineConfig
 from quire.settings.parallel_layout import ParallelLayout
+from tests.distributed.thread_group import thread_groups
 from tests.distributed.thread_ranks import on_ranks
 from tests.models.test_decoder import MODELS
 

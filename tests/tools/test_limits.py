@@ -10,6 +10,7 @@ from functools import cache, partial
 import numpy as np
 import pytest
 
+from benchmarks.kernels.probe import ProbedRates
 from benchmarks.kernels.roofline import peak_of
 from benchmarks.limits.accounts import Costs, account, jobs_of
 from benchmarks.limits.kernels import Kernel, measure
@@ -17,7 +18,6 @@ from benchmarks.limits.phases import Phase, totals
 from benchmarks.peers.cases import Work
 from quire.cli.main import run
 from quire.kernels.cpu.native import native
-from quire.kernels.cpu.probe import ProbedRates
 from tools.random_checkpoint import PRESETS, random_checkpoint
 
 SPEED = ProbedRates(

@@ -6,7 +6,7 @@ torch = pytest.importorskip("torch")
 
 from quire.training.acceptance import draft_all, measure_acceptance  # noqa: E402
 from quire.training.draft_layer import Drafts, rotate  # noqa: E402
-from quire.training.oracle import draft_greedily, draft_logits  # noqa: E402
+from tests.training.oracle import draft_greedily, draft_logits  # noqa: E402
 
 
 def test_drafts_of_a_batch_are_those_of_the_oracle(head, examples):

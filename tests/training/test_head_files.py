@@ -10,7 +10,7 @@ from safetensors.torch import load_file, save_file  # noqa: E402
 
 from quire.core.errors import ModelLoadError  # noqa: E402
 from quire.training.head_files import load_head, save_head  # noqa: E402
-from quire.training.oracle import draft_logits  # noqa: E402
+from tests.training.oracle import draft_logits  # noqa: E402
 
 LAYER = [
     *(f"self_attn.{name}_proj.weight" for name in "qkvo"),

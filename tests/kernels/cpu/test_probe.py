@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from benchmarks.kernels.probe import measure_machine
 from quire.kernels.cpu.native import native
-from quire.kernels.cpu.probe import measure_machine
 
 
 def test_probes_measure_and_restore_the_threads(isa: str) -> None:

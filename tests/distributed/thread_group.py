@@ -1,4 +1,4 @@
-"""Ranks as threads of one process: the definition of every collective, for tests."""
+"""Ranks as threads of one process: the definition of every collective."""
 
 from __future__ import annotations
 
