@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from quire.checkpoints.formats.awq import store_awq
-from quire.checkpoints.safetensors_writer import TensorData, tensor_data
 from quire.core.errors import ConfigError
 from quire.kernels.matrices.quantized_tensor import QuantizedTensor
 from quire.quantizing.layouts.layout import (
     Fitting,
     Schemes,
     Shapes,
+    StoredFormat,
     dividing_group,
     integers_of,
     kinds_of,
@@ -23,28 +24,21 @@ from quire.quantizing.layouts.layout import (
 from quire.quantizing.scheme import QuantizationScheme
 
 
-@dataclass(frozen=True, slots=True)
-class AWQLayout:
-    """See :class:`~quire.quantizing.layouts.layout.StoredFormat`."""
+class AWQLayout(StoredFormat):
+    """Matrices of 4 bits, all of one kind."""
 
-    name: str = "awq"
+    name = "awq"
 
-    def fit(
-        self, schemes: Schemes, shapes: Shapes
-    ) -> tuple[dict[str, QuantizationScheme], list[str]]:
+    def _fit(self, fitting: Fitting, schemes: Schemes, shapes: Shapes) -> None:
         """Leave out what does not fill words; the others get the smallest group of all."""
-        fitting = Fitting(self.name)
-        fitting.check(schemes)
         fitting.keep(schemes, shapes, words_only)
         for module, scheme in fitting.fitted.items():
             self._check(module, scheme)
         common = self._common(fitting.fitted, shapes)
         fitting.group(shapes, lambda scheme, _: common)
-        return fitting.fitted, fitting.notices
 
-    def store(self, matrix: QuantizedTensor, scheme: QuantizationScheme) -> dict[str, TensorData]:
-        """Return the parts of a matrix."""
-        return {name: tensor_data(array) for name, array in store_awq(matrix).items()}
+    def _arrays(self, matrix: QuantizedTensor, scheme: QuantizationScheme) -> dict[str, np.ndarray]:
+        return store_awq(matrix)
 
     def config(self, schemes: Schemes, floats: Sequence[str]) -> dict[str, Any]:
         """Return the settings that all matrices have."""

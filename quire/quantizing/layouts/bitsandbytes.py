@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from quire.checkpoints.formats.bitsandbytes import store_four_bits, store_row_bytes
-from quire.checkpoints.safetensors_writer import TensorData, tensor_data
 from quire.core.errors import ConfigError
 from quire.kernels.matrices.quantized_tensor import QuantizedTensor
-from quire.quantizing.layouts.layout import Fitting, Schemes, Shapes
+from quire.quantizing.layouts.layout import Fitting, Schemes, Shapes, StoredFormat
 from quire.quantizing.scheme import QuantizationScheme
 
 #: Columns that share a scale in every row number at least this.
@@ -19,18 +19,13 @@ SMALLEST_GROUP = 16
 THRESHOLD = 6.0
 
 
-@dataclass(frozen=True, slots=True)
-class BitsAndBytesLayout:
-    """See :class:`~quire.quantizing.layouts.layout.StoredFormat`."""
+class BitsAndBytesLayout(StoredFormat):
+    """NF4, FP4 or LLM.int8(), all matrices alike."""
 
-    name: str = "bitsandbytes"
+    name = "bitsandbytes"
 
-    def fit(
-        self, schemes: Schemes, shapes: Shapes
-    ) -> tuple[dict[str, QuantizationScheme], list[str]]:
+    def _fit(self, fitting: Fitting, schemes: Schemes, shapes: Shapes) -> None:
         """Leave out rows that share too little with blocks."""
-        fitting = Fitting(self.name)
-        fitting.check(schemes)
         if len(set(schemes.values())) > 1:
             kinds = " and ".join(sorted({str(scheme) for scheme in schemes.values()}))
             raise ConfigError(
@@ -38,15 +33,11 @@ class BitsAndBytesLayout:
                 "--skip for those that stay floats."
             )
         fitting.keep(schemes, shapes, _sixteens_only)
-        return fitting.fitted, fitting.notices
 
-    def store(self, matrix: QuantizedTensor, scheme: QuantizationScheme) -> dict[str, TensorData]:
-        """Return the parts of a matrix."""
+    def _arrays(self, matrix: QuantizedTensor, scheme: QuantizationScheme) -> dict[str, np.ndarray]:
         if scheme.bits == 4:
-            parts = store_four_bits(matrix, scheme.group_size, scheme.method)
-        else:
-            parts = store_row_bytes(matrix)
-        return {name: tensor_data(array) for name, array in parts.items()}
+            return store_four_bits(matrix, scheme.group_size, scheme.method)
+        return store_row_bytes(matrix)
 
     def config(self, schemes: Schemes, floats: Sequence[str]) -> dict[str, Any]:
         """Return the settings that all matrices have."""

@@ -23,6 +23,7 @@ from quire.quantizing.layouts.layout import (
     Fitting,
     Schemes,
     Shapes,
+    StoredFormat,
     dividing_group,
     kinds_of,
     words_only,
@@ -51,21 +52,15 @@ class CompressedLayout:
     inputs: Callable[[QuantizationScheme], dict[str, Any] | None] = lambda scheme: None
 
 
-@dataclass(frozen=True, slots=True)
-class CompressedTensorsLayout:
-    """See :class:`~quire.quantizing.layouts.layout.StoredFormat`."""
+class CompressedTensorsLayout(StoredFormat):
+    """Matrices of any layout, in groups of settings."""
 
-    name: str = "compressed-tensors"
+    name = "compressed-tensors"
 
-    def fit(
-        self, schemes: Schemes, shapes: Shapes
-    ) -> tuple[dict[str, QuantizationScheme], list[str]]:
+    def _fit(self, fitting: Fitting, schemes: Schemes, shapes: Shapes) -> None:
         """Leave out what a layout cannot hold; groups divide rows."""
-        fitting = Fitting(self.name)
-        fitting.check(schemes)
         fitting.keep(schemes, shapes, lambda s, shape: _kind(s).refusal(s, shape))
         fitting.group(shapes, lambda s, width: _kind(s).group_size(s, width))
-        return fitting.fitted, fitting.notices
 
     def store(self, matrix: QuantizedTensor, scheme: QuantizationScheme) -> dict[str, TensorData]:
         """Return the parts of a matrix."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from quire.checkpoints.formats.compressed_tensors import store_bytes
@@ -11,22 +10,17 @@ from quire.checkpoints.safetensors_writer import TensorData, tensor_data
 from quire.core.errors import ConfigError
 from quire.kernels.matrices.quantized_tensor import QuantizedTensor
 from quire.quantization.producers.float8 import BLOCK
-from quire.quantizing.layouts.layout import Fitting, Schemes, Shapes
+from quire.quantizing.layouts.layout import Fitting, Schemes, Shapes, StoredFormat
 from quire.quantizing.scheme import QuantizationScheme
 
 
-@dataclass(frozen=True, slots=True)
-class FP8Layout:
-    """See :class:`~quire.quantizing.layouts.layout.StoredFormat`; all matrices are alike."""
+class FP8Layout(StoredFormat):
+    """Bytes of floats; all matrices are alike."""
 
-    name: str = "fp8"
+    name = "fp8"
 
-    def fit(
-        self, schemes: Schemes, shapes: Shapes
-    ) -> tuple[dict[str, QuantizationScheme], list[str]]:
+    def _fit(self, fitting: Fitting, schemes: Schemes, shapes: Shapes) -> None:
         """Take all matrices, of any size."""
-        fitting = Fitting(self.name)
-        fitting.check(schemes)
         kinds = {scheme.scales for scheme in schemes.values()}
         static = {scheme.static_inputs for scheme in schemes.values()}
         if kinds - {"block", "tensor"} or len(kinds) > 1 or len(static) > 1:
@@ -36,7 +30,6 @@ class FP8Layout:
                 f"matrices; got {got}. Use --format compressed-tensors."
             )
         fitting.keep(schemes, shapes, lambda scheme, shape: "")
-        return fitting.fitted, fitting.notices
 
     def store(self, matrix: QuantizedTensor, scheme: QuantizationScheme) -> dict[str, TensorData]:
         """Return the parts of a matrix."""

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from quire.checkpoints.formats.gptq import store_gptq
-from quire.checkpoints.safetensors_writer import TensorData, tensor_data
 from quire.core.errors import ConfigError
 from quire.kernels.matrices.quantized_tensor import QuantizedTensor
 from quire.quantizing.layouts.layout import (
@@ -16,6 +16,7 @@ from quire.quantizing.layouts.layout import (
     Fitting,
     Schemes,
     Shapes,
+    StoredFormat,
     integers_of,
     kinds_of,
     words_only,
@@ -23,26 +24,18 @@ from quire.quantizing.layouts.layout import (
 from quire.quantizing.scheme import QuantizationScheme
 
 
-@dataclass(frozen=True, slots=True)
-class GPTQLayout:
-    """See :class:`~quire.quantizing.layouts.layout.StoredFormat`; last groups may be short."""
+class GPTQLayout(StoredFormat):
+    """Integers in groups; the last ones may be short."""
 
-    name: str = "gptq"
+    name = "gptq"
 
-    def fit(
-        self, schemes: Schemes, shapes: Shapes
-    ) -> tuple[dict[str, QuantizationScheme], list[str]]:
+    def _fit(self, fitting: Fitting, schemes: Schemes, shapes: Shapes) -> None:
         """Leave out what does not fill words."""
-        fitting = Fitting(self.name)
-        fitting.check(schemes)
         fitting.keep(schemes, shapes, words_only)
         fitting.group(shapes, lambda scheme, _: scheme.group_size)
-        return fitting.fitted, fitting.notices
 
-    def store(self, matrix: QuantizedTensor, scheme: QuantizationScheme) -> dict[str, TensorData]:
-        """Return the parts of a matrix."""
-        parts = store_gptq(matrix, zeros_less_one=matrix.zeros is None)
-        return {name: tensor_data(array) for name, array in parts.items()}
+    def _arrays(self, matrix: QuantizedTensor, scheme: QuantizationScheme) -> dict[str, np.ndarray]:
+        return store_gptq(matrix, zeros_less_one=matrix.zeros is None)
 
     def config(self, schemes: Schemes, floats: Sequence[str]) -> dict[str, Any]:
         """Return the settings of most matrices, and rules of the others."""

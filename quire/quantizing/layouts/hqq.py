@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from quire.checkpoints.formats.hqq import store_hqq
-from quire.checkpoints.safetensors_writer import TensorData, tensor_data
 from quire.kernels.matrices.quantized_tensor import QuantizedTensor
 from quire.quantizing.layouts.layout import (
     Fitting,
     Schemes,
     Shapes,
+    StoredFormat,
     dividing_group,
     integers_of,
     kinds_of,
@@ -21,25 +22,18 @@ from quire.quantizing.layouts.layout import (
 from quire.quantizing.scheme import QuantizationScheme
 
 
-@dataclass(frozen=True, slots=True)
-class HQQLayout:
-    """See :class:`~quire.quantizing.layouts.layout.StoredFormat`."""
+class HQQLayout(StoredFormat):
+    """Integers whose zeros are floats."""
 
-    name: str = "hqq"
+    name = "hqq"
 
-    def fit(
-        self, schemes: Schemes, shapes: Shapes
-    ) -> tuple[dict[str, QuantizationScheme], list[str]]:
+    def _fit(self, fitting: Fitting, schemes: Schemes, shapes: Shapes) -> None:
         """Leave out what does not fill bytes; groups divide rows."""
-        fitting = Fitting(self.name)
-        fitting.check(schemes)
         fitting.keep(schemes, shapes, words_only)
         fitting.group(shapes, dividing_group)
-        return fitting.fitted, fitting.notices
 
-    def store(self, matrix: QuantizedTensor, scheme: QuantizationScheme) -> dict[str, TensorData]:
-        """Return the parts of a matrix."""
-        return {name: tensor_data(array) for name, array in store_hqq(matrix).items()}
+    def _arrays(self, matrix: QuantizedTensor, scheme: QuantizationScheme) -> dict[str, np.ndarray]:
+        return store_hqq(matrix)
 
     def config(self, schemes: Schemes, floats: Sequence[str]) -> dict[str, Any]:
         """Return the settings of most matrices; a reader of others takes their own parts."""

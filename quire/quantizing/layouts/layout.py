@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from typing import Any, ClassVar
 
-from quire.checkpoints.safetensors_writer import TensorData
+import numpy as np
+
+from quire.checkpoints.safetensors_writer import TensorData, tensor_data
 from quire.core.errors import ConfigError
 from quire.core.plurals import counted
 from quire.quantizing.methods import METHODS
@@ -18,52 +21,6 @@ Shapes = Mapping[str, tuple[int, int]]
 HEAD_FORMATS, HEAD = ("gptq", "compressed-tensors"), "lm_head"
 #: Codes of both dims come in multiples of this, so that words of any width are full.
 MULTIPLE = 32
-
-
-class StoredFormat(Protocol):
-    """A format that other programs read."""
-
-    @property
-    def name(self) -> str:
-        """The format's name in ``--format``."""
-        ...
-
-    def fit(
-        self, schemes: Schemes, shapes: Shapes
-    ) -> tuple[dict[str, QuantizationScheme], list[str]]:
-        """Choose groups that divide rows where the format asks for it.
-
-        Args:
-            schemes: Schemes by module, without those that stay floats.
-            shapes: (N, K) by module.
-
-        Returns:
-            Schemes of the matrices that will be quantized, and notices on what differs from the
-            request.
-
-        Raises:
-            ConfigError: The format cannot say the schemes.
-        """
-        ...
-
-    def store(self, matrix: Any, scheme: QuantizationScheme) -> dict[str, TensorData]:
-        """Return the parts of a matrix by name.
-
-        Args:
-            matrix: The matrix as its method made it: a QuantizedTensor, or another type that the
-                format is made for.
-            scheme: The scheme that it was made by.
-        """
-        ...
-
-    def config(self, schemes: Schemes, floats: Sequence[str]) -> dict[str, Any]:
-        """Return ``quantization_config``.
-
-        Args:
-            schemes: Schemes by module.
-            floats: Linears that stay floats.
-        """
-        ...
 
 
 @dataclass(slots=True)
@@ -146,6 +103,64 @@ class Fitting:
                 self.notices.append(
                     f"rows of {width} end with a group of {width % asked}, shorter than {asked}"
                 )
+
+
+class StoredFormat(ABC):
+    """A format that other programs read.
+
+    Attributes:
+        name: The format's name in ``--format``.
+    """
+
+    name: ClassVar[str]
+
+    def fit(
+        self, schemes: Schemes, shapes: Shapes
+    ) -> tuple[dict[str, QuantizationScheme], list[str]]:
+        """Choose groups that divide rows where the format asks for it.
+
+        Args:
+            schemes: Schemes by module, without those that stay floats.
+            shapes: (N, K) by module.
+
+        Returns:
+            Schemes of the matrices that will be quantized, and notices on what differs from the
+            request.
+
+        Raises:
+            ConfigError: The format cannot say the schemes.
+        """
+        fitting = Fitting(self.name)
+        fitting.check(schemes)
+        self._fit(fitting, schemes, shapes)
+        return fitting.fitted, fitting.notices
+
+    @abstractmethod
+    def _fit(self, fitting: Fitting, schemes: Schemes, shapes: Shapes) -> None:
+        """Take over the schemes whose matrices fit; see :meth:`fit`."""
+
+    def store(self, matrix: Any, scheme: QuantizationScheme) -> dict[str, TensorData]:
+        """Return the parts of a matrix by name.
+
+        Args:
+            matrix: The matrix as its method made it: a QuantizedTensor, or another type that the
+                format is made for.
+            scheme: The scheme that it was made by.
+        """
+        return {name: tensor_data(a) for name, a in self._arrays(matrix, scheme).items()}
+
+    def _arrays(self, matrix: Any, scheme: QuantizationScheme) -> dict[str, np.ndarray]:
+        """Return the parts of a matrix whose types are those of the arrays; see :meth:`store`."""
+        raise NotImplementedError
+
+    @abstractmethod
+    def config(self, schemes: Schemes, floats: Sequence[str]) -> dict[str, Any]:
+        """Return ``quantization_config``.
+
+        Args:
+            schemes: Schemes by module.
+            floats: Linears that stay floats.
+        """
 
 
 def words_only(_: QuantizationScheme, shape: tuple[int, int]) -> str:

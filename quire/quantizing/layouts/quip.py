@@ -3,35 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from quire.checkpoints.formats.quip import CODE_BOOKS, DTYPES, RESIDUAL_SCALE, store_quip
-from quire.checkpoints.safetensors_writer import TensorData, tensor_data
 from quire.core.errors import ConfigError
 from quire.core.plurals import counted
 from quire.kernels.matrices.lattice_codes import SIZE
 from quire.kernels.matrices.lattice_matrix import MAX_BASE, LatticeMatrix
 from quire.kernels.matrices.rotation import odd_part
-from quire.quantizing.layouts.layout import Fitting, Schemes, Shapes
+from quire.quantizing.layouts.layout import Fitting, Schemes, Shapes, StoredFormat
 from quire.quantizing.scheme import QuantizationScheme
 
 #: Experts of a mixture are computed as one job, which knows no rotations.
 EXPERTS = ".experts."
 
 
-@dataclass(frozen=True, slots=True)
-class QuipLayout:
-    """See :class:`~quire.quantizing.layouts.layout.StoredFormat`."""
+class QuipLayout(StoredFormat):
+    """Lattice codes, rotated."""
 
-    name: str = "quip"
+    name = "quip"
 
-    def fit(
-        self, schemes: Schemes, shapes: Shapes
-    ) -> tuple[dict[str, QuantizationScheme], list[str]]:
+    def _fit(self, fitting: Fitting, schemes: Schemes, shapes: Shapes) -> None:
         """Leave out what does not fill vectors, takes too long to rotate, or is an expert's."""
-        fitting = Fitting(self.name)
-        fitting.check(schemes)
         others = {module: s for module, s in schemes.items() if EXPERTS not in module}
         fitting.keep(others, shapes, _refusal)
         if left_out := len(schemes) - len(others):
@@ -39,11 +34,9 @@ class QuipLayout:
                 f"{counted(left_out, 'matrix', 'matrices')} left as floats, since experts are not "
                 "computed rotated"
             )
-        return fitting.fitted, fitting.notices
 
-    def store(self, matrix: LatticeMatrix, scheme: QuantizationScheme) -> dict[str, TensorData]:
-        """Return the parts of a matrix."""
-        return {name: tensor_data(array) for name, array in store_quip(matrix).items()}
+    def _arrays(self, matrix: LatticeMatrix, scheme: QuantizationScheme) -> dict[str, np.ndarray]:
+        return store_quip(matrix)
 
     def config(self, schemes: Schemes, floats: Sequence[str]) -> dict[str, Any]:
         """Return the settings that all matrices share."""

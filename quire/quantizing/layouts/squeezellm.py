@@ -3,30 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from quire.checkpoints.formats.squeezellm import store_squeezellm
-from quire.checkpoints.safetensors_writer import TensorData, tensor_data
 from quire.core.errors import ConfigError
 from quire.kernels.matrices.quantized_tensor import QuantizedTensor
 from quire.kernels.matrices.row_tables import TABLE_COLUMNS
-from quire.quantizing.layouts.layout import Fitting, Schemes, Shapes
+from quire.quantizing.layouts.layout import Fitting, Schemes, Shapes, StoredFormat
 from quire.quantizing.scheme import QuantizationScheme
 
 
-@dataclass(frozen=True, slots=True)
-class SqueezeLLMLayout:
-    """See :class:`~quire.quantizing.layouts.layout.StoredFormat`."""
+class SqueezeLLMLayout(StoredFormat):
+    """Codes of tables of rows."""
 
-    name: str = "squeezellm"
+    name = "squeezellm"
 
-    def fit(
-        self, schemes: Schemes, shapes: Shapes
-    ) -> tuple[dict[str, QuantizationScheme], list[str]]:
+    def _fit(self, fitting: Fitting, schemes: Schemes, shapes: Shapes) -> None:
         """Leave out rows whose codes do not fill words."""
-        fitting = Fitting(self.name)
-        fitting.check(schemes)
         fitting.keep(schemes, shapes, _whole_words)
         bits = sorted({scheme.bits for scheme in schemes.values()})
         if len(bits) > 1:
@@ -34,11 +29,9 @@ class SqueezeLLMLayout:
                 f"[quantize] --format squeezellm stores all matrices in as many bits; got "
                 f"{' and '.join(map(str, bits))}. Leave some floats instead."
             )
-        return fitting.fitted, fitting.notices
 
-    def store(self, matrix: QuantizedTensor, scheme: QuantizationScheme) -> dict[str, TensorData]:
-        """Return the parts of a matrix."""
-        return {name: tensor_data(array) for name, array in store_squeezellm(matrix).items()}
+    def _arrays(self, matrix: QuantizedTensor, scheme: QuantizationScheme) -> dict[str, np.ndarray]:
+        return store_squeezellm(matrix)
 
     def config(self, schemes: Schemes, floats: Sequence[str]) -> dict[str, Any]:
         """Return the bits; which matrices are quantized their parts tell."""
