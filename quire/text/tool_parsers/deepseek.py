@@ -17,9 +17,7 @@ EMPTY_FENCE = rf"(?:{FENCE}(?:json)?\s*(?:{FENCE}\s*)?)?"
 
 
 class DeepseekV31Parser(StateParser):
-    """See :class:`quire.text.tool_parsers.interface.ToolParser`.
-
-    A call is ``<｜tool▁call▁begin｜>name<｜tool▁sep｜>{...}<｜tool▁call▁end｜>``.
+    """A call is ``<｜tool▁call▁begin｜>name<｜tool▁sep｜>{...}<｜tool▁call▁end｜>``.
 
     Source: the chat templates of DeepSeek-V3-0324, -R1-0528 and -V3.1.
     """

@@ -10,26 +10,20 @@ TOKEN, TEXT = "<|tool_call|>", "<tool_call>"
 
 
 class GraniteParser(ListParser):
-    """See :class:`quire.text.tool_parsers.interface.ToolParser`.
+    """A list after a mark.
 
     An answer that is nothing but a list of calls has them without a mark.
 
     Source: vLLM's tool_parsers/granite_tool_parser.py.
     """
 
-    marks = (TOKEN, TEXT)
+    marks = begin_marks = (TOKEN, TEXT)
+    first_state = "begin"
     needs_arguments = True
 
     def __init__(self, schemas: Schemas | None = None) -> None:
         super().__init__(schemas)
         self.state = "begin"
-
-    def in_content(self, parsed: Parsed) -> bool:
-        """Look for a mark."""
-        if not self.find_mark(parsed, *self.marks):
-            return False
-        self.state = "begin"
-        return True
 
     def in_begin(self, parsed: Parsed) -> bool:
         """Expect the list, after one mark or both."""

@@ -10,7 +10,7 @@ from quire.text.tool_parsers.parser import Schemas
 
 
 class HarmonyParser:
-    """See :class:`quire.text.tool_parsers.interface.ToolParser`.
+    """Messages to functions; it reads what :class:`StateParser` reads of other formats.
 
     Messages to others are content with their marks; the parser of reasoning comes first and
     leaves none.

@@ -16,7 +16,7 @@ _FENCE_BEGIN = re.compile(r"`{1,3}|```\w{1,16}")
 
 
 class HermesParser(ListParser):
-    """See :class:`quire.text.tool_parsers.interface.ToolParser`.
+    """An object between marks.
 
     Models write more than that: a list of calls between the marks, and a fence of Markdown.
     """

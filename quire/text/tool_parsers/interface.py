@@ -1,9 +1,8 @@
-"""The interface of tool-call parsers: text in pieces to content and calls, of no one format."""
+"""What parsers of tool calls return: content and calls, of no one format."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Protocol
 
 
 @dataclass(slots=True)
@@ -37,23 +36,3 @@ class Parsed:
         """Add the result of the next piece."""
         self.content += more.content
         self.calls += more.calls
-
-
-class ToolParser(Protocol):
-    """Reads one answer. The joined results do not depend on how the text is cut.
-
-    Text that only looks like a call is content, unchanged. A call is given away once its name and
-    the opening brace of its arguments were read; what is wrong after that is passed on as the
-    model wrote it and named in ``errors``.
-    """
-
-    #: Calls whose arguments are no JSON object: place and reason.
-    errors: list[tuple[int, str]]
-
-    def add(self, text: str) -> Parsed:
-        """Take the next piece and return what is certain now."""
-        ...
-
-    def flush(self) -> Parsed:
-        """Return what was held back; the answer has ended."""
-        ...

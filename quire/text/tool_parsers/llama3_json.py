@@ -12,12 +12,14 @@ PYTHON_TAG = "<|python_tag|>"
 
 
 class Llama3JsonParser(StateParser):
-    """See :class:`quire.text.tool_parsers.interface.ToolParser`.
+    """Objects without marks.
 
     Calls begin with the answer or after ``<|python_tag|>``; JSON elsewhere is content.
     """
 
     marks = (PYTHON_TAG,)
+    begin_marks = (PYTHON_TAG,)
+    first_state = "start"
     needs_arguments = True
 
     def __init__(self, schemas: Schemas | None = None) -> None:
@@ -37,13 +39,6 @@ class Llama3JsonParser(StateParser):
             self.begin_call(self.pending + space, len(space))
         else:
             self.state = "content"
-        return True
-
-    def in_content(self, parsed: Parsed) -> bool:
-        """Look for the tag that announces calls."""
-        if not self.find_mark(parsed, PYTHON_TAG):
-            return False
-        self.state = "start"
         return True
 
     def in_after(self, parsed: Parsed) -> bool:

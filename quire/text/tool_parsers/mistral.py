@@ -14,19 +14,14 @@ _HEAD_BEGUN = re.compile(r"[A-Za-z0-9_.\-]+[ \t\n\r]*(\[[A-Z_\]A-Za-z0-9\[]*)?[ 
 
 
 class MistralParser(ListParser):
-    """See :class:`quire.text.tool_parsers.interface.ToolParser`.
+    """A list of calls, or a name before each.
 
     The list is of older models; the newer ones write ``name{...}`` or ``name[ARGS]{...}``.
     """
 
     marks = (START, ARGUMENTS, CALL_ID)
-
-    def in_content(self, parsed: Parsed) -> bool:
-        """Look for the mark."""
-        if not self.find_mark(parsed, START):
-            return False
-        self.state = "head"
-        return True
+    begin_marks = (START,)
+    first_state = "head"
 
     def in_head(self, parsed: Parsed) -> bool:
         """Tell the forms apart."""

@@ -21,8 +21,10 @@ _AT_ONCE = 4096
 class StateParser:
     """Runs the state's method on the buffer until it asks for more text.
 
-    A state's method returns False when it needs more. Formats define the first state and what
-    follows a call; see :class:`quire.text.tool_parsers.interface.ToolParser`.
+    A state's method returns False when it needs more. Formats define what begins a call and what
+    follows it. The joined results do not depend on how the text is cut. Text that only looks like a
+    call is content, unchanged. A call is given away once its name and the opening brace of its
+    arguments were read; what is wrong after that is passed on as the model wrote it.
 
     Args:
         schemas: Schemas of the functions that may be called; in some formats only they tell text
@@ -36,11 +38,15 @@ class StateParser:
         scanner: The scanner of arguments that stand alone.
         num_calls: Calls given away.
         awaited: End marks of the last call that did not follow it; they are not shown later.
+        errors: Calls whose arguments are no JSON object: place and reason.
     """
 
     #: Marks that begin or end calls; where they are special tokens they must be shown.
     marks: tuple[str, ...] = ()
     needs_arguments = False
+    #: The marks that begin a call, and the state after them.
+    begin_marks: tuple[str, ...] = ()
+    first_state = ""
     #: What ends a call whose arguments are broken; the answer's end otherwise.
     end_mark = ""
     #: The state that follows arguments that stand alone.
@@ -174,6 +180,13 @@ class StateParser:
             self.pending = self.pending.removesuffix(end)
             self.awaited = tuple(mark for mark in self.awaited if mark != end)
         return False
+
+    def in_content(self, parsed: Parsed) -> bool:
+        """Look for what begins a call."""
+        if not self.find_next(parsed, *self.begin_marks):
+            return False
+        self.state = self.first_state
+        return True
 
     def in_call(self, parsed: Parsed) -> bool:
         """Read the object of a call."""

@@ -18,7 +18,7 @@ _KEY_BEGUN = re.compile(r"[A-Za-z_]\w*\s*")
 
 
 class PythonicParser(StateParser):
-    """See :class:`quire.text.tool_parsers.interface.ToolParser`.
+    """A list of calls in Python.
 
     Calls begin with the answer or after ``<|python_start|>``; brackets elsewhere are content. A
     call is given away with its first argument, or at its end when it has none.
@@ -27,6 +27,8 @@ class PythonicParser(StateParser):
     """
 
     marks = (START, END)
+    begin_marks = (START,)
+    first_state = "start"
 
     def __init__(self, schemas: Schemas | None = None) -> None:
         super().__init__(schemas)
@@ -64,13 +66,6 @@ class PythonicParser(StateParser):
             self.state = "item"
         else:
             self.state = "content"
-        return True
-
-    def in_content(self, parsed: Parsed) -> bool:
-        """Look for the mark of calls."""
-        if not self.find_mark(parsed, START):
-            return False
-        self.state = "start"
         return True
 
     def in_item(self, parsed: Parsed) -> bool:

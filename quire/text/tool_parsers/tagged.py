@@ -26,6 +26,8 @@ class TaggedParser(StateParser, ABC):
     A closing tag inside a value is text, so a value's end is known by the tags after it.
     """
 
+    begin_marks = (START,)
+    first_state = "head"
     end_mark = END
     #: A call's name, up to the first argument or the call's end.
     head: ClassVar[re.Pattern[str]]
@@ -73,13 +75,6 @@ class TaggedParser(StateParser, ABC):
             and all(name in self._keys for name in needed)
             and (self.last.startswith(text) or END.startswith(text))
         )
-
-    def in_content(self, parsed: Parsed) -> bool:
-        """Look for the next call."""
-        if not self.find_next(parsed, START):
-            return False
-        self.state = "head"
-        return True
 
     def in_head(self, parsed: Parsed) -> bool:
         """Expect the name."""
@@ -191,9 +186,7 @@ class TaggedParser(StateParser, ABC):
 
 
 class Qwen3CoderParser(TaggedParser):
-    """See :class:`quire.text.tool_parsers.interface.ToolParser`.
-
-    ``<tool_call><function=name><parameter=key>`` value ``</parameter></function></tool_call>``,
+    """``<tool_call><function=name><parameter=key>`` value ``</parameter></function></tool_call>``,
     with new lines between. The models leave ``<tool_call>`` out at times, so that a call is known
     by ``<function=name>`` and the tag after it; and they put names in quotes.
 
@@ -240,10 +233,10 @@ class Qwen3CoderParser(TaggedParser):
 
 
 class Glm45Parser(TaggedParser):
-    """See :class:`quire.text.tool_parsers.interface.ToolParser`.
+    """``<tool_call>name``, then keys and values, then ``</tool_call>``.
 
-    ``<tool_call>name``, then ``<arg_key>key</arg_key><arg_value>`` value ``</arg_value>`` as often
-    as wanted, ``</tool_call>``; new lines between are allowed.
+    ``<arg_key>key</arg_key><arg_value>`` value ``</arg_value>`` stands there as often as wanted;
+    new lines between are allowed.
 
     Source: the chat templates of GLM-4.5 and GLM-4.7.
     """
