@@ -13,7 +13,8 @@ namespace {
 
 class PackedQuantizedWeights : public PackedWeights {
  public:
-  // Values are checked by kernels/matrices/quantized_tensor.py. `mapped` holds packed weights, or is None.
+  // Values are checked by kernels/matrices/quantized_tensor.py. `mapped` holds packed weights, or
+  // is None.
   PackedQuantizedWeights(int64_t in_features, int64_t out_features, nb::dict layout,
                          bool exact_activations, nb::handle mapped) {
     const Form form(layout);
@@ -177,20 +178,18 @@ class PackedQuantizedWeights : public PackedWeights {
   }
 
   // What the layout does not have is None.
-  void pack(nb::handle codes, nb::handle scales, nb::handle offsets, nb::handle super_scales,
-            nb::handle super_offsets, nb::handle zeros, nb::handle headers, int64_t first_row,
-            int64_t num_rows) {
+  void pack(nb::handle codes, nb::handle scales, nb::handle offsets, nb::handle zeros,
+            nb::handle headers, int64_t first_row, int64_t num_rows) {
     check_rows(first_row, num_rows);
-    if (weights_.has_vectors())
-      throw std::invalid_argument("[linear] vectors are packed from blocks.");
+    if (weights_.has_vectors() || weights_.has_two_levels())
+      throw std::invalid_argument(
+          "[linear] vectors and scales of two levels are packed from blocks.");
     const Input<uint8_t> code_rows(codes, num_rows * weights_.in_features);
-    const bool two_levels = weights_.has_two_levels();
     const bool tables = weights_.has_tables();
     const int64_t groups = num_rows * weights_.num_groups();
     const int64_t scale_bytes = (tables ? weights_.tables_bytes() : weights_.group_line_bytes()) /
                                 QuantizedWeights::panel_width;
     const int64_t zero_bytes = weights_.zero_line_bytes() / QuantizedWeights::panel_width;
-    const int64_t super_bytes = num_rows * weights_.num_supers() * 2;
     const auto buffer = [](nb::handle object, int64_t size, bool wanted) {
       return wanted ? std::make_unique<Buffer>(object, static_cast<size_t>(size), false) : nullptr;
     };
@@ -199,17 +198,14 @@ class PackedQuantizedWeights : public PackedWeights {
     };
     const auto scale_rows = buffer(scales, (tables ? num_rows : groups) * scale_bytes, true);
     const auto offset_rows = buffer(offsets, groups * scale_bytes, weights_.has_offsets);
-    const auto supers = buffer(super_scales, super_bytes, two_levels);
-    const auto super_offset_rows =
-        buffer(super_offsets, super_bytes, two_levels && weights_.has_offsets);
     const auto zero_rows = buffer(zeros, groups * zero_bytes, weights_.zeros != ZeroForm::common);
     const auto header_rows = buffer(headers, num_rows * 4, weights_.has_header());
     if (weights_.scale_form == ScaleForm::nested)
       check_runs(static_cast<const int32_t*>(pointer(header_rows)), num_rows);
     nb::gil_scoped_release release;
-    kernels().pack_quantized(weights_, {code_rows, pointer(scale_rows), pointer(offset_rows),
-                                        pointer(zero_rows), pointer(header_rows), pointer(supers),
-                                        pointer(super_offset_rows), first_row, num_rows});
+    kernels().pack_quantized(
+        weights_, {code_rows, pointer(scale_rows), pointer(offset_rows), pointer(zero_rows),
+                   pointer(header_rows), first_row, num_rows});
   }
 
   // `blocks` are num_rows rows of a GGUF type's blocks; `type` is its number in the files.
@@ -301,8 +297,7 @@ void bind_quantized(nb::module_& m) {
       .def("set_nested", &PackedQuantizedWeights::set_nested)
       .def("set_outliers", &PackedQuantizedWeights::set_outliers)
       .def("pack", &PackedQuantizedWeights::pack, nb::arg(), nb::arg(), nb::arg().none(),
-           nb::arg().none(), nb::arg().none(), nb::arg().none(), nb::arg().none(), nb::arg(),
-           nb::arg())
+           nb::arg().none(), nb::arg().none(), nb::arg(), nb::arg())
       .def("pack_gguf", &PackedQuantizedWeights::pack_gguf)
       .def_prop_ro("matrix_form", &PackedQuantizedWeights::matrix_form);
 }

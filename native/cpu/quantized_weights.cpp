@@ -40,44 +40,36 @@ void pack_codes(const QuantizedWeights& weights, const QuantizedRows& rows, char
   }
 }
 
-// Where the lines of a panel are that stand for `inputs` inputs each, the first at `begin` of a
-// unit; and which rows of the panel are packed.
+// Where the lines of a panel's groups are, the first at `begin` of a unit; and which rows of the
+// panel are packed.
 struct PanelLines {
   const QuantizedWeights& weights;
   char* panel;
-  int64_t inputs, begin, first_row, end_row;
+  int64_t begin, first_row, end_row;
 
-  // value(row, i) goes to line i of [lines][32 outputs].
-  template <class T, class Value>
-  void fill(const Value& value) const {
-    const int64_t count = ceil_div(weights.in_features, inputs);
-    const int64_t per_unit = weights.unit_inputs() / inputs;
+  // Of (rows, lines) number i of a row goes to line i of [lines][32 outputs].
+  template <class T>
+  void copy(const void* rows) const {
+    const auto* from = static_cast<const T*>(rows);
+    const int64_t count = weights.num_groups();
+    const int64_t per_unit = weights.unit_inputs() / weights.group_size;
     for (int64_t unit = 0; unit * per_unit < count; ++unit) {
       auto* line = reinterpret_cast<T*>(panel + weights.header_bytes() +
                                         unit * weights.unit_bytes() + begin);
       const int64_t end = smaller((unit + 1) * per_unit, count);
       for (int64_t i = unit * per_unit; i < end; ++i, line += panel_width)
         for (int64_t row = first_row; row < end_row; ++row)
-          line[row % panel_width] = value((row - first_row) * count + i);
+          line[row % panel_width] = from[(row - first_row) * count + i];
     }
-  }
-
-  // The rows' own, (rows, lines).
-  template <class T>
-  void copy(const void* rows) const {
-    fill<T>([from = static_cast<const T*>(rows)](int64_t at) { return from[at]; });
   }
 };
 
 // The scales, and the offsets or zeros, of rows begin .. end - 1 of a panel.
 void pack_scales(const QuantizedWeights& weights, const QuantizedRows& rows, char* panel,
                  int64_t begin, int64_t end) {
-  const int64_t groups = weights.num_groups(), supers = weights.num_supers();
-  const auto lines = [&](int64_t inputs, int64_t first_byte) {
-    return PanelLines{weights, panel, inputs, first_byte, begin, end};
-  };
-  const auto of_groups = lines(weights.group_size, 0);
-  const auto offsets_of_groups = lines(weights.group_size, weights.offsets_begin());
+  const int64_t groups = weights.num_groups();
+  const PanelLines of_groups{weights, panel, 0, begin, end};
+  const PanelLines offsets_of_groups{weights, panel, weights.offsets_begin(), begin, end};
   const auto at = [&](const void* from, int64_t row_bytes) {
     return static_cast<const char*>(from) + (begin - rows.first_row) * row_bytes;
   };
@@ -92,29 +84,13 @@ void pack_scales(const QuantizedWeights& weights, const QuantizedRows& rows, cha
                 static_cast<size_t>(end - begin) * 4);
   if (weights.zeros == ZeroForm::bytes) offsets_of_groups.copy<char>(at(rows.zeros, groups));
   if (weights.zeros == ZeroForm::halves) offsets_of_groups.copy<F16>(at(rows.zeros, groups * 2));
-  if (!weights.has_two_levels()) {
-    const auto copy = [&](const PanelLines& to, const void* from) {
-      if (weights.scale_form != ScaleForm::direct) return to.copy<char>(at(from, groups));
-      weights.scale_dtype == DType::float32 ? to.copy<float>(at(from, groups * 4))
-                                            : to.copy<F16>(at(from, groups * 2));
-    };
-    copy(of_groups, rows.scales);
-    if (weights.has_offsets) copy(offsets_of_groups, rows.offsets);
-    return;
-  }
-  const char* scales = at(rows.scales, groups);
-  const char* offsets = weights.has_offsets ? at(rows.offsets, groups) : nullptr;
-  if (weights.scale_form == ScaleForm::nibbles) {
-    of_groups.fill<char>(
-        [&](int64_t i) { return static_cast<char>((scales[i] & 15) | (offsets[i] & 15) << 4); });
-  } else {
-    of_groups.copy<char>(scales);
-    if (weights.has_offsets) offsets_of_groups.copy<char>(offsets);
-  }
-  constexpr int64_t super = QuantizedWeights::super_inputs;
-  lines(super, weights.group_lines_bytes()).copy<F16>(at(rows.super_scales, supers * 2));
-  if (weights.has_offsets)
-    lines(super, weights.super_offsets_begin()).copy<F16>(at(rows.super_offsets, supers * 2));
+  const auto copy = [&](const PanelLines& to, const void* from) {
+    if (weights.scale_form != ScaleForm::direct) return to.copy<char>(at(from, groups));
+    weights.scale_dtype == DType::float32 ? to.copy<float>(at(from, groups * 4))
+                                          : to.copy<F16>(at(from, groups * 2));
+  };
+  copy(of_groups, rows.scales);
+  if (weights.has_offsets) copy(offsets_of_groups, rows.offsets);
 }
 
 }  // namespace

@@ -187,7 +187,6 @@ struct QuantizedWeights {
     return record_codes / 8 * bits;
   }
   int64_t scale_line_bytes() const { return panel_width * (scale_dtype == DType::float32 ? 4 : 2); }
-  int64_t num_supers() const { return (in_features + super_inputs - 1) / super_inputs; }
 
   int64_t unit_inputs() const {
     if (has_two_levels()) return super_inputs;
@@ -234,17 +233,15 @@ struct QuantizedWeights {
 };
 
 // Rows of a matrix as they are stored, unpacked: codes (num_rows, in_features), scales and offsets
-// (num_rows, num_groups) of scale_dtype, or bytes, of two levels with float16 super scales
-// (num_rows, num_supers); zeros (num_rows, num_groups); headers (num_rows,) of 4 bytes. What the
-// weights do not have is null. With tables scales are those, (num_rows, 2 ** bits).
+// (num_rows, num_groups) of scale_dtype, or bytes; zeros (num_rows, num_groups); headers
+// (num_rows,) of 4 bytes. What the weights do not have is null. With tables scales are those,
+// (num_rows, 2 ** bits).
 struct QuantizedRows {
   const uint8_t* codes;
   const void* scales;
   const void* offsets;
   const void* zeros;
   const void* headers;
-  const void* super_scales;
-  const void* super_offsets;
   int64_t first_row;  // the output that is the first of them
   int64_t num_rows;
 };

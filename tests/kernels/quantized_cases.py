@@ -14,6 +14,7 @@ from quire.kernels.matrices.nested_scales import NestedScales
 from quire.kernels.matrices.quantized_tensor import QuantizedTensor, integer_code_book, padded
 from quire.kernels.matrices.row_tables import Outliers
 from quire.kernels.matrices.small_floats import E2M1, E4M3
+from tests.kernels.unpacked_blocks import TwoLevelTensor
 
 #: As IQ4_NL has it: whole numbers, so that nothing is lost in integers.
 BOOK = np.array(
@@ -150,7 +151,7 @@ def tables_quantized(
 
 def activation_inputs(weight: QuantizedTensor) -> int:
     """Return how many inputs of a row share a scale once they are rounded."""
-    if weight.bits > 4 or weight.super_scales is not None:
+    if weight.bits > 4 or isinstance(weight, TwoLevelTensor):
         return 32
     return next((size for size in (128, 64) if weight.group_size % size == 0), 32)
 
@@ -249,7 +250,7 @@ def simulate(weight: QuantizedTensor, x: np.ndarray, fused: bool) -> np.ndarray:
         dots = (codes[:, part] @ weights[:, part].T).astype(np.float32)
         activation_scale = scales[:, first // together, None]
         weight_scale = group_scales[:, group].astype(np.float32) * factor
-        if weight.super_scales is not None:
+        if isinstance(weight, TwoLevelTensor):
             weight_scale *= weight.super_scales[:, super_group].astype(np.float32)
         if size > 16 or together == 16:  # halves of inputs have factors of their own
             sums = add(dots, weight_scale * activation_scale, sums, fused)
@@ -264,7 +265,7 @@ def simulate(weight: QuantizedTensor, x: np.ndarray, fused: bool) -> np.ndarray:
                 offset = -(weight.zeros[:, group].astype(np.float32) * weight_scale)
             else:
                 offset = weight.offsets[:, group].astype(np.float32)
-            if weight.super_offsets is not None:
+            if isinstance(weight, TwoLevelTensor):
                 offset *= weight.super_offsets[:, super_group].astype(np.float32)
             sums = add(np.broadcast_to(offset, sums.shape), activation_scale * total, sums, fused)
     sums = over_rows(weight, sums) * factors

@@ -9,15 +9,14 @@ import pytest
 import torch
 
 from quire.checkpoints.gguf.gguf_layouts import LAYOUTS
-from quire.checkpoints.gguf.gguf_types import QUANTIZED, dequantize, unpack_rows
-from quire.core.errors import UnsupportedInputError
+from quire.checkpoints.gguf.gguf_types import QUANTIZED, dequantize
 from quire.kernels.cpu.linear import CpuLinear
 from quire.kernels.cpu.native import native
-from quire.kernels.matrices.quantized_tensor import QuantizedTensor
 from quire.kernels.matrices.vector_codes import VECTOR_CODES
 from quire.kernels.reference.linear import ReferenceLinear
 from tests.kernels.conftest import ALL_ISAS
 from tests.kernels.quantized_cases import simulate
+from tests.kernels.unpacked_blocks import unpack_rows
 from tests.quantization.gguf_cases import random_matrix, rows_of_every_power
 
 ISAS = ALL_ISAS
@@ -36,9 +35,8 @@ def test_rows_of_the_packed_matrix_are_the_dequantizers(
     matrix = random_matrix(name, outputs, 256 * blocks)
     ids = np.arange(outputs, dtype=np.int32)[::-1].copy()
     want = dequantize(name, matrix.rows)[ids]
-    for weight in (matrix, unpack_rows(name, "w", matrix.rows)):
-        got = CpuLinear([weight], [], "float32").lookup(ids)
-        np.testing.assert_array_equal(got.view(np.uint32), want.view(np.uint32))
+    got = CpuLinear([matrix], [], "float32").lookup(ids)
+    np.testing.assert_array_equal(got.view(np.uint32), want.view(np.uint32))
     theirs = ReferenceLinear([matrix], [], "float32").lookup(torch.from_numpy(ids))
     np.testing.assert_array_equal(theirs.numpy(), want)
 
@@ -54,7 +52,7 @@ def test_rows_need_not_be_whole_spans(isa: str, name: str) -> None:
 def test_the_integer_path_equals_its_simulation(isa: str, name: str) -> None:
     matrix = random_matrix(name, 45, 768)
     x = np.random.default_rng(1).standard_normal((9, 768), np.float32)
-    want = simulate(unpack_rows(name, "w", matrix.rows), x, fused=isa != "scalar")
+    want = simulate(unpack_rows(name, matrix.rows), x, fused=isa != "scalar")
     np.testing.assert_array_equal(CpuLinear([matrix], [], "float32")(x), want)
 
 
@@ -63,7 +61,7 @@ def test_every_vector_is_looked_up_with_every_sign(isa: str, name: str) -> None:
     """Blocks with each index of the table and each byte of signs among them."""
     matrix = random_matrix(name, 1024, 512, seed=5)
     x = np.random.default_rng(5).standard_normal((2, 512), np.float32)
-    want = simulate(unpack_rows(name, "w", matrix.rows), x, fused=isa != "scalar")
+    want = simulate(unpack_rows(name, matrix.rows), x, fused=isa != "scalar")
     np.testing.assert_array_equal(CpuLinear([matrix], [], "float32")(x), want)
 
 
@@ -188,21 +186,10 @@ def test_long_tables_need_runs() -> None:
         packed.set_vectors(table[::-1].reshape(2, 1024, 8).swapaxes(0, 1).reshape(2048, 8), 0.125)
 
 
-def test_two_levels_that_do_not_fit_are_refused() -> None:
-    whole = unpack_rows("Q2_K", "w", random_matrix("Q2_K", 4, 512).rows)
-    good = {field: getattr(whole, field) for field in QuantizedTensor.__slots__}
-    assert QuantizedTensor(**good).form == whole.form
-    bad = [
-        {"super_scales": None},
-        {"super_offsets": None},
-        {"offsets": None},
-        {"scales": whole.scales.astype(np.float16)},
-        {"super_scales": whole.super_scales[:, :1]},
-        {"super_scales": whole.super_scales.astype(np.float32)},
-        {"scales": whole.scales - np.int8(1)},
-        {"offsets": whole.offsets + np.int8(15)},
-        {"group_size": 96, "scales": whole.scales[:, :6], "offsets": whole.offsets[:, :6]},
-    ]
-    for change in bad:
-        with pytest.raises(UnsupportedInputError, match="quantized w"):
-            QuantizedTensor(**{**good, **change})
+def test_scales_of_two_levels_need_their_blocks() -> None:
+    """Super scales are nowhere but in blocks."""
+    layout = LAYOUT | {"zero": 0, "scale_form": 1, "has_offsets": True}
+    packed = native.PackedQuantizedWeights(256, 32, layout, False, None)
+    codes, scales = np.zeros((32, 256), np.uint8), np.zeros((32, 8), np.int8)
+    with pytest.raises(ValueError, match="packed from blocks"):
+        packed.pack(codes, scales, scales, None, None, 0, 32)

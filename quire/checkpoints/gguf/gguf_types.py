@@ -1,7 +1,7 @@
 """The bits of GGUF's types: unpacked to integers and scales, and made from floats.
 
 Every quantized type is ``value = scale * code + offset``, scales and offsets shared by a group.
-Kernels pack blocks themselves and are tested against :func:`unpack_rows` and :func:`dequantize`.
+Kernels pack blocks themselves and are tested against :func:`unpack` and :func:`dequantize`.
 B blocks, E elements of a block, G groups of a block.
 
 Source: the block structures of ggml (ggml-common.h); the tests compare with the ``gguf`` package.
@@ -15,12 +15,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from quire.checkpoints.gguf.gguf_layouts import LAYOUTS
-from quire.checkpoints.gguf.gguf_vector_types import (
-    VECTOR_FORMS,
-    dequantize_vectors,
-    unpack_vector_rows,
-)
-from quire.kernels.matrices.quantized_tensor import SCALE_VALUES, QuantizedForm, QuantizedTensor
+from quire.checkpoints.gguf.gguf_vector_types import VECTOR_FORMS, dequantize_vectors
+from quire.kernels.matrices.quantized_tensor import SCALE_VALUES, QuantizedForm
 from quire.kernels.matrices.small_floats import E2M1
 
 #: Values of the 4-bit codes of IQ4_NL and IQ4_XS.
@@ -82,37 +78,6 @@ def unpack(name: str, blocks: np.ndarray) -> BlockGroups:
         blocks: (B, bytes of a block) uint8.
     """
     return _UNPACK[name](np.ascontiguousarray(blocks))
-
-
-def unpack_rows(name: str, tensor_name: str, rows: np.ndarray) -> QuantizedTensor:
-    """Take a matrix apart.
-
-    Args:
-        name: One of :data:`QUANTIZED`.
-        tensor_name: The matrix's name, for messages.
-        rows: (N, bytes of a row) uint8.
-    """
-    if name in VECTOR_FORMS:
-        return unpack_vector_rows(name, tensor_name, rows)
-    form, groups = FORMS[name], unpack(name, rows.reshape(-1, LAYOUTS[name].block_bytes))
-
-    def of_rows(part: np.ndarray | None) -> np.ndarray | None:
-        return None if part is None else part.reshape(len(rows), -1)
-
-    return QuantizedTensor(
-        name=tensor_name,
-        bits=form.bits,
-        group_size=form.group_size,
-        codes=groups.codes.reshape(len(rows), -1),
-        scales=groups.scales.reshape(len(rows), -1),
-        zero=form.zero,
-        offsets=of_rows(groups.offsets),
-        code_book=None if form.code_book is None else np.array(form.code_book, np.float32),
-        super_scales=of_rows(groups.super_scales),
-        super_offsets=of_rows(groups.super_offsets),
-        nibbles=form.scale_type == "int4",
-        scale_type=form.scale_type if form.scale_type in SCALE_VALUES else "",
-    )
 
 
 def dequantize(name: str, rows: np.ndarray) -> np.ndarray:

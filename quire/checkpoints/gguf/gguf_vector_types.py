@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from quire.kernels.matrices.quantized_tensor import QuantizedForm, QuantizedTensor
+from quire.kernels.matrices.quantized_tensor import QuantizedForm
 from quire.kernels.matrices.vector_codes import VECTOR_CODES
 from quire.kernels.matrices.vector_grids import vector_grid
 
@@ -83,27 +83,6 @@ def dequantize_vectors(name: str, blocks: np.ndarray) -> np.ndarray:
     values = parts.values.reshape(*scales.shape, -1).astype(np.float32)
     values *= scales[:, :, None]
     return values.reshape(len(blocks), -1)
-
-
-def unpack_vector_rows(name: str, tensor_name: str, rows: np.ndarray) -> QuantizedTensor:
-    """Return a matrix with a code for each value and a float32 for each group, nothing lost.
-
-    Args:
-        name: One of :data:`VECTOR_FORMS`.
-        tensor_name: The matrix's name, for messages.
-        rows: (N, bytes of a row) uint8.
-    """
-    codes = VECTOR_CODES[name]
-    parts = unpack_vectors(name, rows.reshape(-1, codes.row_bytes))
-    values = (parts.values.astype(np.int16) + codes.zero).astype(np.uint8)
-    return QuantizedTensor(
-        name=tensor_name,
-        bits=codes.bits,
-        group_size=codes.group_size,
-        codes=values.reshape(len(rows), -1),
-        scales=_scale_numbers(name, parts).reshape(len(rows), -1),
-        zero=codes.zero,
-    )
 
 
 def _scale_numbers(name: str, parts: VectorBlocks) -> np.ndarray:

@@ -157,16 +157,15 @@ def _fill(packed: Any, weights: Sequence[Weight]) -> None:
     for weight in weights:
         rows = weight.shape[0]
         if isinstance(weight, QuantizedTensor):
-            parts = (weight.scales, weight.offsets, weight.super_scales, weight.super_offsets)
+            scales = weight.scales if weight.tables is None else weight.tables
             headers = weight.row_scales
             if weight.nested is not None:
                 headers, run = _pack_nested(packed, weight.nested, weight.scales.shape, run)
             if weight.form.has_code_sums:
                 sums = weight.codes.sum(axis=1, dtype=np.int64) - weight.zero * weight.shape[1]
                 headers = sums.astype(np.int32)
-            if weight.tables is not None:
-                parts = (weight.tables, None, None, None)
-            packed.pack(weight.codes, *parts, weight.zeros, headers, row, rows)
+            parts = (weight.codes, scales, weight.offsets, weight.zeros, headers)
+            packed.pack(*parts, row, rows)
             if weight.outliers is not None:
                 own, count = weight.outliers, weight.outliers.count
                 arrays = (own.starts, own.columns, own.values)

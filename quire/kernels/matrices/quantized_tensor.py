@@ -3,9 +3,9 @@
 ``value[n, k] = scale[n, g] * (codes[n, k] - zero) + offset[n, g]`` with ``g = k // group_size``,
 or ``scale[n, g] * code_book[codes[n, k]]``, or ``scale[n, g] * E4M3[codes[n, k]]``, or
 ``tables[n, codes[n, k]]`` and what outliers add (:mod:`quire.kernels.matrices.row_tables`). Scales
-and offsets are numbers of their own, or bytes times a number for each 256 columns or each row, or
-bytes of runs of scales (:mod:`quire.kernels.matrices.nested_scales`); the zero is one number, or
-one for each group. Columns may be stored in another order than the inputs'. Kernels pack it; what
+and offsets are numbers of their own, or bytes times a number for each row, or bytes of runs of
+scales (:mod:`quire.kernels.matrices.nested_scales`); the zero is one number, or one for each group.
+Columns may be stored in another order than the inputs'. Kernels pack it; what
 files look like is not known here.
 """
 
@@ -193,14 +193,10 @@ class QuantizedTensor:
         bits: Bits of a code: 2, 3, 4, 5, 6 or 8.
         group_size: Columns that share a scale: 16, or a multiple of 32.
         codes: (N, K) uint8, below ``2 ** bits``.
-        scales: (N, G) float16 or float32, or int8 to be multiplied with super scales, or uint8 of
-            ``scale_type``.
+        scales: (N, G) float16 or float32, or uint8 of ``scale_type``.
         zero: Code of the value 0, the same everywhere; 0 with a code book.
         offsets: (N, G) of the dtype of ``scales``, or None.
         code_book: (16,) float32 for 4 bits, or None.
-        super_scales: (N, ceil(K / 256)) float16 where scales are int8, else None.
-        super_offsets: The same for offsets.
-        nibbles: Whether scales and offsets are int8 from 0 to 15, to be held in half a byte each.
         scale_type: Type of uint8 scales, ``e4m3`` or ``e8m0``; else empty.
         zeros: (N, G) uint8 or float16: each group's own zero, or None; ``zero`` is 0 then.
         row_scales: (N,) float32 that scales are times or over, or None.
@@ -225,9 +221,6 @@ class QuantizedTensor:
     zero: int = 0
     offsets: np.ndarray | None = None
     code_book: np.ndarray | None = None
-    super_scales: np.ndarray | None = None
-    super_offsets: np.ndarray | None = None
-    nibbles: bool = False
     scale_type: str = ""
     zeros: np.ndarray | None = None
     row_scales: np.ndarray | None = None
@@ -289,7 +282,7 @@ class QuantizedTensor:
 
     def _check_tables(self, tables: np.ndarray) -> None:
         check_tables(self.name, self.bits, self.shape, tables, self.outliers)
-        others: tuple[object, ...] = (self.offsets, self.code_book, self.super_scales, self.zeros)
+        others: tuple[object, ...] = (self.offsets, self.code_book, self.zeros)
         others = (*others, self.row_scales, self.input_order, self.nested)
         if self.scales.size or self.zero or self.float_codes or self.scale_type:
             raise self._refuse("tables of rows must come without scales", self.scales.shape)
@@ -299,12 +292,12 @@ class QuantizedTensor:
             raise self._refuse(f"codes must be below {1 << self.bits}", self.codes.max())
 
     def _check_zeros(self) -> None:
-        zeros, two_levels = self.zeros, self.super_scales is not None
+        zeros = self.zeros
         if zeros is not None:
             if zeros.shape != self.scales.shape or str(zeros.dtype) not in ZERO_BYTES:
                 rule = f"zeros must be {self.scales.shape} uint8 or float16"
                 raise self._refuse(rule, f"{zeros.shape} {zeros.dtype}")
-            if self.zero or two_levels or self.offsets is not None or self.code_book is not None:
+            if self.zero or self.offsets is not None or self.code_book is not None:
                 raise self._refuse("zeros must be the only offsets, of codes", "others")
         factors = self.row_scales
         if factors is None:
@@ -312,46 +305,29 @@ class QuantizedTensor:
         if factors.shape != self.codes.shape[:1] or factors.dtype != np.float32:
             rule = f"row_scales must be ({len(self.codes)},) float32"
             raise self._refuse(rule, f"{factors.shape} {factors.dtype}")
-        if two_levels or self.offsets is not None:
-            raise self._refuse("row_scales must be without super scales and offsets", "both")
+        if self.offsets is not None:
+            raise self._refuse("row_scales must be without offsets", "both")
 
     def _check_scales(self) -> None:
         rows, columns = self.codes.shape
         shape = (rows, -(-columns // self.group_size))
-        two_levels = self.super_scales is not None
-        allowed: tuple[type, ...] = (np.int8,) if two_levels else (np.float16, np.float32)
+        allowed: tuple[type, ...] = (np.float16, np.float32)
         if self.scale_type:
-            if self.scale_type not in SCALE_VALUES or two_levels or self.offsets is not None:
+            if self.scale_type not in SCALE_VALUES or self.offsets is not None:
                 rule = f"scale_type must be one of {', '.join(SCALE_VALUES)}, without offsets"
                 raise self._refuse(rule, self.scale_type)
             allowed = (np.uint8,)
         if self.nested is not None:
-            others = (self.super_scales, self.row_scales, self.offsets)
-            if self.scale_type or any(part is not None for part in others):
+            if self.scale_type or self.row_scales is not None or self.offsets is not None:
                 raise self._refuse("nested scales must be alone", "others")
             self.nested.check(self.name, rows * shape[1])
             allowed = (np.uint8,)
         for part in (self.scales, self.offsets):
             if part is not None and (part.shape != shape or part.dtype not in allowed):
-                rule = f"scales and offsets must be {shape} float16 or float32, or int8 with super"
-                raise self._refuse(f"{rule} scales", f"{part.shape} {part.dtype}")
+                rule = f"scales and offsets must be {shape} float16 or float32"
+                raise self._refuse(rule, f"{part.shape} {part.dtype}")
         if self.offsets is not None and self.offsets.dtype != self.scales.dtype:
             raise self._refuse("offsets must have the dtype of scales", self.offsets.dtype)
-        if (self.super_offsets is None) == (two_levels and self.offsets is not None):
-            raise self._refuse("super offsets must go with offsets", "one without the other")
-        if two_levels and SUPER_COLUMNS % self.group_size:
-            raise self._refuse("group_size must divide 256 under super scales", self.group_size)
-        super_shape = (rows, -(-columns // SUPER_COLUMNS))
-        for part in (self.super_scales, self.super_offsets):
-            if part is not None and (part.shape != super_shape or part.dtype != np.float16):
-                rule = f"super scales must be {super_shape} float16"
-                raise self._refuse(rule, f"{part.shape} {part.dtype}")
-        if not self.nibbles:
-            return
-        if not two_levels or self.offsets is None or self.scales.min() < 0:
-            raise self._refuse("nibbles must be scales and offsets >= 0", "others")
-        if max(self.scales.max(), self.offsets.max()) > 15 or self.offsets.min() < 0:
-            raise self._refuse("nibbles must be from 0 to 15", "others")
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -384,7 +360,7 @@ class QuantizedTensor:
             return "none"
         if self.nested is not None:
             return "nested"
-        return self.scale_type or ("int4" if self.nibbles else str(self.scales.dtype))
+        return self.scale_type or str(self.scales.dtype)
 
     @property
     def _row_form(self) -> str | None:
@@ -405,12 +381,12 @@ class QuantizedTensor:
         elif self.float_codes:
             values = E4M3[self.codes]
         elif self.zeros is not None:
-            values = self.codes.astype(np.float32) - self._spread(self.zeros, None)
+            values = self.codes.astype(np.float32) - self._spread(self.zeros)
         else:
             values = self.codes.astype(np.float32) - np.float32(self.zero)
-        values *= self._spread(self.scale_numbers(), self.super_scales)
+        values *= self._spread(self.scale_numbers())
         if self.offsets is not None:
-            values += self._spread(self.offsets, self.super_offsets)
+            values += self._spread(self.offsets)
         if self.input_order is None:
             return values
         ordered = np.empty_like(values)
@@ -427,10 +403,7 @@ class QuantizedTensor:
             nested = nested.of_rows(rows, self.scales.shape)
             if nested is None:
                 return replace(self, scales=self.scale_numbers(), nested=None).with_rows(rows)
-        arrays = (
-            "codes", "scales", "offsets", "super_scales", "super_offsets", "zeros", "row_scales",
-            "tables",
-        )  # fmt: skip
+        arrays = ("codes", "scales", "offsets", "zeros", "row_scales", "tables")
         parts = {name: getattr(self, name) for name in arrays}
         return replace(
             self,
@@ -446,7 +419,6 @@ class QuantizedTensor:
             return replace(self, scales=self.scale_numbers(), nested=None).with_columns(columns)
         parts: dict[str, Any] = {}
         sizes = dict.fromkeys(("scales", "offsets", "zeros"), self.group_size)
-        sizes |= dict.fromkeys(("super_scales", "super_offsets"), SUPER_COLUMNS)
         for name, size in ({"codes": 1} | sizes).items():
             part = getattr(self, name)
             if part is not None and part.size:
@@ -458,7 +430,7 @@ class QuantizedTensor:
         return replace(self, outliers=outliers, **parts)
 
     def scale_numbers(self) -> np.ndarray:
-        """Return (N, G) scales, before super scales."""
+        """Return (N, G) scales."""
         if self.nested is not None:
             return self.nested.numbers_of(self.scales)
         scales = SCALE_VALUES[self.scale_type][self.scales] if self.scale_type else self.scales
@@ -468,13 +440,9 @@ class QuantizedTensor:
         numbers: np.ndarray = apply(scales.astype(np.float32), self.row_scales[:, None])
         return numbers
 
-    def _spread(self, groups: np.ndarray, supers: np.ndarray | None) -> np.ndarray:
-        """Repeat (N, G), times its super scales, over the columns of groups: (N, K) float32."""
+    def _spread(self, groups: np.ndarray) -> np.ndarray:
+        """Repeat (N, G) over the columns of groups: (N, K) float32."""
         numbers = groups.astype(np.float32)
-        if supers is not None:
-            per_super = SUPER_COLUMNS // self.group_size
-            spread = np.repeat(supers.astype(np.float32), per_super, axis=1)
-            numbers *= spread[:, : groups.shape[1]]
         if numbers.shape[1] == 1:
             return numbers
         return np.repeat(numbers, self.group_size, axis=1)[:, : self.codes.shape[1]]

@@ -10,7 +10,6 @@ from quire.checkpoints.gguf.gguf_types import (
     WRITABLE,
     dequantize,
     quantize,
-    unpack_rows,
 )
 from tests.quantization.gguf_cases import random_rows, rows_of_every_power
 
@@ -39,16 +38,6 @@ def test_dequantize_is_bit_equal(name, num_rows, num_blocks):
 
 
 @pytest.mark.parametrize("name", QUANTIZED)
-def test_unpacked_rows_have_the_values_and_the_form(name):
-    rows = random_rows(name, 5, 3)
-    tensor = unpack_rows(name, "w", rows)
-    # Vectors are held as such only where they are packed from blocks.
-    assert tensor.form == FORMS[name] or FORMS[name].vectors
-    want = gguf.dequantize(rows, gguf.GGMLQuantizationType[name])
-    assert np.array_equal(tensor.float32().view(np.uint32), want.view(np.uint32))
-
-
-@pytest.mark.parametrize("name", QUANTIZED)
 def test_memory_is_nearly_the_files(name):
     """Two levels of scales are kept, each in whole bytes or half ones."""
     rows, columns = 64, 4096
@@ -62,8 +51,8 @@ def test_every_scale_of_mxfp4_but_nan_is_bit_equal():
     rows = rows_of_every_power()
     with np.errstate(over="ignore"):
         want = gguf.dequantize(rows, gguf.GGMLQuantizationType.MXFP4)
-        for got in (dequantize("MXFP4", rows), unpack_rows("MXFP4", "w", rows).float32()):
-            assert np.array_equal(got.view(np.uint32), want.view(np.uint32))
+        got = dequantize("MXFP4", rows)
+        assert np.array_equal(got.view(np.uint32), want.view(np.uint32))
 
 
 @pytest.mark.parametrize("name", WRITABLE)
