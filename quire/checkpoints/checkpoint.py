@@ -34,60 +34,45 @@ class Checkpoint:
         folder: Folder with ``model.safetensors``, or shards and ``model.safetensors.index.json``,
             or the one file that AutoGPTQ names for bits and group.
 
+    Attributes:
+        path: The folder.
+        names: Names of all tensors.
+        files: The file of each tensor that is stored.
+
     Raises:
         ModelLoadError: The folder has no weights, or only pickled ones; a file is damaged; or one
             tensor is in two files.
     """
 
+    #: Rows are as the family stores them.
+    is_arranged = False
+    #: All matrices have the type of the configuration, or are rounded to it.
+    mixes_types = False
+
     def __init__(self, folder: Path) -> None:
-        self.folder = folder
+        self.path = folder
         single = _single_file(folder)
         if single is not None:
             file = SafetensorsFile(single)
-            self._files = dict.fromkeys(file.entries, file)
+            self.files = dict.fromkeys(file.entries, file)
         elif (folder / INDEX).exists():
-            self._files = _open_shards(folder)
+            self.files = _open_shards(folder)
         else:
             raise _no_weights(folder)
         self._shares: Mapping[str, ExpertShare] = {}
-        self._names = set(self._files)
+        self.names = set(self.files)
 
     def with_shares(self, shares: Mapping[str, ExpertShare]) -> Checkpoint:
         """Return the checkpoint with shares of some tensors in place of these, by name."""
         made = copy(self)
         made._shares = shares
-        made._names = self._names - {share.stored for share in shares.values()} | set(shares)
+        made.names = self.names - {share.stored for share in shares.values()} | set(shares)
         return made
-
-    @property
-    def path(self) -> Path:
-        """The folder."""
-        return self.folder
-
-    @property
-    def names(self) -> set[str]:
-        """Names of all tensors."""
-        return self._names
-
-    @property
-    def files(self) -> Mapping[str, SafetensorsFile]:
-        """The file of each tensor that is stored."""
-        return self._files
-
-    @property
-    def is_arranged(self) -> bool:
-        """Always false: rows are as the family stores them."""
-        return False
-
-    @property
-    def mixes_types(self) -> bool:
-        """Always false: all matrices have the type of the configuration, or are rounded to it."""
-        return False
 
     def weight_names(self, config: ModelConfig, family: WeightNames) -> WeightNames:
         """Return what the tensors are called: some checkpoints leave the family's prefix out."""
         bare = family.without_prefix()
-        return bare if f"{bare.embedding}.weight" in self._files else family
+        return bare if f"{bare.embedding}.weight" in self.files else family
 
     def notices(self) -> list[str]:
         """Return nothing: tensors are stored as they are held, or rounded from it."""
@@ -95,28 +80,28 @@ class Checkpoint:
 
     def entry(self, name: str) -> TensorEntry | ExpertShare:
         """Return type, shape and size of a tensor."""
-        return self._shares.get(name) or self._files[name].entries[name]
+        return self._shares.get(name) or self.files[name].entries[name]
 
     def tensor(self, name: str) -> HostTensor:
         """Return a tensor of floats; its pages stay resident until :meth:`release`."""
         share = self._shares.get(name)
         if share is None:
-            return self._files[name].tensor(name)
-        whole = self._files[share.stored].tensor(share.stored)
+            return self.files[name].tensor(name)
+        whole = self.files[share.stored].tensor(share.stored)
         return HostTensor(name, whole.dtype, share.of(whole.array))
 
     def array(self, name: str) -> np.ndarray:
         """Return the elements of a tensor as they are, bfloat16 as float32."""
         share = self._shares.get(name)
         if share is None:
-            return self._files[name].array(name)
-        return share.of(self._files[share.stored].array(share.stored))
+            return self.files[name].array(name)
+        return share.of(self.files[share.stored].array(share.stored))
 
     def release(self, name: str) -> None:
         """Give the pages of a tensor back."""
         share = self._shares.get(name)
         stored = name if share is None else share.stored
-        self._files[stored].release(stored)
+        self.files[stored].release(stored)
 
 
 def _single_file(folder: Path) -> Path | None:

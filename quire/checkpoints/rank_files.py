@@ -100,6 +100,10 @@ class _Divided:
         index: The folder's index.
     """
 
+    #: Rows were put in order when they were divided.
+    is_arranged = True
+    mixes_types = False
+
     def __init__(self, folder: Path, index: RankIndex) -> None:
         self.path, self._index = folder, index
 
@@ -107,16 +111,6 @@ class _Divided:
     def names(self) -> set[str]:
         """Names of all tensors."""
         return set(self._index.tensors)
-
-    @property
-    def is_arranged(self) -> bool:
-        """Always true: rows were put in order when they were divided."""
-        return True
-
-    @property
-    def mixes_types(self) -> bool:
-        """Always false."""
-        return False
 
     def weight_names(self, config: ModelConfig, family: WeightNames) -> WeightNames:
         """Return the names of the tensors."""

@@ -5,9 +5,9 @@ R rotated elements of a head of H; N query heads, K KV heads.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,7 +21,7 @@ from quire.checkpoints.matrix_rows import (
     pick_outputs,
     pick_rows,
 )
-from quire.checkpoints.tensor_source import TensorInfo, TensorSource
+from quire.checkpoints.tensor_source import TensorSource
 from quire.checkpoints.weight_names import WeightNames
 from quire.core.model.model_config import ModelConfig
 from quire.kernels.matrices.host_tensor import HostTensor
@@ -30,8 +30,27 @@ from quire.models.weight_map import WeightMap
 Change = Callable[[Tensor], Tensor]
 
 
-class ArrangedTensors:
-    """A checkpoint, some of whose tensors are changed.
+class ChangedTensors(ABC):
+    """A checkpoint some of whose tensors are changed, none in its shape and size.
+
+    Args:
+        stored: The checkpoint's tensors as they are.
+    """
+
+    def __init__(self, stored: TensorSource) -> None:
+        self._stored = stored
+        self.path, self.names = stored.path, stored.names
+        self.is_arranged, self.mixes_types = stored.is_arranged, stored.mixes_types
+        self.weight_names, self.notices = stored.weight_names, stored.notices
+        self.entry, self.release = stored.entry, stored.release
+
+    @abstractmethod
+    def tensor(self, name: str) -> Tensor:
+        """Return a tensor, changed where it has to be."""
+
+
+class ArrangedTensors(ChangedTensors):
+    """A checkpoint whose tensors are as kernels take them.
 
     Args:
         stored: The checkpoint's tensors as they are.
@@ -39,49 +58,15 @@ class ArrangedTensors:
     """
 
     def __init__(self, stored: TensorSource, changes: Mapping[str, Change]) -> None:
-        self._stored, self._changes = stored, changes
-
-    @property
-    def path(self) -> Path:
-        """Path of the checkpoint."""
-        return self._stored.path
-
-    @property
-    def names(self) -> set[str]:
-        """Names of all tensors."""
-        return self._stored.names
-
-    @property
-    def is_arranged(self) -> bool:
-        """Always true."""
-        return True
-
-    @property
-    def mixes_types(self) -> bool:
-        """Whether the checkpoint mixes types."""
-        return self._stored.mixes_types
-
-    def weight_names(self, config: ModelConfig, family: WeightNames) -> WeightNames:
-        """Return what the tensors are called."""
-        return self._stored.weight_names(config, family)
-
-    def notices(self) -> list[str]:
-        """Return what the checkpoint says."""
-        return self._stored.notices()
-
-    def entry(self, name: str) -> TensorInfo:
-        """Return shape and size as they are stored, which no change alters."""
-        return self._stored.entry(name)
+        super().__init__(stored)
+        self._changes = changes
+        self.is_arranged = True
 
     def tensor(self, name: str) -> Tensor:
         """Return a tensor, changed where it has to be."""
         tensor = self._stored.tensor(name)
         change = self._changes.get(name)
         return tensor if change is None else change(tensor)
-
-    def release(self, name: str) -> None:
-        """Give the pages of a tensor back."""
-        self._stored.release(name)
 
 
 def arrange(stored: TensorSource, weights: WeightMap, picks: Picks | None = None) -> TensorSource:

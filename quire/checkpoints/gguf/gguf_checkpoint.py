@@ -66,6 +66,11 @@ class GgufCheckpoint:
         config: Configuration read from the file; it decides the order of query and key rows.
     """
 
+    #: Rows are put in order when such files are written, or here.
+    is_arranged = True
+    #: A file has quantized types and floats.
+    mixes_types = True
+
     def __init__(self, file: GgufFile, config: ModelConfig) -> None:
         self._file = file
         self._config = config
@@ -84,16 +89,6 @@ class GgufCheckpoint:
     def names(self) -> set[str]:
         """Names of all tensors."""
         return set(self._entries)
-
-    @property
-    def is_arranged(self) -> bool:
-        """Always true: rows are put in order when such files are written, or here."""
-        return True
-
-    @property
-    def mixes_types(self) -> bool:
-        """Always true: a file has quantized types and floats."""
-        return True
 
     def weight_names(self, config: ModelConfig, family: WeightNames) -> WeightNames:
         """Return what the tensors are called."""

@@ -7,7 +7,6 @@ from collections import Counter
 from collections.abc import Collection
 from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
 
 from quire.checkpoints.checkpoint import Checkpoint
 from quire.checkpoints.expert_share import ExpertShare
@@ -61,12 +60,21 @@ class QuantizedCheckpoint:
         stored: The folder's tensors.
         quantization: The quantization that the folder's configuration states.
 
+    Attributes:
+        path: The folder.
+        names: Names of all tensors, a matrix by its weight's.
+
     Raises:
         WeightMismatchError: The tensors are not those of the configuration.
     """
 
+    #: Rows are as the family stores them.
+    is_arranged = False
+    #: Floats have the type of the configuration, or are rounded to it.
+    mixes_types = False
+
     def __init__(self, stored: Checkpoint, quantization: StoredQuantization) -> None:
-        self._stored = stored
+        self._stored, self.path = stored, stored.path
         self._quantization = quantization
         self._matrices: dict[str, MatrixEntry] = {}
         parts_of = _by_module(stored, quantization.formats)
@@ -90,27 +98,7 @@ class QuantizedCheckpoint:
         self._activation_scales = of_activations - used
         self._cache_scales = {name for name in stored.names if OF_CACHE.fullmatch(name)}
         plain = stored.names - taken - of_activations - self._cache_scales
-        self._names = plain | set(self._matrices)
-
-    @property
-    def path(self) -> Path:
-        """The folder."""
-        return self._stored.path
-
-    @property
-    def names(self) -> set[str]:
-        """Names of all tensors, a matrix by its weight's."""
-        return self._names
-
-    @property
-    def is_arranged(self) -> bool:
-        """Always false: rows are as the family stores them."""
-        return False
-
-    @property
-    def mixes_types(self) -> bool:
-        """Always false: floats have the type of the configuration, or are rounded to it."""
-        return False
+        self.names = plain | set(self._matrices)
 
     def weight_names(self, config: ModelConfig, family: WeightNames) -> WeightNames:
         """Return what the tensors are called; quantized ones are stored (out, in) in all families.
@@ -119,7 +107,7 @@ class QuantizedCheckpoint:
         """
         names = self._stored.weight_names(config, family)
         layers = names.layer.partition("{layer}")[0]
-        floats = (name for name in self._names - set(self._matrices) if name.startswith(layers))
+        floats = (name for name in self.names - set(self._matrices) if name.startswith(layers))
         has_floats = any(len(self._stored.entry(name).shape) > 1 for name in floats)
         return replace(names, linear_is_transposed=names.linear_is_transposed and has_floats)
 
@@ -159,7 +147,7 @@ class QuantizedCheckpoint:
         AutoGPTQ stores them for linears that have none.
         """
         biases = {f"{name.removesuffix('weight')}bias" for name in self._matrices}
-        surplus = (self._names & biases) - set(needed)
+        surplus = (self.names & biases) - set(needed)
         zeros = {name for name in surplus if not self._stored.array(name).any()}
         for name in surplus:
             self._stored.release(name)

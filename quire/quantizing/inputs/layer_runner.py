@@ -6,20 +6,17 @@ T tokens of all samples, D model dim.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from pathlib import Path
+from dataclasses import replace
 
 import numpy as np
 
-from quire.checkpoints.formats.stored_matrix import UnpackedMatrix
-from quire.checkpoints.tensor_source import TensorInfo, TensorSource
-from quire.checkpoints.weight_names import WeightNames
-from quire.core.model.model_config import ModelConfig
+from quire.checkpoints.matrix_rows import Tensor
+from quire.checkpoints.tensor_source import TensorSource
 from quire.kernels.backend import Backend
 from quire.kernels.batch.forward_batch import ForwardBatch
-from quire.kernels.matrices.block_matrix import BlockMatrix
 from quire.kernels.matrices.host_tensor import HostTensor
 from quire.layers.workspace import Workspace
+from quire.models.arranged_tensors import ChangedTensors
 from quire.models.model_builder import ModelBuilder
 from quire.models.opened_checkpoint import OpenedCheckpoint
 from quire.models.shared_weights import SharedWeights
@@ -31,58 +28,22 @@ BLOCK_SIZE = 32
 STEP_TOKENS = 2048
 
 
-@dataclass(frozen=True, slots=True)
-class ReplacedTensors:
+class ReplacedTensors(ChangedTensors):
     """A checkpoint some of whose tensors have other values.
 
-    Attributes:
+    Args:
         stored: The checkpoint.
         replaced: Float32 values by name.
     """
 
-    stored: TensorSource
-    replaced: Mapping[str, np.ndarray]
+    def __init__(self, stored: TensorSource, replaced: Mapping[str, np.ndarray]) -> None:
+        super().__init__(stored)
+        self._replaced = replaced
 
-    @property
-    def path(self) -> Path:
-        """The folder."""
-        return self.stored.path
-
-    @property
-    def names(self) -> set[str]:
-        """Names of all tensors."""
-        return self.stored.names
-
-    @property
-    def is_arranged(self) -> bool:
-        """Whether the checkpoint is arranged."""
-        return self.stored.is_arranged
-
-    @property
-    def mixes_types(self) -> bool:
-        """Whether matrices of different types are usual."""
-        return self.stored.mixes_types
-
-    def weight_names(self, config: ModelConfig, family: WeightNames) -> WeightNames:
-        """Return what the tensors are called."""
-        return self.stored.weight_names(config, family)
-
-    def notices(self) -> list[str]:
-        """Return nothing."""
-        return []
-
-    def entry(self, name: str) -> TensorInfo:
-        """Return shape and size as they are stored."""
-        return self.stored.entry(name)
-
-    def tensor(self, name: str) -> HostTensor | BlockMatrix | UnpackedMatrix:
+    def tensor(self, name: str) -> Tensor:
         """Return the other values, or a view of what is stored."""
-        other = self.replaced.get(name)
-        return self.stored.tensor(name) if other is None else HostTensor(name, "float32", other)
-
-    def release(self, name: str) -> None:
-        """Give the pages of a tensor back."""
-        self.stored.release(name)
+        other = self._replaced.get(name)
+        return self._stored.tensor(name) if other is None else HostTensor(name, "float32", other)
 
 
 class LayerRunner:
