@@ -44,6 +44,7 @@ ADDRESS = "http://127.0.0.1:8000"
 #: Blocks that nothing can run: page and how they begin, and why.
 NOT_RUN = {
     ("ARCHITECTURE.md", " "): "a drawing",
+    ("docs/data_flow.md", " "): "a drawing",
     ("native/README.md", "include/"): "a drawing",
     ("docs/cluster.md", "stage 0"): "what --dry-run prints",
     ("docs/cluster.md", "ray start"): "of an environment of its own: scripts/test_ray",

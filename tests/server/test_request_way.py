@@ -1,4 +1,4 @@
-"""The way of a chat request through the server, as ARCHITECTURE.md draws it."""
+"""The way of a chat request through the server, as docs/data_flow.md draws it."""
 
 from __future__ import annotations
 
