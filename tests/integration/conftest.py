@@ -195,4 +195,4 @@ def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(mask_threads, "SECONDS_BESIDES", 60.0)
     monkeypatch.setattr(mask_threads, "SECONDS_ALONE", 60.0)
     monkeypatch.setattr("quire.runner.step.grammar_lookahead.SLOW_SECONDS", 60.0)
-    monkeypatch.setattr("quire.runner.step.sampling_state.SLOW_SECONDS", 60.0)
+    monkeypatch.setattr("quire.runner.step.row_grammars.SLOW_SECONDS", 60.0)

@@ -358,18 +358,18 @@ class ModelRunner:
 
     def unready(self) -> frozenset[str]:
         """Return the requests whose next token cannot be drawn yet; see the protocol."""
-        rows = self._sampling.unready_rows()
+        rows = self._sampling.grammars.unready_rows()
         if not rows:
             return frozenset()
         return frozenset(name for name, row in self._table.rows.items() if row in rows)
 
     def wait_until_ready(self, seconds: float) -> None:
         """Wait until one of :meth:`unready` is ready, at most ``seconds``."""
-        self._sampling.wait_until_ready(seconds)
+        self._sampling.grammars.wait_until_ready(seconds)
 
     def close(self) -> None:
         """End background threads; no call follows."""
-        self._sampling.close()
+        self._sampling.grammars.close()
         if self.adapters is not None:
             self.adapters.close()
         if self.tiers is not None:

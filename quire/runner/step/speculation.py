@@ -133,7 +133,7 @@ class EngineProposers:
         for i, request in wanting:
             row = self._table.rows[request.request_id]
             # Rows that could not be begun have slots, but no method.
-            if row in self._row_methods and self._sampling.can_follow_proposals(row):
+            if row in self._row_methods and self._sampling.grammars.can_follow_proposals(row):
                 one = i, row, request.num_lookahead_tokens
                 asked.setdefault(self._way(row), []).append(one)
         if not asked:
@@ -146,7 +146,7 @@ class EngineProposers:
             found.update(zip(rows.tolist(), got, strict=True))
         for row in [row for row in found if self.parents.get(row) == []]:
             del self.parents[row]
-        followed = self._sampling.look_ahead(found, len(plan.scheduled) - len(found))
+        followed = self._sampling.grammars.look_ahead(found, len(plan.scheduled) - len(found))
         counts = np.zeros(len(plan.scheduled), np.int32)
         for entries in asked.values():
             for i, row, _ in entries:

@@ -234,7 +234,7 @@ class TokenSampling:
         """Let grammars follow the drawn tokens; add the tokens that they force."""
         drawn = {d.row: d for d in draws if output.results[d.request_id].error is None}
         num_others = max(0, num_requests - len(drawn))
-        for row, forced in self._sampling.advance(list(drawn), num_others).items():
+        for row, forced in self._sampling.grammars.advance(list(drawn), num_others).items():
             result = output.results[drawn[row].request_id]
             result.token_ids += forced
             result.num_forced = len(forced)

@@ -116,20 +116,20 @@ class Rows:
         """Have the first rows draw tokens; return the tokens forced by place."""
         rows = self.rows[: len(tokens)]
         self.table.append_tokens(np.array(rows, np.int32), np.array(tokens, np.int32))
-        forced = self.state.advance(rows, num_others)
+        forced = self.state.grammars.advance(rows, num_others)
         return {self.rows.index(row): found for row, found in forced.items()}
 
     def propose(self, *proposals: list[int], num_others: int = 1) -> list[int]:
         """Have the grammars of the first rows follow proposed tokens; return how many they have."""
         counts = {}
         for row, tokens in zip(self.rows, proposals, strict=False):
-            assert self.state.can_follow_proposals(row)
+            assert self.state.grammars.can_follow_proposals(row)
             start = int(self.table.num_tokens[row])
             self.table.token_ids[row, start : start + len(tokens)] = tokens
             counts[row] = len(tokens)
-        followed = self.state.look_ahead(counts, num_others)
+        followed = self.state.grammars.look_ahead(counts, num_others)
         return [followed[row] for row in counts]
 
     def wait(self) -> None:
-        while self.state.unready_rows():
-            self.state.wait_until_ready(20)
+        while self.state.grammars.unready_rows():
+            self.state.grammars.wait_until_ready(20)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from quire.core.sampling_params import SamplingParams
-from quire.runner.step import sampling_state
+from quire.runner.step import row_grammars
 from tests.runner.step.scripted_grammars import (
     ANY,
     EOS,
@@ -24,9 +24,9 @@ from tests.runner.step.scripted_grammars import (
 @pytest.fixture(autouse=True)
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Grammars that do not wait for a gate are done in time on any machine."""
-    monkeypatch.setattr(sampling_state, "wait", wait_for_all_but_the_held)
+    monkeypatch.setattr(row_grammars, "wait", wait_for_all_but_the_held)
     monkeypatch.setattr("quire.runner.step.grammar_lookahead.SLOW_SECONDS", 5.0)
-    monkeypatch.setattr("quire.runner.step.sampling_state.SLOW_SECONDS", 5.0)
+    monkeypatch.setattr("quire.runner.step.row_grammars.SLOW_SECONDS", 5.0)
 
 
 def begun(count: int) -> Rows:
@@ -86,7 +86,7 @@ def test_one_that_waits_holds_up_its_own_row_alone() -> None:
     slow, quick = rows.matchers
     slow.gate.clear()
     assert rows.propose([1, 2, 3], [1, 2, 3]) == [0, 3]
-    assert rows.state.unready_rows() == []  # each draws in this step
+    assert rows.state.grammars.unready_rows() == []  # each draws in this step
     assert masks(rows, rows.rows[0], 0) == [EVERYTHING]
     assert len(masks(rows, rows.rows[1], 3)) == 4
     assert (
@@ -94,26 +94,26 @@ def test_one_that_waits_holds_up_its_own_row_alone() -> None:
     )  # its grammar is not asked meanwhile
     rows.draw(4, 4)
     rows.draw(*[], num_others=0)
-    assert rows.state.unready_rows() == [rows.rows[0]]
+    assert rows.state.grammars.unready_rows() == [rows.rows[0]]
     assert quick.seen == [ANY, 4]
     slow.gate.set()
     rows.wait()
     assert slow.seen == [ANY, 4], "it ended after the token it was at, and then followed the draw"
     assert threading.main_thread().name not in slow.threads
     assert slow.threads.count("quire-masks") == 3  # the first draw, a proposed token, the second
-    rows.state.close()
+    rows.state.grammars.close()
 
 
 def test_one_that_was_slow_gets_no_proposals(monkeypatch: pytest.MonkeyPatch) -> None:
     rows = begun(1)
     monkeypatch.setattr("quire.runner.step.grammar_lookahead.SLOW_SECONDS", -1.0)
-    monkeypatch.setattr("quire.runner.step.sampling_state.SLOW_SECONDS", -1.0)
+    monkeypatch.setattr("quire.runner.step.row_grammars.SLOW_SECONDS", -1.0)
     assert rows.propose([1, 2, 3]) == [0]
     assert is_back(rows.matchers[0], ANY)
     rows.draw(1)
     assert rows.state._rules[rows.rows[0]].is_slow
     rows.wait()
-    assert not rows.state.can_follow_proposals(rows.rows[0])
+    assert not rows.state.grammars.can_follow_proposals(rows.rows[0])
 
 
 @pytest.mark.parametrize("failing", [None, RuntimeError("a panic"), BaseException("a panic")])
@@ -149,7 +149,7 @@ def test_a_limit_of_what_is_known_fails_the_request() -> None:
     rows.wait()
     assert masks(rows, rows.rows[0], 0) == [0]
     assert rows.state.failure(rows.rows[0]) == LIMIT
-    assert not rows.state.can_follow_proposals(rows.rows[0])
+    assert not rows.state.grammars.can_follow_proposals(rows.rows[0])
 
 
 def test_a_matcher_that_cannot_be_made_again_fails_its_request_alone(
@@ -175,7 +175,7 @@ def test_a_step_that_failed_leaves_a_matcher_at_work_behind() -> None:
     old.gate.clear()
     assert rows.propose([1, 2]) == [0]
     rows.state.restart(rows.rows[0])
-    assert not rows.state.can_follow_proposals(rows.rows[0])  # its mask is not at hand
+    assert not rows.state.grammars.can_follow_proposals(rows.rows[0])  # its mask is not at hand
     assert masks(rows, rows.rows[0], 0) == [EVERYTHING]
     assert is_back(rows.matchers[1], ANY)
     assert rows.propose([1]) == [1]
@@ -190,10 +190,10 @@ def test_a_row_given_to_another_request_waits_for_no_lookahead() -> None:
     rows.matchers[0].gate.clear()
     rows.propose([1, 2])
     rows.draw(1)
-    assert rows.state.unready_rows() == rows.rows
+    assert rows.state.grammars.unready_rows() == rows.rows
     rows.table.remove("0")
     rows.state.set(rows.table.add("next", [3], 1), SamplingParams(), 0)
-    assert rows.state.unready_rows() == []
+    assert rows.state.grammars.unready_rows() == []
     rows.matchers[0].gate.set()
 
 

@@ -73,8 +73,8 @@ class Sequences:
         for i, params in enumerate(settings):
             row = self.table.add(str(i), [*PROMPT, *KNOWN], len(PROMPT))
             self.state.set(row, SamplingParams(**({"temperature": 1.0} | params)), 17 + i)
-        while self.state.unready_rows():
-            self.state.wait_until_ready(20)
+        while self.state.grammars.unready_rows():
+            self.state.grammars.wait_until_ready(20)
         self.rows = np.array([self.table.rows[str(i)] for i in range(len(settings))], np.int32)
 
     def draw(self, rows: Any, lengths: Any, logits: np.ndarray) -> list[int]:
@@ -89,8 +89,8 @@ class Sequences:
         start = len(PROMPT) + len(KNOWN)
         self.table.reserve(self.rows, np.full(len(self.rows), len(tokens) + 1, np.int32))
         self.table.token_ids[self.rows, start : start + len(tokens)] = tokens
-        assert all(self.state.can_follow_proposals(row) for row in self.rows.tolist())
-        followed = self.state.look_ahead(dict.fromkeys(self.rows.tolist(), len(tokens)), 0)
+        assert all(self.state.grammars.can_follow_proposals(row) for row in self.rows.tolist())
+        followed = self.state.grammars.look_ahead(dict.fromkeys(self.rows.tolist(), len(tokens)), 0)
         return [followed[row] for row in self.rows.tolist()]
 
 
@@ -130,7 +130,7 @@ def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(mask_threads, "SECONDS_BESIDES", 60.0)
     monkeypatch.setattr(mask_threads, "SECONDS_ALONE", 60.0)
     monkeypatch.setattr("quire.runner.step.grammar_lookahead.SLOW_SECONDS", 60.0)
-    monkeypatch.setattr("quire.runner.step.sampling_state.SLOW_SECONDS", 60.0)
+    monkeypatch.setattr("quire.runner.step.row_grammars.SLOW_SECONDS", 60.0)
 
 
 @pytest.mark.parametrize("name", SETTINGS)

@@ -10,7 +10,7 @@ import pytest
 
 from quire.core.errors import FailureKind
 from quire.core.sampling_params import SamplingParams
-from quire.runner.step import jump_forward, sampling_state
+from quire.runner.step import jump_forward, row_grammars
 from tests.runner.step.scripted_grammars import (
     ANY,
     FORCES_NEXT,
@@ -22,21 +22,21 @@ from tests.runner.step.scripted_grammars import (
 @pytest.fixture(autouse=True)
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Grammars that do not wait for a gate are done in time on any machine."""
-    monkeypatch.setattr(sampling_state, "wait", wait_for_all_but_the_held)
-    monkeypatch.setattr(sampling_state, "SLOW_SECONDS", 0.5)
+    monkeypatch.setattr(row_grammars, "wait", wait_for_all_but_the_held)
+    monkeypatch.setattr(row_grammars, "SLOW_SECONDS", 0.5)
 
 
 def test_a_slow_one_is_unready_and_the_others_are_not() -> None:
     rows = Rows(3)
     rows.matchers[2].gate.clear()
     rows.draw(ANY, ANY, ANY)
-    assert rows.state.unready_rows() == [rows.rows[2]]
+    assert rows.state.grammars.unready_rows() == [rows.rows[2]]
     rows.draw(ANY, ANY)  # a step without it
-    assert rows.state.unready_rows() == [rows.rows[2]]
+    assert rows.state.grammars.unready_rows() == [rows.rows[2]]
     rows.matchers[2].gate.set()
     rows.wait()
     assert [m.num_taken for m in rows.matchers] == [2, 2, 1]
-    rows.state.close()
+    rows.state.grammars.close()
 
 
 def test_tokens_are_forced_until_the_wait_ends() -> None:
@@ -60,13 +60,13 @@ def test_no_more_than_a_number_of_tokens_is_forced() -> None:
 
 
 def test_a_slow_one_has_its_own_thread_from_then_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("quire.runner.step.sampling_state.SLOW_SECONDS", -1.0)
+    monkeypatch.setattr("quire.runner.step.row_grammars.SLOW_SECONDS", -1.0)
     rows = Rows(2)
     rows.draw(ANY)
     rows.wait()
     rows.matchers[0].gate.clear()
     rows.draw(ANY, ANY)  # the first one is known to be slow, so no step waits for it
-    assert rows.rows[0] in rows.state.unready_rows()
+    assert rows.rows[0] in rows.state.grammars.unready_rows()
     rows.matchers[0].gate.set()
     rows.wait()
 
@@ -98,7 +98,7 @@ def test_a_row_that_is_given_to_another_request_is_ready() -> None:
     row = rows.table.add("next", [3], 1)
     assert row == rows.rows[0]
     rows.state.set(row, SamplingParams(), 0)
-    assert rows.state.unready_rows() == []
+    assert rows.state.grammars.unready_rows() == []
     rows.matchers[0].gate.set()
 
 
@@ -120,10 +120,10 @@ def test_threads_that_cannot_be_started(monkeypatch: pytest.MonkeyPatch, num_sta
         monkeypatch.setattr(threading.Thread, "start", healthy)
         rows.state.restart(rows.rows[0])  # as the runner does after a failed step
     rows.draw(ANY, ANY)
-    for advance in rows.state._advances.values():
+    for advance in rows.state.grammars._advances.values():
         assert advance.finished.wait(20), "no thread serves it"
-    assert rows.state.unready_rows() == []
-    rows.state.close()
+    assert rows.state.grammars.unready_rows() == []
+    rows.state.grammars.close()
 
 
 def test_a_resumed_row_is_unready_until_its_grammar_has_followed() -> None:
@@ -131,13 +131,13 @@ def test_a_resumed_row_is_unready_until_its_grammar_has_followed() -> None:
     rows = Rows(1)
     rows.new_ones_wait = True
     row = rows.resume([ANY] * 5)
-    assert rows.state.unready_rows() == [row]
+    assert rows.state.grammars.unready_rows() == [row]
     rows.matchers[-1].gate.set()
     rows.wait()
     rows.state.batch(np.array([row], np.int32), np.array([7]))
     assert rows.matchers[-1].seen == [ANY] * 5
     assert rows.matchers[-1].threads == ["quire-masks"]
-    rows.state.close()
+    rows.state.grammars.close()
 
 
 def test_a_row_whose_step_failed_follows_at_once_and_stays_slow() -> None:
@@ -147,7 +147,7 @@ def test_a_row_whose_step_failed_follows_at_once_and_stays_slow() -> None:
     rules = rows.state._rules[rows.rows[0]]
     rules.is_slow = True
     rows.state.restart(rows.rows[0])
-    assert rows.state.unready_rows() == []  # its step is computed again now
+    assert rows.state.grammars.unready_rows() == []  # its step is computed again now
     assert rules.is_slow and rules.matcher is rows.matchers[1]
     rows.state.batch(np.array(rows.rows, np.int32), np.array([3]))
     assert rows.matchers[1].seen == [ANY]
@@ -173,6 +173,6 @@ def test_without_a_thread_a_resumed_row_follows_when_its_token_is_drawn(
     monkeypatch.setattr(threading.Thread, "start", start)
     rows = Rows(1)
     row = rows.resume([ANY] * 5)
-    assert rows.state.unready_rows() == []
+    assert rows.state.grammars.unready_rows() == []
     rows.state.batch(np.array([row], np.int32), np.array([7]))
     assert rows.matchers[-1].seen == [ANY] * 5
