@@ -1,4 +1,4 @@
-"""What parsers of tool calls return: content and calls, of no one format."""
+"""Results of parsers of tool calls: content and calls, of no one format."""
 
 from __future__ import annotations
 
