@@ -141,6 +141,8 @@ def use_script(
         methods, lambda table: {"medusa": ScriptedProposer(table, known, rate, vocab_size, seed)}
     )
     if controller is None:
-        controller = Controller(methods, runner.measure_rows() if methods[0].adaptive else {})
+        controller = Controller(
+            methods, engine.executor.measure_rows() if methods[0].adaptive else {}
+        )
     scheduler.lookahead = Lookahead(scheduler.kv, controller, scheduler.options)
     return controller

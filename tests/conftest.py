@@ -195,13 +195,13 @@ def _measured_briefly() -> Iterator[None]:
 
     Usually of thirteen, for a fifth of a second: hundreds are started here, with lengths set.
     """
-    from quire.runner.step import model_runner
+    from quire.runner import row_seconds
     from tests.sizes import sized
 
     with pytest.MonkeyPatch.context() as patch:
-        rows = model_runner.MEASURED_ROWS
-        patch.setattr(model_runner, "MEASURED_ROWS", sized((1, 4, 16), rows))
-        patch.setattr(model_runner, "MEASURED_SECONDS", sized(0.0, model_runner.MEASURED_SECONDS))
+        rows = row_seconds.MEASURED_ROWS
+        patch.setattr(row_seconds, "MEASURED_ROWS", sized((1, 4, 16), rows))
+        patch.setattr(row_seconds, "MEASURED_SECONDS", sized(0.0, row_seconds.MEASURED_SECONDS))
         yield
 
 

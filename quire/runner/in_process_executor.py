@@ -19,19 +19,22 @@ from quire.kernels.registry import create_backend
 from quire.models.model_builder import Progress
 from quire.planner import machine_speed
 from quire.runner.blocks.kv_canary import create_canary
+from quire.runner.blocks.tiers.block_tiers import BlockTiers
 from quire.runner.blocks.tiers.create import create_tiers
 from quire.runner.blocks.transfer.outbox import Outbox
 from quire.runner.memory.adapter_placing import create_reader
-from quire.runner.memory.adapter_store import AdapterStore
+from quire.runner.memory.adapter_store import AdapterStore, NoAdapters
 from quire.runner.memory.engine_plan import EnginePlan, plan_engine
 from quire.runner.memory.loaded_drafts import divide_progress, load_draft
 from quire.runner.memory.loaded_heads import load_head, with_heads
 from quire.runner.memory.loaded_model import LoadedModel, load
 from quire.runner.memory.memory_plan import MemoryPlan
 from quire.runner.ranks.placement import Placement, place
-from quire.runner.step.model_runner import ModelRunner, RunnerOptions
-from quire.runner.step.step_estimate import StepEstimate
+from quire.runner.row_seconds import measure_rows
+from quire.runner.step.model_runner import ModelRunner, RunnerOptions, RunnerParts
+from quire.runner.step.picture_encoding import NoPictures
 from quire.runner.step.step_retry import Ending
+from quire.runner.step_estimate import StepEstimate
 from quire.settings.config import EngineConfig
 from quire.speculative.create import Maker, create_proposers
 from quire.speculative.drafters.vocabularies import VocabularyPair
@@ -74,6 +77,8 @@ class InProcessExecutor:
         memory: Plan by which the KV cache was allocated.
         runner: The model's runner; None after :meth:`shutdown`.
         placement: Placement of the model's parts.
+        adapters: Adapters of requests; None where requests may have none.
+        tiers: Blocks outside of the KV cache; None for none.
 
     Attributes:
         failure: Socket that is readable once :meth:`check` raises; None where it never does.
@@ -81,7 +86,13 @@ class InProcessExecutor:
     """
 
     def __init__(
-        self, model: LoadedModel, memory: MemoryPlan, runner: ModelRunner, placement: Placement
+        self,
+        model: LoadedModel,
+        memory: MemoryPlan,
+        runner: ModelRunner,
+        placement: Placement,
+        adapters: AdapterStore | None,
+        tiers: BlockTiers | Outbox | None,
     ) -> None:
         self._placement, self.failure = placement, placement.failure
         self.model_config = model.config
@@ -93,13 +104,9 @@ class InProcessExecutor:
         demand = model.demand
         shape = decoder_shape(model.config, demand.weight_bytes, demand.spec.token_bytes)
         self._estimate = StepEstimate(shape, machine_speed.remembered())
-        self._canary = runner.canary
         self._ended = 0.0  # end of the last step
-        self.adapters = runner.adapters
-        self.pictures = model.pictures
-        self.tiers = runner.tiers
-        self.outgoing = runner.tiers if isinstance(runner.tiers, Outbox) else None
-        self._adapter_bytes = 0 if self.adapters is None else self.adapters.budget_bytes
+        self.adapters, self.pictures, self.tiers = adapters, model.pictures, tiers
+        self.outgoing = tiers if isinstance(tiers, Outbox) else None
         self.runner: ModelRunner | None = runner
 
     def submit(
@@ -137,7 +144,7 @@ class InProcessExecutor:
     def measure_rows(self) -> dict[int, float]:
         """Return the seconds of a step by the number of its rows; see the protocol."""
         assert self.runner is not None, "measured after shutdown"
-        return self.runner.measure_rows()
+        return measure_rows(self.runner.model, self.runner.kv_cache)
 
     def check(self) -> None:
         """Check that steps can be computed; see the protocol."""
@@ -146,20 +153,15 @@ class InProcessExecutor:
     def stats(self) -> Samples:
         """Return the memory of each pool and the estimated work so far, by metric stem."""
         budget = self.memory.budget
+        adapter_bytes = 0 if self.adapters is None else self.adapters.budget_bytes
         values: Samples = {
             'memory_bytes{pool="weights"}': budget.demand.weight_bytes,
-            'memory_bytes{pool="scratch"}': budget.demand.scratch_bytes - self._adapter_bytes,
+            'memory_bytes{pool="scratch"}': budget.demand.scratch_bytes - adapter_bytes,
             'memory_bytes{pool="kv_cache"}': budget.num_blocks * budget.demand.block_bytes,
             'memory_bytes{pool="kv_offload"}': budget.demand.pool_bytes("device"),
-            "kv_canary_checks": 0,
-            "kv_canary_failures": 0,
         }
         values |= self._estimate.samples() | self._placement.samples()
-        if self.runner is not None:
-            values |= self.runner.speculation_samples() | self.runner.pictures.samples()
-        if self.adapters is not None:
-            values |= self.adapters.samples()
-        return values if self._canary is None else values | self._canary.samples()
+        return values if self.runner is None else values | self.runner.samples()
 
     def shutdown(self) -> None:
         """Release weights and KV cache."""
@@ -266,18 +268,19 @@ def _load(
     decoder.reserve(options.max_num_batched_tokens, options.max_logits_rows)
     num_blocks = memory.budget.num_blocks
     kv_cache = placement.kv_cache(backend.kv_cache(model.demand.spec, num_blocks))
+    tiers = create_tiers(folder, model.config, resolved, kv_cache, backend)
     runner = ModelRunner(
         decoder,
-        backend,
         kv_cache,
         RunnerOptions(options.max_num_seqs, memory.max_model_len, model.config.eos_token_ids),
-        given.create_grammars and given.create_grammars(model.config),
-        create_canary(kv_cache, config.cache.kv_canary),
-        create_tiers(folder, model.config, resolved, kv_cache, backend),
-        pictures=model.pictures,
+        RunnerParts(
+            given.create_grammars and given.create_grammars(model.config),
+            create_canary(kv_cache, config.cache.kv_canary),
+            tiers,
+            model.pictures or NoPictures(),
+            adapters or NoAdapters(),
+        ),
     )
-    if adapters is not None:
-        runner.take_adapters(adapters)
     methods = config.speculative.methods()
     if methods:
         pairs = given.vocabularies
@@ -287,4 +290,4 @@ def _load(
         makers |= {head.method.method: head.maker(num_blocks) for head in loaded_heads}
         runner.speculate(methods, lambda table: create_proposers(methods, table, makers))
     forget_gguf()
-    return InProcessExecutor(model, memory, runner, placement)
+    return InProcessExecutor(model, memory, runner, placement, adapters, tiers)

@@ -188,7 +188,7 @@ def test_allocated_bytes_are_the_formula(create_llm: Callable[..., LLM]) -> None
     assert runner is not None
     # K and V, 3 layers, 2 KV heads of 16 elements in float32, 33 blocks of 16 tokens.
     assert llm.engine.executor.memory.budget.kv_bytes == 2 * 3 * 2 * 16 * 4 * 33 * 16
-    nbytes = getattr(runner._kv_cache, "nbytes", None)
+    nbytes = getattr(runner.kv_cache, "nbytes", None)
     if nbytes is not None:
         assert nbytes == 2 * 3 * 2 * 16 * 4 * 33 * 16
 

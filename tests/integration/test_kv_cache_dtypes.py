@@ -56,7 +56,7 @@ def test_the_same_bytes_hold_more_blocks(create_llm: Callable[..., LLM], dtype: 
     per_token = f"{format_bytes(budget.demand.spec.token_bytes)} a token"
     assert any(per_token in line for line in executor.memory.lines())
     assert budget.kv_bytes == budget.num_blocks * budget.demand.spec.block_bytes
-    assert budget.kv_bytes == executor.runner._kv_cache.nbytes
+    assert budget.kv_bytes == executor.runner.kv_cache.nbytes
 
 
 def test_4_bits_run_three_times_the_requests(

@@ -19,7 +19,7 @@ def native(device):
 
 def perturb(llm, block_id: int, layer: int = 1, byte: int = 5) -> None:
     """Flip one bit of a block."""
-    cache = llm.engine.executor.runner._kv_cache
+    cache = llm.engine.executor.runner.kv_cache
     memory = np.asarray(cache.native.memory)
     blocks = memory.reshape(cache.num_blocks, cache.spec.num_layers, -1)
     blocks[block_id, layer, byte] ^= 4

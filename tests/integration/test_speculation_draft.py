@@ -13,7 +13,7 @@ from quire.checkpoints.embedded import ASSETS
 from quire.core.model.forward_work import ForwardWork
 from quire.core.outputs import RequestOutput
 from quire.core.step import StepOutput
-from quire.runner.step.step_estimate import StepEstimate
+from quire.runner.step_estimate import StepEstimate
 from quire.speculative.drafters.draft_prefill import LEAST_TOKENS, MOST_PAIRS, DraftPrefill
 from tests.integration.conftest import FAMILIES, once
 from tests.sizes import sized

@@ -16,7 +16,7 @@ from quire.core.errors import ConfigError
 from quire.core.outputs import RequestOutput
 from quire.core.speculative_params import SpeculativeParams
 from quire.kernels.cpu.backend import CpuBackend
-from quire.runner.step.speculation import EngineProposers
+from quire.runner.step.drafts.engine_proposers import EngineProposers
 from tests.draft_heads import medusa_tensors, write_head
 from tests.integration.conftest import fewer, share
 from tests.integration.test_speculation_draft import FEW_BLOCKS
@@ -270,10 +270,10 @@ def test_nothing_is_kept_for_heads_that_are_not_asked(
     monkeypatch.setattr(type(readiness), "is_ready", lambda self, *_: False)
     monkeypatch.setattr(type(readiness), "keeps_states", False)
     runner = asleep.engine.executor.runner
-    assert runner is not None and runner._speculation is not None
-    proposer = runner._speculation._proposers[method]
+    assert runner is not None
+    proposer = runner._requests.speculation._proposers[method]
     monkeypatch.setattr(type(proposer), "observe", lambda self, computed: told.append(computed))
-    monkeypatch.setattr(EngineProposers, "propose", lambda self, plan: told.append(plan))
+    monkeypatch.setattr(EngineProposers, "propose", lambda self, *given: told.append(given))
     answers = asleep.generate(PROMPTS, params)
     assert not told
     assert asleep.engine.stats()[f'spec_decode_num_drafts{{method="{method}"}}'] == 0

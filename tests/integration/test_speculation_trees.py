@@ -15,7 +15,7 @@ from quire.core.outputs import RequestOutput
 from quire.core.step import StepOutput
 from quire.kernels.batch.forward_batch import ForwardBatch
 from quire.kernels.batch.tree_batch import BatchTree, add_trees
-from quire.runner.step.step_estimate import StepEstimate
+from quire.runner.step_estimate import StepEstimate
 from tests.integration.conftest import share
 from tests.integration.test_speculation_draft import (
     FEW_BLOCKS,

@@ -16,9 +16,9 @@ from quire.system.log import get_logger
 log = get_logger(__name__)
 
 
-def create_canary(kv_cache: KVCache, mode: KVCanaryMode) -> KVCanary | None:
-    """Return the canary of a cache in a mode; None for ``off``."""
-    return None if mode == "off" else KVCanary(kv_cache, mode)
+def create_canary(kv_cache: KVCache, mode: KVCanaryMode) -> KVCanary | NoCanary:
+    """Return the canary of a cache in a mode."""
+    return NoCanary() if mode == "off" else KVCanary(kv_cache, mode)
 
 
 class KVCanary:
@@ -30,8 +30,12 @@ class KVCanary:
             that its blocks leave the prefix cache.
 
     Attributes:
+        allows_drops: Whether rows of a step may be dropped; a canary seals all blocks that a plan
+            fills.
         num_checks, num_failures: Number of blocks verified, and of those found changed.
     """
+
+    allows_drops = False
 
     def __init__(self, kv_cache: KVCache, mode: KVCanaryMode) -> None:
         assert mode != "off"
@@ -86,3 +90,20 @@ class KVCanary:
     def samples(self) -> Samples:
         """Return the counters by metric stem."""
         return {"kv_canary_checks": self.num_checks, "kv_canary_failures": self.num_failures}
+
+
+class NoCanary:
+    """The canary of a cache whose blocks are not checked."""
+
+    allows_drops = True
+
+    def verify(self, plan: SchedulerOutput) -> dict[str, RequestFailure]:
+        """Return no failures: nothing is checked."""
+        return {}
+
+    def seal(self, plan: SchedulerOutput) -> None:
+        """Do nothing: no checksums are taken."""
+
+    def samples(self) -> Samples:
+        """Return the counters by metric stem."""
+        return {"kv_canary_checks": 0, "kv_canary_failures": 0}

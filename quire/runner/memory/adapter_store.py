@@ -184,3 +184,18 @@ class AdapterStore:
         self._others.clear(held.slot)
         self._free_slots.append(held.slot)
         self._num_evictions += 1
+
+
+class NoAdapters:
+    """The adapters of an engine whose requests may have none."""
+
+    def slot(self, content_hash: str) -> int:
+        """Refuse: the engine lets no request with an adapter start."""
+        raise AssertionError("a request with an adapter and no store of them")
+
+    def samples(self) -> Samples:
+        """Return no counters."""
+        return {}
+
+    def close(self) -> None:
+        """Do nothing: there is no thread."""

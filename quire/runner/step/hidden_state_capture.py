@@ -6,26 +6,18 @@ B requests of the step, T rows of it, L states after the final norm, D model dim
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
-from quire.core.step import SchedulerOutput, SequenceResult, StepOutput
+from quire.core.step import SchedulerOutput, SequenceResult
 from quire.kernels.backend import Array, Backend
 from quire.kernels.batch.token_table import IntArray, TokenTable
 from quire.layers.residual_capture import ResidualCapture
 from quire.models.decoder import HiddenStates
 from quire.models.model import Model
-from quire.runner.step.proposer_failures import ProposerFailures
+from quire.runner.step.computed_step import ComputedStep
+from quire.runner.step.drafts.proposer_failures import ProposerFailures
 from quire.speculative.drafters.target_states import ComputedStates, StateReader, WantedStates
-
-
-@dataclass(frozen=True, slots=True)
-class ComputedRows:
-    """Rows of the table (B,) int32, and the position that a step computed for each."""
-
-    rows: IntArray
-    positions: IntArray
 
 
 class HiddenStateCapture:
@@ -91,38 +83,33 @@ class HiddenStateCapture:
 
     def read(
         self,
-        plan: SchedulerOutput,
-        num_proposed: IntArray | None,
-        output: StepOutput,
-        hidden: HiddenStates,
+        step: ComputedStep,
         methods: Mapping[int, str],
         paths: Mapping[int, Sequence[int]],
-        decodes: ComputedRows | None,
     ) -> None:
         """Give the readers the states of their rows in a step.
 
         Args:
-            plan: The step's plan.
-            num_proposed: (B,), number of tokens proposed for each request; None for none at all.
-            output: The step's output, with the drawn tokens.
-            hidden: The step's hidden states; :meth:`wanted_rows` are the last ones.
+            step: The step, its tokens drawn.
             methods: Methods by row of the table.
             paths: Accepted tokens of trees, by row of the table.
-            decodes: Rows of a step in which each request has one row and drew from it; else None.
         """
-        if decodes is not None and not any(r.error for r in output.results.values()):
-            self._read_decodes(decodes, hidden, methods)
+        plan, hidden, counts = step.plan, step.hidden, step.proposals.counts
+        results = step.output.results
+        only_draws = counts is None and step.num_rows == len(hidden) == len(plan.scheduled)
+        if only_draws and not any(result.error for result in results.values()):
+            self._read_decodes(plan, hidden, methods)
             return
-        told: dict[str, list[tuple[int, int, list[int]]]] = {}
-        extra = len(hidden) - sum(count for _, _, count in self.wanted_rows(plan, methods))
+        reads: dict[str, list[tuple[int, int, list[int]]]] = {}
+        extra = len(hidden) - sum(count for _, _, count in step.proposals.wanted_rows)
         first_row = first_drawn = 0
         for i, request in enumerate(plan.scheduled):
-            proposed = 0 if num_proposed is None else int(num_proposed[i])
+            proposed = 0 if counts is None else int(counts[i])
             scheduled, start = request.num_scheduled_tokens, request.num_computed_tokens
             row = self._table.rows[request.request_id]
             wanted = self._wanted.get(methods.get(row, ""))
             if wanted is not None:
-                held = _held(output.results.get(request.request_id))
+                held = _held(results.get(request.request_id))
                 first = scheduled - request.samples
                 path = paths.get(row, range(max(held, 0)))
                 drawn = [first_drawn, *(first_drawn + 1 + node for node in path)]
@@ -138,16 +125,18 @@ class HiddenStateCapture:
                 if not wanted.of_every_position:
                     start, places = start + scheduled - 1 + held, places[-1:] if drawn else []
                 if places and held >= 0:
-                    told.setdefault(methods[row], []).append((row, start, places))
+                    reads.setdefault(methods[row], []).append((row, start, places))
             first_row += scheduled + proposed
             first_drawn += (proposed + 1) * request.samples
-        for method, runs in told.items():
+        for method, runs in reads.items():
             self._tell(method, runs, hidden)
 
     def _read_decodes(
-        self, decodes: ComputedRows, hidden: HiddenStates, methods: Mapping[int, str]
+        self, plan: SchedulerOutput, hidden: HiddenStates, methods: Mapping[int, str]
     ) -> None:
-        rows, starts = decodes.rows, decodes.positions
+        """Give the readers a step in which each request has one row and drew from it."""
+        rows = np.array([self._table.rows[r.request_id] for r in plan.scheduled], np.int32)
+        starts = np.array([r.num_computed_tokens for r in plan.scheduled], np.int32)
         if len(rows) > len(self._ones):
             self._ones = np.ones(2 * len(rows), np.int32)
         found = [methods.get(row, "") for row in rows.tolist()]

@@ -5,54 +5,35 @@ It does not decide which request runs, and never touches the block pool.
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
-import numpy as np
-
-from quire.core.errors import FailureKind, RequestFailure
+from quire.core.errors import RequestFailure
 from quire.core.metrics import Samples
-from quire.core.sampling_params import SamplingParams
 from quire.core.speculative_config import SpeculativeMethod
-from quire.core.step import (
-    NewRequest,
-    PromptLogprobs,
-    SchedulerOutput,
-    SequenceResult,
-    StepInterrupted,
-    StepOutput,
-    TokenLogprobs,
-)
+from quire.core.step import SchedulerOutput, StepInterrupted, StepOutput
 from quire.core.structured_outputs import GrammarSource
-from quire.kernels.backend import Backend, KVCache
-from quire.kernels.batch.ragged_batch import rows_without_memory
-from quire.kernels.batch.token_table import IntArray
-from quire.kernels.batch.tree_batch import num_masked_pairs
+from quire.kernels.backend import KVCache
 from quire.layers.sampler import Sampler
-from quire.models.decoder import HiddenStates
 from quire.models.model import Model
 from quire.runner.blocks.block_store import move_blocks, save_blocks
-from quire.runner.blocks.kv_canary import KVCanary
+from quire.runner.blocks.kv_canary import KVCanary, NoCanary
 from quire.runner.blocks.tiers.block_tiers import BlockTiers
 from quire.runner.blocks.transfer.outbox import Outbox
-from quire.runner.memory.adapter_store import AdapterStore
-from quire.runner.step.hidden_state_capture import ComputedRows
+from quire.runner.memory.adapter_store import AdapterStore, NoAdapters
+from quire.runner.step.computed_step import ComputedStep
+from quire.runner.step.drafts.engine_proposers import CreateProposers, EngineProposers
+from quire.runner.step.drafts.tree_slots import keep_accepted_slots
 from quire.runner.step.input_batch import InputBatch
-from quire.runner.step.picture_encoding import PictureRows
-from quire.runner.step.pooling import PoolingState
+from quire.runner.step.live_requests import LiveRequests
+from quire.runner.step.picture_encoding import NoPictures, PictureRows
+from quire.runner.step.prompt_reads import PromptReads
 from quire.runner.step.sampling_state import SamplingState
-from quire.runner.step.speculation import CreateProposers, EngineProposers
+from quire.runner.step.speculation import NO_SPECULATION, Speculation
 from quire.runner.step.step_retry import Ending, StepRetry
-from quire.runner.step.token_sampling import LOGITS_CHUNK_ROWS, TokenDraw, TokenSampling
-
-#: Numbers of rows whose steps are measured at start; repetitions, at least and at most; and seconds
-#: after which no more than the least are made. Quick models need more for a steady minimum.
-MEASURED_ROWS = (1, 2, 3, 4, 5, 6, 8, 9, 12, 13, 16, 24, 32)
-MEASURED_TIMES, MOST_MEASURED_TIMES, MEASURED_SECONDS = 3, 30, 0.2
+from quire.runner.step.token_sampling import TokenSampling
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,140 +52,103 @@ class RunnerOptions:
 
 
 @dataclass(frozen=True, slots=True)
-class PromptPart:
-    """Prompt positions of one request whose states are read in this step.
+class RunnerParts:
+    """The parts of a runner that only some engines have; others have ones that do nothing.
 
     Attributes:
-        request_id: Id of the request.
-        index: Index into the plan's ``scheduled``.
-        first: Index of the first row among the request's rows in this step.
-        start: Position of the first row in the prompt.
-        count: Number of positions, at least 1.
+        grammars: Source of grammars of structured outputs; None where requests have none.
+        canary: Checks of the KV cache's blocks.
+        tiers: Store of blocks outside of the cache; None for none.
+        pictures: Pictures of the requests.
+        adapters: Adapters of the requests.
     """
 
-    request_id: str
-    index: int
-    first: int
-    start: int
-    count: int
-
-
-@dataclass(frozen=True, slots=True)
-class StepRows:
-    """The rows of a step that the model computes.
-
-    Attributes:
-        plan: The plan of these rows.
-        output: The step's output so far.
-        prompt_parts: Prompt positions whose states are read.
-        num_proposed: (B,), number of tokens proposed for each request; None for none at all.
-        hidden: Hidden states that the model computes.
-        num_rows: Number of rows, T.
-        num_samples: Number of leading rows of ``hidden`` that tokens are drawn from.
-        begin: Time at which the model began.
-    """
-
-    plan: SchedulerOutput
-    output: StepOutput
-    prompt_parts: Sequence[PromptPart]
-    num_proposed: IntArray | None
-    hidden: HiddenStates
-    num_rows: int
-    num_samples: int
-    begin: float
+    grammars: GrammarSource | None
+    canary: KVCanary | NoCanary
+    tiers: BlockTiers | Outbox | None
+    pictures: PictureRows | NoPictures
+    adapters: AdapterStore | NoAdapters
 
 
 class ModelRunner:
-    """State of live requests, and execution of plans; see :class:`quire.engine.Executor`."""
+    """State of live requests, and execution of plans; see :class:`quire.engine.Executor`.
+
+    Args:
+        model: The model, or the part of it on this rank.
+        kv_cache: The KV cache of all its layers.
+        options: Limits to prepare for.
+        parts: Parts that only some engines have.
+    """
 
     def __init__(
-        self,
-        model: Model,
-        backend: Backend,
-        kv_cache: KVCache,
-        options: RunnerOptions,
-        grammars: GrammarSource | None = None,
-        canary: KVCanary | None = None,
-        tiers: BlockTiers | Outbox | None = None,
-        pictures: PictureRows | None = None,
+        self, model: Model, kv_cache: KVCache, options: RunnerOptions, parts: RunnerParts
     ) -> None:
-        self._model = model
-        self._backend = backend
-        self._kv_cache = kv_cache
-        self.canary = canary
-        self.tiers = tiers
-        self.adapters: AdapterStore | None = None
+        self.model = model
+        self.kv_cache = kv_cache
+        self._parts = parts
         self._input = InputBatch(
-            backend,
+            model.backend,
             num_rows=options.max_num_seqs,
             max_model_len=options.max_model_len,
             block_size=kv_cache.spec.block_size,
         )
-        self._table = self._input.table
-        self._sampling = SamplingState(self._table, options.eos_token_ids, backend, grammars)
-        self._sampler = Sampler(backend)
-        self._token_sampling = TokenSampling(self._table, self._sampling, self._sampler)
-        self._speculation: EngineProposers | None = None
-        self._params: dict[str, SamplingParams] = {}
-        self._prompt_logprobs_ids: set[str] = set()
-        self._pooling = PoolingState(model)
-        self.pictures = pictures or PictureRows(None, backend, 0)
-        self._parts = StepRetry(self._table, kv_cache.spec.block_size, self._begin_rows)
+        table = self._table = self._input.table
+        eos_token_ids, grammars = options.eos_token_ids, parts.grammars
+        self._sampling = SamplingState(table, eos_token_ids, model.backend, grammars)
+        self._sampler = Sampler(model.backend)
+        self._token_sampling = TokenSampling(table, self._sampling, self._sampler)
+        self._prompt_reads = PromptReads(model, self._sampler, table)
+        self._requests = LiveRequests(
+            self._input, self._sampling, self._prompt_reads, parts.pictures, parts.adapters
+        )
+        self._retry = StepRetry(table, kv_cache.spec.block_size, self._begin_rows)
         self._request_arrived: Callable[[], bool] = lambda: False
-        self._broken: dict[str, BaseException] = {}  # reasons, of requests that could not be added
-
-    def take_adapters(self, adapters: AdapterStore) -> None:
-        """Accept requests with adapters in memory from now on."""
-        self.adapters = adapters
 
     def speculate(
         self, methods: Sequence[SpeculativeMethod], create_proposers: CreateProposers
     ) -> None:
         """Propose tokens from now on, for new requests."""
         proposers = create_proposers(self._table)
-        self._speculation = EngineProposers(
-            self._table, self._sampling, self._sampler, methods, proposers, self._model
+        self._requests.speculation = EngineProposers(
+            self._table, self._sampling, self._sampler, methods, proposers, self.model
         )
 
     def end_speculation(self) -> None:
         """Propose no tokens from now on; no request is live."""
-        self._speculation = None
+        self._requests.speculation = NO_SPECULATION
 
-    def speculation_samples(self) -> Samples:
-        """Return the number of each proposer's failures, by metric stem."""
-        return {} if self._speculation is None else self._speculation.samples()
+    def samples(self) -> Samples:
+        """Return the counters of the runner's parts, by metric stem."""
+        parts = self._parts
+        values = self._requests.speculation.samples() | parts.pictures.samples()
+        return values | parts.canary.samples() | parts.adapters.samples()
 
-    def execute(
-        self, plan: SchedulerOutput, request_arrived: Callable[[], bool] = lambda: False
-    ) -> StepOutput:
-        """Compute one step; see :meth:`quire.engine.Executor.submit`."""
-        return self.begin(plan, request_arrived)()
-
-    def begin(
-        self, plan: SchedulerOutput, request_arrived: Callable[[], bool] = lambda: False
-    ) -> Ending:
+    def begin(self, plan: SchedulerOutput, request_arrived: Callable[[], bool]) -> Ending:
         """Begin one step: the model computes the part on this rank.
+
+        Args:
+            plan: The step's plan.
+            request_arrived: The same as in :meth:`quire.engine.Executor.submit`.
 
         Returns:
             A call that waits for the rest, draws tokens and returns the step's output. Before that,
             steps of other requests or of later parts of prompts may begin. Calls are made in the
             order of steps.
         """
-        # A canary seals the blocks that a plan fills: none of its rows may be dropped.
-        self._request_arrived = request_arrived if self.canary is None else lambda: False
-        self._update_requests(plan)
+        canary, tiers = self._parts.canary, self._parts.tiers
+        self._request_arrived = request_arrived if canary.allows_drops else lambda: False
+        self._requests.update(plan)
         lost_blocks: list[int] = []
-        if self.tiers is not None and (plan.block_stores or plan.block_loads):
-            lost_blocks = move_blocks(plan, self._kv_cache, self.tiers)
+        if tiers is not None and (plan.block_stores or plan.block_loads):
+            lost_blocks = move_blocks(plan, self.kv_cache, tiers)
         if plan.block_copies:
-            self._kv_cache.copy_blocks(plan.block_copies)
-            if self._speculation is not None:
-                self._speculation.copy_blocks(plan.block_copies)
+            self.kv_cache.copy_blocks(plan.block_copies)
+            self._requests.speculation.copy_blocks(plan.block_copies)
         corrupted: Mapping[str, RequestFailure] = {}
         rows = None
         if plan.scheduled:
-            corrupted = {} if self.canary is None else self.canary.verify(plan)
-            rows = self._parts.begin(plan, self._broken_of(plan), lost_blocks)
+            corrupted = canary.verify(plan)
+            rows = self._retry.begin(plan, self._requests.broken(plan), lost_blocks)
         return partial(self._end, plan, rows, lost_blocks, corrupted)
 
     def _end(
@@ -215,12 +159,13 @@ class ModelRunner:
         corrupted: Mapping[str, RequestFailure],
     ) -> StepOutput:
         output = StepOutput(lost_block_ids=lost_blocks) if rows is None else rows()
-        if self.canary is not None and rows is not None:
-            self.canary.seal(plan)
-            for request_id, failure in corrupted.items():
-                output.result(request_id).error = failure
-        if self.tiers is not None and plan.block_saves:
-            save_blocks(plan.block_saves, output, self._kv_cache, self.tiers)
+        if rows is not None:
+            self._parts.canary.seal(plan)
+            for request_id, error in corrupted.items():
+                output.result(request_id).error = error
+        tiers = self._parts.tiers
+        if tiers is not None and plan.block_saves:
+            save_blocks(plan.block_saves, output, self.kv_cache, tiers)
         return output
 
     def _begin_rows(self, plan: SchedulerOutput) -> Ending:
@@ -228,107 +173,66 @@ class ModelRunner:
         try:
             return partial(self._end_rows, self._forward(plan))
         except BaseException as error:
-            failed, totals = error, self._pooling.totals()
+            failed, totals = error, self._prompt_reads.totals()
 
         def fail() -> StepOutput:
             if not isinstance(failed, StepInterrupted):  # before anything was proposed
-                self._undo(plan, totals)
+                self._requests.undo(plan, totals)
             raise failed
 
         return fail
 
-    def _end_rows(self, step: StepRows) -> StepOutput:
-        totals = self._pooling.totals()
+    def _end_rows(self, step: ComputedStep) -> StepOutput:
+        totals = self._prompt_reads.totals()
         try:
             return self._read(step)
         except BaseException:
-            self._undo(step.plan, totals)
+            self._requests.undo(step.plan, totals)
             raise
 
-    def _undo(self, plan: SchedulerOutput, totals: dict[str, Any]) -> None:
-        self._pooling.restore(totals)
-        for fork in plan.forks:
-            self._forget(fork.child_id)
-        for request in plan.scheduled:
-            if request.samples:
-                row = self._table.rows[request.request_id]
-                num_known = request.num_computed_tokens + request.num_scheduled_tokens
-                self._table.num_tokens[row] = num_known
-                self._sampling.restart(row)
-
-    def _forward(self, plan: SchedulerOutput) -> StepRows:
+    def _forward(self, plan: SchedulerOutput) -> ComputedStep:
         """Propose tokens, and compute the rows of a plan by the model."""
         output = StepOutput()
-        prompt_parts = self._prompt_parts(plan) if self._prompt_logprobs_ids else []
-        if self._pooling:
-            prompt_parts += self._pooled_parts(plan)
+        prompt_parts = self._prompt_reads.parts(plan)
+        proposals = self._speculation(plan).propose(plan, output)
         wanted = [(part.index, part.first, part.count) for part in prompt_parts]
-        num_proposed = capture = parents = None
-        if (speculation := self._speculation_of(plan)) is not None:
-            start = time.perf_counter()
-            num_proposed = speculation.propose(plan)
-            output.propose_seconds = time.perf_counter() - start
-            output.draft_work = speculation.take_work()
-            wanted += speculation.wanted_rows(plan)
-            capture, parents = speculation.capture, speculation.trees(plan)
-            output.num_masked_pairs = sum(map(num_masked_pairs, parents.values()))
+        wanted += proposals.wanted_rows
         begin = time.perf_counter()
-        given = self.pictures.given(plan.scheduled)
-        batch = self._input.build(plan.scheduled, wanted, num_proposed, parents, given)
-        hidden = self._model.forward(batch, self._kv_cache, self._between_layers(plan), capture)
-        num_rows = int(batch.input_ids.shape[0])
-        return StepRows(
-            plan, output, prompt_parts, num_proposed, hidden, num_rows, batch.num_drawn, begin
+        given = self._parts.pictures.given(plan.scheduled)
+        batch = self._input.build(
+            plan.scheduled, wanted, proposals.counts, proposals.parents, given
+        )
+        between_layers, capture = self._between_layers(plan), proposals.capture
+        hidden = self.model.forward(batch, self.kv_cache, between_layers, capture)
+        num_rows, num_drawn = int(batch.input_ids.shape[0]), batch.num_drawn
+        return ComputedStep(
+            plan, output, prompt_parts, proposals, hidden, num_rows, num_drawn, begin
         )
 
-    def _read(self, step: StepRows) -> StepOutput:
+    def _read(self, step: ComputedStep) -> StepOutput:
         """Draw tokens from the model's states, and read other results that are wanted."""
         plan, output, hidden = step.plan, step.output, step.hidden
-        num_samples, num_proposed = step.num_samples, step.num_proposed
+        num_samples, speculation = step.num_samples, self._speculation(plan)
         paths: Mapping[int, Sequence[int]] = {}
         at = num_samples
         for part in step.prompt_parts:
             rows = hidden[at : at + part.count]
-            self._read_part(part, plan, rows, output.result(part.request_id))
+            self._prompt_reads.read(part, plan, rows, output.result(part.request_id))
             at += part.count
-        if (speculation := self._speculation_of(plan)) is not None:
-            speculation.draw()
+        speculation.begin_draws()
         if num_samples:
-            logits = self._model.logits(hidden[:num_samples])
+            logits = self.model.logits(hidden[:num_samples])
             start = time.perf_counter()
-            draws = self._draws(plan, num_proposed)
+            draws = self._requests.draws(plan, step.proposals)
             paths = self._token_sampling.run(draws, logits, output, len(plan.scheduled))
-            self._keep_paths(paths)
+            keep_accepted_slots(paths, self._table, self.kv_cache)
             output.sample_seconds = time.perf_counter() - start
-        if speculation is not None and speculation.reads_states:
-            decodes = None
-            if num_proposed is None and step.num_rows == len(hidden) == len(plan.scheduled):
-                own = np.array([self._table.rows[r.request_id] for r in plan.scheduled], np.int32)
-                places = np.array([r.num_computed_tokens for r in plan.scheduled], np.int32)
-                decodes = ComputedRows(own, places)
-            speculation.observe(plan, num_proposed, output, hidden, paths, decodes)
-        if speculation is not None:
-            speculation.step_took(time.perf_counter() - step.begin)
+        speculation.observe(step, paths)
         return output
 
-    def _speculation_of(self, plan: SchedulerOutput) -> EngineProposers | None:
-        """Return the proposers that take part in a step; None for a step without proposals."""
-        return self._speculation if plan.keeps_states else None
-
-    def _keep_paths(self, paths: Mapping[int, Sequence[int]]) -> None:
-        """Move the KV of a tree's accepted tokens to the slots of a plain sequence."""
-        table, size = self._table, self._kv_cache.spec.block_size
-        pairs: list[tuple[int, int]] = []
-        for row, path in paths.items():
-            start = int(table.num_tokens[row]) - 1 - len(path)
-            for i, node in enumerate(path):
-                if i != node:
-                    source, target = divmod(start + node, size), divmod(start + i, size)
-                    blocks = table.block_ids[row]
-                    from_slot = int(blocks[source[0]]) * size + source[1]
-                    pairs.append((from_slot, int(blocks[target[0]]) * size + target[1]))
-        if pairs:
-            self._kv_cache.copy_slots(pairs)
+    def _speculation(self, plan: SchedulerOutput) -> Speculation:
+        """Return the speculation of a step; that of the engine where it keeps states."""
+        return self._requests.speculation if plan.keeps_states else NO_SPECULATION
 
     def _between_layers(self, plan: SchedulerOutput) -> Callable[[], None] | None:
         """Return a check that ends the step once a request has arrived, if the plan allows that."""
@@ -340,21 +244,6 @@ class ModelRunner:
                 raise StepInterrupted
 
         return look
-
-    def measure_rows(self) -> dict[int, float]:
-        """Return the seconds of a step by the number of its rows, each a sequence of one token."""
-        upload = self._backend.upload
-        batches = {count: upload(rows_without_memory(count)) for count in MEASURED_ROWS}
-        seconds = dict.fromkeys(MEASURED_ROWS, math.inf)
-        begin = time.perf_counter()
-        for number in range(MOST_MEASURED_TIMES):
-            if number >= MEASURED_TIMES and time.perf_counter() - begin > MEASURED_SECONDS:
-                break
-            for count, batch in batches.items():  # in turn: a disturbance meets all of them alike
-                start = time.perf_counter()
-                self._model.logits(self._model.forward(batch, self._kv_cache))
-                seconds[count] = min(seconds[count], time.perf_counter() - start)
-        return seconds
 
     def unready(self) -> frozenset[str]:
         """Return the requests whose next token cannot be drawn yet; see the protocol."""
@@ -370,128 +259,6 @@ class ModelRunner:
     def close(self) -> None:
         """End background threads; no call follows."""
         self._sampling.grammars.close()
-        if self.adapters is not None:
-            self.adapters.close()
-        if self.tiers is not None:
-            self.tiers.close()
-
-    def _forget(self, request_id: str) -> None:
-        if self._speculation is not None and request_id in self._table.rows:
-            self._speculation.forget(self._table.rows[request_id])
-        self._table.remove(request_id)
-        self._params.pop(request_id, None)
-        self._broken.pop(request_id, None)
-        self._prompt_logprobs_ids.discard(request_id)
-        self._pooling.remove(request_id)
-        self.pictures.remove(request_id)
-
-    def _update_requests(self, plan: SchedulerOutput) -> None:
-        """Apply a plan's changes; new requests that cannot be added are broken."""
-        for request_id in plan.finished_request_ids:
-            self._forget(request_id)
-        for request in plan.new_requests:
-            self._params[request.request_id] = request.params
-            try:
-                row = self._input.add(request, self._adapter_slot(request))
-                self.pictures.set(request.request_id, request.source.pictures)
-                self._sampling.set(row, request.params, request.seed)
-                if self._speculation is not None:
-                    self._speculation.begin(row, request.params, request.source.all_keys)
-            except (KeyboardInterrupt, SystemExit):
-                raise
-            except BaseException as error:  # Rust libraries raise panics as such
-                self._broken[request.request_id] = error
-                continue
-            if request.params.prompt_logprobs is not None:
-                self._prompt_logprobs_ids.add(request.request_id)
-            if request.params.pooling is not None:
-                pooling, length = request.params.pooling, request.num_prompt_tokens
-                self._pooling.set(request.request_id, pooling, length)
-        self._input.update_blocks(plan, self._broken)
-
-    def _broken_of(self, plan: SchedulerOutput) -> dict[str, BaseException]:
-        if not self._broken:
-            return {}
-        names = [request.request_id for request in plan.scheduled]
-        return {name: self._broken[name] for name in names if name in self._broken}
-
-    def _adapter_slot(self, request: NewRequest) -> int:
-        adapter = request.source.adapter
-        if adapter is None:
-            return 0
-        assert self.adapters is not None, "a request with an adapter and no store of them"
-        return self.adapters.slot(adapter.content_hash)
-
-    def _draws(self, plan: SchedulerOutput, num_proposed: IntArray | None) -> list[TokenDraw]:
-        """List the step's draws, forked children after their parents."""
-        draws: list[TokenDraw] = []
-        last_rows: dict[str, int] = {}
-        first = 0
-        for i, request in enumerate(plan.scheduled):
-            if request.samples:
-                request_id = request.request_id
-                count = 0 if num_proposed is None else int(num_proposed[i])
-                row, params = self._table.rows[request_id], self._params[request_id]
-                rejection = parents = None
-                if count and self._speculation is not None:
-                    rejection = self._speculation.rejection(row)
-                    parents = self._speculation.parents.get(row)
-                draws.append(TokenDraw(request_id, row, first, params, count, parents, rejection))
-                first += count + 1
-                last_rows[request_id] = first - 1
-        for fork in plan.forks:
-            row = self._input.fork(fork.parent_id, fork.child_id)
-            parent = self._table.rows[fork.parent_id]
-            self._sampling.set(row, fork.params, fork.seed, parent)
-            self._params[fork.child_id] = fork.params
-            if self._speculation is not None:
-                self._speculation.fork(parent, row, fork.params)
-            draws.append(TokenDraw(fork.child_id, row, last_rows[fork.parent_id], fork.params))
-        return draws
-
-    def _prompt_parts(self, plan: SchedulerOutput) -> list[PromptPart]:
-        parts: list[PromptPart] = []
-        for index, request in enumerate(plan.scheduled):
-            if request.request_id in self._prompt_logprobs_ids:
-                row = self._table.rows[request.request_id]
-                start = request.num_computed_tokens
-                # The last prompt token predicts an output, not a prompt token.
-                last = int(self._table.num_prompt_tokens[row]) - 1
-                count = min(start + request.num_scheduled_tokens, last) - start
-                if count > 0:
-                    parts.append(PromptPart(request.request_id, index, 0, start, count))
-        return parts
-
-    def _pooled_parts(self, plan: SchedulerOutput) -> list[PromptPart]:
-        parts: list[PromptPart] = []
-        for index, row in enumerate(plan.scheduled):
-            if row.request_id in self._pooling:
-                first, count = self._pooling.wanted(row)
-                if count:
-                    start = row.num_computed_tokens + first
-                    parts.append(PromptPart(row.request_id, index, first, start, count))
-        return parts
-
-    def _read_part(
-        self, part: PromptPart, plan: SchedulerOutput, rows: HiddenStates, result: SequenceResult
-    ) -> None:
-        """Read the results that a request asks for from its prompt's states."""
-        if part.request_id not in self._pooling:
-            result.prompt_logprobs = self._prompt_logprobs(part, rows)
-            return
-        try:
-            result.embedding = self._pooling.add(plan.scheduled[part.index], rows.states)
-        except FloatingPointError as error:
-            result.error = RequestFailure(FailureKind.ENGINE, str(error))
-
-    def _prompt_logprobs(self, part: PromptPart, hidden: HiddenStates) -> PromptLogprobs:
-        tokens = self._table.tokens(self._table.rows[part.request_id])
-        targets = tokens[part.start + 1 : part.start + 1 + part.count]
-        num_top = self._params[part.request_id].prompt_logprobs or 0
-        entries: list[TokenLogprobs] = []
-        for start in range(0, part.count, LOGITS_CHUNK_ROWS):
-            chunk = slice(start, start + LOGITS_CHUNK_ROWS)
-            wanted = np.ascontiguousarray(targets[chunk])
-            logits = self._model.logits(hidden[chunk])
-            entries += self._sampler.logprobs(logits, wanted, [num_top] * len(wanted))
-        return PromptLogprobs(part.start + 1, entries)
+        self._parts.adapters.close()
+        if self._parts.tiers is not None:
+            self._parts.tiers.close()

@@ -47,7 +47,7 @@ class PictureRows:
     to compute it, at once. Rows that are missing when a step computes them are encoded there.
 
     Args:
-        encoder: The model's encoder; None where it reads text alone.
+        encoder: The model's encoder.
         backend: The encoder's backend.
         kept_bytes: Bytes of kept rows, at most; rows of a step are kept in any case.
 
@@ -56,7 +56,7 @@ class PictureRows:
         num_found: Number of requests' pictures that had been encoded before.
     """
 
-    def __init__(self, encoder: PictureEncoder | None, backend: Backend, kept_bytes: int) -> None:
+    def __init__(self, encoder: PictureEncoder, backend: Backend, kept_bytes: int) -> None:
         self._encoder = encoder
         self._backend = backend
         self._kept_bytes = kept_bytes
@@ -76,7 +76,6 @@ class PictureRows:
         """Set a request's pictures; there may be none."""
         self._pictures.pop(request_id, None)
         if pictures:
-            assert self._encoder is not None, "pictures for a model of text"
             self._pictures[request_id] = pictures
 
     def remove(self, request_id: str) -> None:
@@ -89,7 +88,6 @@ class PictureRows:
 
     def want(self, requests: Sequence[Sequence[Picture]]) -> None:
         """Set the pictures that are needed now; see the protocol."""
-        assert self._encoder is not None, "pictures for a model of text"
         num_bytes, row_bytes = 0, 4 * self._encoder.width
         self._wanted = {}
         for pictures in requests:
@@ -171,7 +169,6 @@ class PictureRows:
     def _next_encoding(self) -> Encoding | None:
         """Begin with the first wanted pictures without rows, as many as can be encoded together."""
         pictures: list[Picture] = []
-        assert self._encoder is not None, "pictures for a model of text"
         patch, num_patches = self._encoder.config.patch_size**2, 0
         for picture in self._wanted.values():
             if not self.is_ready(picture):
@@ -185,7 +182,6 @@ class PictureRows:
         return Encoding(pictures, self._encode(pictures)) if pictures else None
 
     def _encode(self, pictures: Sequence[Picture]) -> Slices[list[Array]]:
-        assert self._encoder is not None, "pictures for a model of text"
         tilings = [picture.tiling for picture in pictures]
         return self._encoder.encode(list(map(_pixels, pictures)), tilings)
 
@@ -217,6 +213,25 @@ class PictureRows:
             if key not in self._wanted:
                 self._num_bytes -= self._rows.pop(key).nbytes
                 self._unused.discard(key)
+
+
+class NoPictures:
+    """The pictures of a model that reads text alone: no request has any."""
+
+    def set(self, request_id: str, pictures: tuple[Picture, ...]) -> None:
+        """Check that a request has no pictures."""
+        assert not pictures, "pictures for a model of text"
+
+    def remove(self, request_id: str) -> None:
+        """Do nothing: no request has pictures."""
+
+    def given(self, scheduled: Sequence[ScheduledRequest]) -> list[GivenRows]:
+        """Return no rows."""
+        return []
+
+    def samples(self) -> Samples:
+        """Return the numbers of pictures encoded and found, by metric stem."""
+        return {"mm_cache_queries": 0, "mm_cache_hits": 0}
 
 
 def _pixels(picture: Picture) -> npt.NDArray[np.uint8]:

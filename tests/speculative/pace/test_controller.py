@@ -12,7 +12,7 @@ from quire.core.sampling_params import SamplingParams
 from quire.core.speculative_config import SpeculativeMethod
 from quire.core.speculative_params import SpeculativeParams
 from quire.core.step import SequenceResult
-from quire.runner.step.model_runner import MEASURED_ROWS
+from quire.runner.row_seconds import MEASURED_ROWS
 from quire.speculative.pace.controller import LONGEST_IDLE, Controller
 from tests.sizes import sized
 

@@ -11,7 +11,7 @@ from quire.core.model.moe_config import ExpertRouting, MoEConfig
 from quire.core.step import ScheduledRequest, SchedulerOutput, SequenceResult, StepOutput
 from quire.kernels.batch.tree_batch import num_masked_pairs
 from quire.planner.machine_speed import MachineSpeed
-from quire.runner.step.step_estimate import StepEstimate
+from quire.runner.step_estimate import StepEstimate
 
 SHAPE = {
     "architecture": "x", "vocab_size": 100, "hidden_size": 8, "num_layers": 3, "num_heads": 4,

@@ -9,7 +9,8 @@ from quire.kernels.batch.sampling_batch import SamplingBatch
 from quire.kernels.batch.token_table import IntArray
 from quire.layers.sampler import FloatArray, Sampler
 from quire.runner.step.sampling_state import SamplingState
-from quire.speculative.rejection import DRAFT, stream_seed
+from quire.speculative.proposer import Chances
+from quire.speculative.rejection import DRAFT, Rejection, stream_seed
 
 
 class DraftDraws:
@@ -49,6 +50,32 @@ class DraftDraws:
             batch.position[:] = lengths - batch.num_prompt_tokens
             return batch
         return self._sampling.draft_batch(rows, lengths) if self._are_plain(rows) else None
+
+    def rank(
+        self, logits: Array, rows: IntArray, lengths: IntArray, count: int
+    ) -> tuple[IntArray, Chances]:
+        """Rank the tokens that may be drawn; see :class:`~quire.speculative.proposer.Rank`."""
+        tokens, chances = self._sampler.best(logits, count)
+        sampled = np.flatnonzero(self._sampling.temperature(rows) > 0).astype(np.int32)
+        if len(sampled):
+            # The target draws the winner of a race: the winner without those before it comes next.
+            batch = self._sampling.draft_batch(rows[sampled], lengths[sampled])
+            tokens = tokens.copy()
+            own = self._sampler.select(logits, sampled)
+            for rank in range(tokens.shape[1]):
+                drawn = self._sampler.draw(
+                    self._sampler.select(own, np.arange(len(sampled), dtype=np.int32)), batch
+                )
+                tokens[sampled, rank] = drawn
+                own[np.arange(len(sampled)), drawn] = -np.inf
+        return tokens, chances
+
+    def rejection(self, row: int) -> Rejection | None:
+        """Return the rejection that verifies a row's proposals; None for the target's draws."""
+        if row not in self.rejecting:
+            return None
+        drafts = self.drafts.get(row)
+        return Rejection(self._sampling.seed(row), None if drafts is None else np.stack(drafts))
 
     def _are_plain(self, rows: IntArray) -> bool:
         """Return whether none of the rows has rules, or asks for acceptance by rejection."""

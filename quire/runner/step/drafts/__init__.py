@@ -1,0 +1,1 @@
+"""Proposed tokens of a step: their proposers, their draws, and the slots of accepted ones."""
