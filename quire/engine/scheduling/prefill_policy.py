@@ -9,14 +9,13 @@ prompt waits for ever (shortest remaining time first, with ageing).
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from quire.core.step import SchedulerOutput
 from quire.engine.request import Request
 from quire.engine.scheduling.chunk_size import LEAST_TOKENS, ChunkSize
-from quire.engine.scheduling.step_cost import StepCost
+from quire.planner.step_times import StepTimes
 from quire.settings.config import SchedulerOptions
 
 #: Steps in a row that a prompt is passed over before its turn comes: the oldest one, and others.
@@ -26,9 +25,6 @@ PATIENCE = 4
 FIRST_PART = 16
 #: With this many prompts half computed, further long ones stay in the queue.
 MAX_STARTED_PROMPTS = 16
-
-#: An ordinary step of decodes is the shortest of that many.
-ORDINARY_OF = 4
 
 #: Prompt tokens of a step that others wait for, where no setting says otherwise.
 PROMPT_TOKENS = 112
@@ -89,10 +85,9 @@ class PrefillPolicy:
         self.divides = (
             takes_more and options.enable_chunked_prefill and options.batching_type == "inflight"
         )
-        self.chunk_size = ChunkSize()
-        self._cost = StepCost()
-        #: Of the last steps without tokens of prompts.
-        self._decode_seconds: deque[float] = deque(maxlen=ORDINARY_OF)
+        #: Of sequences as rows: their proposed tokens and drafts are a part of what they take.
+        self._times = StepTimes()
+        self.chunk_size = ChunkSize(self._times)
         self._passed: dict[str, int] = {}  # steps in a row in which a prompt got nothing
 
     def step_ended(
@@ -121,23 +116,17 @@ class PrefillPolicy:
             num_prompt_tokens: Number of prompt tokens that it computed.
             has_part: Whether some of them were a part of a prompt that is not at its end yet.
         """
-        if not num_prompt_tokens:
-            self._decode_seconds.append(seconds)
-        self.chunk_size.observe(seconds, num_prompt_tokens, has_part)
-        self._cost.observe(seconds, num_decodes, num_prompt_tokens)
+        self.chunk_size.step_ended(has_part)
+        self._times.observe(seconds, num_decodes, num_prompt_tokens)
 
     def step_seconds(self, num_decodes: int) -> float:
-        """Return the seconds that a step of that many decodes takes; 0.0 before the first step.
-
-        It is no more than the shortest of the last steps of decodes took: longer ones were
-        disturbed, and the estimate follows them for a while.
-        """
-        return min([self._cost.seconds(num_decodes, 0), *self._decode_seconds])
+        """Return the seconds that a step of that many decodes takes; 0.0 before the first step."""
+        return self._times.seconds(num_decodes)
 
     @property
     def prompt_token_seconds(self) -> float:
         """Seconds that a prompt token takes in a step; 0.0 before the first step."""
-        return self._cost.prompt_token_seconds
+        return self._times.prompt_token_seconds
 
     def most_prompt_tokens(self, num_decodes: int) -> int:
         """Return the tokens of prompts in a step that others wait for.
@@ -168,9 +157,9 @@ class PrefillPolicy:
 
     def _fit(self, seconds: float, num_decodes: int) -> int:
         """Return how many tokens of prompts fit into a step, as far as steps were measured."""
-        if not self._cost.is_known:
+        if not self._times.is_known:
             return PROMPT_TOKENS
-        return self._cost.prompt_tokens(seconds, num_decodes)
+        return self._times.prompt_tokens(seconds, num_decodes)
 
     def budget(self, num_decodes: int) -> int:
         """Return the tokens of a step: few of prompts where others would have to wait for them."""

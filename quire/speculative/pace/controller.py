@@ -1,11 +1,11 @@
 """Lengths of proposals by sequence, chosen step by step for the most expected tokens a second.
 
 Proposing d tokens for a sequence adds d rows to a step, and d drafts where the drafter computes.
-The seconds of rows are measured (:mod:`quire.speculative.pace.row_seconds`), and so is how often a
-position holds (:mod:`quire.speculative.pace.acceptance`). The rows of all sequences compete: the
-one that is expected to bring most is taken first, and as many are taken as make the quotient of
-expected tokens and expected seconds largest. With many sequences, or proposals that do not hold,
-that is none; a small part of the time is still spent on trying.
+The seconds of rows are learned (:class:`StepTimes`), and so is how often a position holds
+(:mod:`quire.speculative.pace.acceptance`). The rows of all sequences compete: the one that is
+expected to bring most is taken first, and as many are taken as make the quotient of expected tokens
+and expected seconds largest. With many sequences, or proposals that do not hold, that is none; a
+small part of the time is still spent on trying.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from quire.core.sampling_params import SamplingParams
 from quire.core.speculative_config import SpeculativeMethod
 from quire.core.speculative_params import choose_speculation
 from quire.core.step import SequenceResult
+from quire.planner.step_times import StepTimes
 from quire.speculative.pace.acceptance import MethodAcceptance, RequestAcceptance
 from quire.speculative.pace.draft_seconds import DraftSeconds
 from quire.speculative.pace.lookup_hit_rate import LookupHitRate
 from quire.speculative.pace.proposal_overhead import ProposalOverhead
 from quire.speculative.pace.readiness import Readiness
-from quire.speculative.pace.row_seconds import RowSeconds
 from quire.speculative.pace.tree_acceptance import TreeAcceptance
 from quire.system.log import get_logger
 
@@ -97,7 +97,7 @@ class Controller:
         self, methods: Sequence[SpeculativeMethod], row_seconds: Mapping[int, float]
     ) -> None:
         self._methods = tuple(methods)
-        self._rows = RowSeconds(row_seconds)
+        self._rows = StepTimes(row_seconds)
         self._acceptance = {
             method.method: TreeAcceptance() if method.has_tree else MethodAcceptance()
             for method in methods
@@ -166,7 +166,7 @@ class Controller:
     def brought(self, is_ready: bool, num_decodes: int, num_tokens: int, seconds: float) -> None:
         """Learn from a step of nothing but decoding sequences, asked about or not."""
         if num_decodes != self._plain_rows:
-            self._plain_rows, self._plain_seconds = num_decodes, self._rows.predict(num_decodes)
+            self._plain_rows, self._plain_seconds = num_decodes, self._rows.seconds(num_decodes)
         if plain := self._plain_seconds:
             self._readiness.observe(is_ready, num_tokens / num_decodes, plain, seconds)
 
@@ -253,8 +253,8 @@ class Controller:
         if asked or not self._is_choice or self._asking.wants_plain:
             own = seconds - draft_seconds
             if self._rows.is_known:
-                self._asking.observe(own, self._rows.predict(num_rows), asked=asked)
-            self._rows.observe(num_rows, own - asked * self._asking.seconds)
+                self._asking.observe(own, self._rows.seconds(num_rows), asked=asked)
+            self._rows.observe(own - asked * self._asking.seconds, num_rows)
         if self._drafting is not None and num_rows > len(self._names):  # it had something to say
             known = self._draft_seconds[self._drafting]
             known.observe(
@@ -349,12 +349,12 @@ class Controller:
             return lengths
         offers.sort(key=lambda offer: offer[0], reverse=True)
         asking = self._asking.seconds
-        before = self._rows.predict(num_rows) + is_asking * asking
+        before = self._rows.seconds(num_rows) + is_asking * asking
         best_count, best, rows = 0, LEAST_BENEFIT * tokens / max(before, 1e-9), float(num_rows)
         depths = [0] * len(decodes)
         # Of each method: sequences that draft, and the longest proposal.
         drafts = dict.fromkeys(expected, (0, 0))
-        predict, drafting = self._rows.predict, asking
+        predict, drafting = self._rows.seconds, asking
         for count, (gain, rate, i, offered) in enumerate(offers, start=1):
             depths[i] += 1
             num_drafting, deepest = drafts[offered]
@@ -413,7 +413,7 @@ class Controller:
         assert sequence.method is not None
         own = self._draft_seconds[sequence.method.method]
         most = self._most(sequence, request, num_running)
-        longest = LONGEST_TRY * self._rows.predict(num_running)
+        longest = LONGEST_TRY * self._rows.seconds(num_running)
         if length:
             more = min(2 * length, most)
             num_drafting = _num_drafting(self._lengths)
@@ -424,7 +424,7 @@ class Controller:
     def _seconds_without_try(self) -> float:
         """Return what is expected of a step with the lengths that were chosen."""
         longest = max(self._lengths)
-        seconds = self._rows.predict(len(self._names) + sum(self._lengths))
+        seconds = self._rows.seconds(len(self._names) + sum(self._lengths))
         if not longest:
             return seconds + self._asking.plain_missed
         num_drafting = _num_drafting(self._lengths)

@@ -9,11 +9,11 @@ thought to take a part of that until enough rounds were seen.
 
 from __future__ import annotations
 
-from quire.speculative.pace.decayed_line_fit import DecayedLineFit
+from quire.planner.decayed_fit import DecayedFit
 
 #: How uncertain start and slope are at first, and how much they change from one round to the next,
 #: in what a token of the first round took: standard deviations.
-FIRST_SPREAD, CHANGE = (0.5, 0.5), (0.02, 0.02)
+FIRST_SPREAD, CHANGE = (0.5, 0.5, 0.0), (0.02, 0.02, 0.0)
 #: Of a round's seconds around what is predicted, as a part of them.
 NOISE = 0.2
 #: A round counts as at most that much longer than predicted; something else is to blame.
@@ -74,7 +74,7 @@ class _Drafts:
 
     def _begin(self, length: int, seconds: float) -> None:
         self._unit = max(seconds, 1e-9) / (length + 1)
-        self._line = DecayedLineFit(1.0, 1.0, FIRST_SPREAD, CHANGE)
+        self._line = DecayedFit(1.0, 1.0, 0.0, FIRST_SPREAD, CHANGE)
 
     @property
     def part(self) -> float:
@@ -91,4 +91,4 @@ class _Drafts:
         predicted = self._line.at(length)
         missed = min(seconds / self._unit - predicted, MOST_MISSED * predicted)
         if is_steady or missed < 0.0:
-            self._line.observe(length, missed, NOISE * predicted)
+            self._line.observe(missed, NOISE * predicted, length)

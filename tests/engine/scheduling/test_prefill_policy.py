@@ -1,4 +1,4 @@
-"""What is learned of a step's cost, and how many tokens of prompts a step gets for it."""
+"""How many tokens of prompts a step gets, by what steps take."""
 
 from __future__ import annotations
 
@@ -9,48 +9,8 @@ import pytest
 from quire.core.errors import ConfigError
 from quire.engine.scheduling.chunk_size import LEAST_TOKENS
 from quire.engine.scheduling.prefill_policy import BURST_SECONDS, PROMPT_TOKENS, PrefillPolicy
-from quire.engine.scheduling.step_cost import StepCost
 from quire.settings.config import EngineConfig, SchedulerOptions
 from tests.sizes import sized
-
-#: Seconds of a step, of a decode and of a prompt's token.
-MACHINES = [(0.001, 1e-4, 6e-5), (0.06, 4e-3, 3e-3), (0.05, 5e-4, 2e-3), (0.002, 2e-5, 2e-4)]
-
-
-@pytest.mark.parametrize("machine", MACHINES)
-def test_steps_like_the_last_ones_are_predicted(machine):
-    """Whatever a step, a decode and a prompt's token cost; some steps meet a noisy neighbour."""
-    own, decode, prompt = machine
-    rng, cost = random.Random(1), StepCost()
-    missed = []
-    for number in range(600):
-        decodes, tokens = rng.randrange(1, 200), rng.choice([0, 0, 16, 112, 400])
-        seconds = own + decode * decodes + prompt * tokens
-        if number >= 300:
-            missed.append(abs(cost.seconds(decodes, tokens) / seconds - 1))
-        noise = 3.0 if rng.random() < 0.03 else rng.uniform(0.97, 1.03)
-        cost.observe(noise * seconds, decodes, tokens)
-    assert sorted(missed)[len(missed) // 2] < 0.1
-
-
-@pytest.mark.parametrize("machine", MACHINES)
-@pytest.mark.parametrize("target", [0.3, 1.0])
-def test_the_tokens_that_fit_keep_a_step_within_its_time(machine, target):
-    """While the number of decodes changes, and from the first steps on."""
-    own, decode, prompt = machine
-    cost, decodes, times = StepCost(), 0, []
-    cost.observe(own + prompt * PROMPT_TOKENS, 0, PROMPT_TOKENS)
-    for number in range(200):
-        tokens = min(max(cost.prompt_tokens(target, decodes), LEAST_TOKENS), 5000)
-        seconds = own + decode * decodes + prompt * tokens
-        if number >= 5 and LEAST_TOKENS < tokens < 5000:
-            times.append(seconds)
-        cost.observe(seconds, decodes, tokens)
-        decodes = decodes + 3 if number % 100 < 60 else max(decodes - 5, 0)
-    for seconds in times:
-        assert seconds <= 1.15 * target
-    if times:
-        assert sum(times) / len(times) == pytest.approx(target, rel=0.1)
 
 
 def learned(options: SchedulerOptions, decode: float, prompt: float) -> PrefillPolicy:
