@@ -42,14 +42,17 @@ class Load:
     Args:
         llm: The engine.
         short_rate: Short prompts a second.
-        num_long_tokens: Of a long prompt.
+        num_long_tokens: Tokens of a long prompt.
+        seed: Number that chooses arrivals and tokens.
     """
 
-    def __init__(self, llm: AsyncLLM, short_rate: float, num_long_tokens: int) -> None:
+    def __init__(
+        self, llm: AsyncLLM, short_rate: float, num_long_tokens: int, seed: int = 1
+    ) -> None:
         self._llm = llm
         self._short_rate = short_rate
         self._num_long_tokens = num_long_tokens
-        self._random = random.Random(1)
+        self._random = random.Random(seed)
         self._number = 0
 
     async def run(self, *, num_short: int = 0, num_long: int = 0, stream: bool = False) -> Seen:
