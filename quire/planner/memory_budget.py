@@ -210,8 +210,8 @@ def divide_memory(
         kv_bytes: Bytes for KV blocks alone, when given; they must lie within the budget.
         host_bytes: Bytes that the engine may use of the host's memory, where that is another one.
         free_fraction: Fraction for KV of what weights and scratch leave of the budget.
-        memory_parts, kv_parts: Processes that ``--memory`` and ``--kv-cache-memory-bytes`` are
-            divided among, of which this is one: the message names what is to be given for all.
+        memory_parts, kv_parts: Processes that ``--memory`` and the bytes of ``--kv-cache-size``
+            are divided among, of which this is one: the message names what is to be given for all.
 
     Raises:
         ConfigError: The pools on the host do not fit. Or a request of full length does not; the
@@ -230,8 +230,8 @@ def divide_memory(
             sizes = max(available, 0), budget_bytes, kv_bytes
             most, budget, given = (format_bytes(size * kv_parts) for size in sizes)
             raise ConfigError(
-                f"[config] --kv-cache-memory-bytes must be at most {most}, what weights and "
-                f"scratch leave of {budget}; got {given}. Lower it, or raise --memory."
+                f"[config] --kv-cache-size (--kv-cache-memory-bytes) must be at most {most}, what "
+                f"weights and scratch leave of {budget}; got {given}. Lower it, or raise --memory."
             )
         available = kv_bytes
     num_blocks = max(available, 0) // demand.block_bytes
@@ -296,7 +296,7 @@ def _fitting_settings(
             continue
         if kv_given:
             needed -= demand.fixed_bytes
-        memory = f"{'--kv-cache-memory-bytes' if kv_given else '--memory'} "
+        memory = f"{'--kv-cache-size' if kv_given else '--memory'} "
         memory += _mib_up(needed * parts)
         settings.append(memory if divisor == 1 else f"--max-model-len {length} {memory}")
     return settings

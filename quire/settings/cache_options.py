@@ -6,10 +6,9 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 from quire.core.errors import ConfigError
+from quire.settings.cache_size import LEAST_FRACTION, SIZES, read_cache_size
 from quire.settings.option import option
 
-#: The least fraction of memory: with a smaller one the whole exceeds what an integer holds.
-LEAST_FRACTION = 1e-6
 KVCanaryMode: TypeAlias = Literal["off", "log", "raise"]
 KVCacheDtype: TypeAlias = Literal[
     "auto", "float32", "float16", "bfloat16", "fp8", "fp8_e4m3", "int8", "int4"
@@ -21,23 +20,32 @@ class CacheOptions:
     """The KV cache: its size, type and sharing."""
 
     block_size: int = option(16, "tokens per KV block")
+    kv_cache_size: str | None = option(
+        None,
+        "size of the KV cache: 4GiB, 50% (of what weights and scratch leave), '2000 blocks' or "
+        "'64k tokens' (at most); default: what the memory allows",
+        common=True,
+    )
     memory: int | None = option(
         None,
-        "bytes for weights, scratch and KV (8GiB); overrides the fraction",
+        "bytes for weights, scratch and KV cache together (8GiB); default: "
+        "--gpu-memory-utilization",
         common=True,
         sized=True,
     )
     gpu_memory_utilization: float = option(
-        0.9, "fraction of device memory (CPU: of what is free) to use"
+        0.9, "fraction of the device's memory (CPU: of what is free) that --memory is"
     )
     free_gpu_memory_fraction: float | None = option(
-        None, "KV cache: fraction of what weights and scratch leave; overrides the utilization"
+        None, "0.5 is --kv-cache-size 50%, of all memory that is free where --memory is not given"
     )
-    kv_cache_memory_bytes: int | None = option(None, "bytes for the KV cache alone", sized=True)
+    kv_cache_memory_bytes: int | None = option(None, "4GiB is --kv-cache-size 4GiB", sized=True)
     max_tokens_in_paged_kv_cache: int | None = option(
-        None, "most tokens the KV cache holds", sized=True
+        None, "64k is --kv-cache-size '64k tokens'", sized=True
     )
-    num_gpu_blocks_override: int | None = option(None, "number of KV blocks, whatever the memory")
+    num_gpu_blocks_override: int | None = option(
+        None, "2000 is --kv-cache-size '2000 blocks', the null block among them"
+    )
     kv_cache_dtype: KVCacheDtype = option(
         "auto",
         "type of K and V; auto: the weights'; fp8, int8: twice the tokens of 16 bits, int4: thrice",
@@ -53,6 +61,26 @@ class CacheOptions:
     kv_canary: KVCanaryMode = option("off", "what to do on a changed checksum of a reused KV block")
     kv_cache_metrics: bool = option(False, "measure how long KV blocks live and lie idle")
     use_cache: bool = option(True, "off: recompute every token each step (for teaching)")
+
+    def __post_init__(self) -> None:
+        """Read ``kv_cache_size`` to the setting of its unit, which the engine looks at.
+
+        Raises:
+            ConfigError: The size has no unit, or another setting says another size.
+        """
+        text = self.kv_cache_size
+        if text is None:
+            return
+        name, size = read_cache_size(text)
+        for other in SIZES:
+            value = getattr(self, other)
+            if value is not None and (other, value) != (name, size):
+                raise ConfigError(
+                    f"[config] --kv-cache-size and --{other.replace('_', '-')} must not both be "
+                    f"given; got {text} and {value}. Leave one out."
+                )
+        object.__setattr__(self, name, size)
+        object.__setattr__(self, "kv_cache_size", None)
 
     @property
     def hides_blocks(self) -> str:

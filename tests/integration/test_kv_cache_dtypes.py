@@ -99,7 +99,7 @@ def test_scales_are_part_of_what_was_granted(create_llm: Callable[..., LLM], dty
     left = 128 * MIB - budget.demand.fixed_bytes
     same = create_llm(TINY, **settings, kv_cache_memory_bytes=left)
     assert num_blocks(same) == budget.num_blocks
-    with pytest.raises(ConfigError, match="--kv-cache-memory-bytes must be at most"):
+    with pytest.raises(ConfigError, match="--kv-cache-memory-bytes. must be at most"):
         create_llm(TINY, **settings, kv_cache_memory_bytes=left + 1)
 
 

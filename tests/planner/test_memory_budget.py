@@ -95,8 +95,8 @@ def fits(setting: str, budget_bytes: int, kv_bytes: int | None) -> bool:
         demand = replace(demand, weight_bytes=demand.weight_bytes // 2)
     if "--memory" in flags:
         budget_bytes = int(flags.pop("--memory").removesuffix("MiB")) * 2**20
-    if "--kv-cache-memory-bytes" in flags:
-        kv_bytes = int(flags.pop("--kv-cache-memory-bytes").removesuffix("MiB")) * 2**20
+    if "--kv-cache-size" in flags:
+        kv_bytes = int(flags.pop("--kv-cache-size").removesuffix("MiB")) * 2**20
     assert not flags
     return divide_memory(demand, 100 * GIB, budget_bytes, kv_bytes).num_blocks > 0
 

@@ -11,6 +11,7 @@ from quire.core.counts import format_bytes
 from quire.core.errors import ConfigError
 from quire.core.model.kv_cache_spec import KVCacheSpec
 from quire.core.model.model_config import ModelConfig
+from quire.core.plurals import counted
 from quire.layers.workspace import workspace_bytes
 from quire.planner.memory_budget import (
     MemoryBudget,
@@ -163,9 +164,9 @@ def plan_memory(resolved: ResolvedConfig, demand: MemoryDemand, device_bytes: in
     needed = spec.num_blocks(max_model_len) + 1
     if most_blocks is not None and most_blocks < needed:
         raise ConfigError(
-            "[config] --max-tokens-in-paged-kv-cache must hold one request of --max-model-len "
-            f"({max_model_len}) tokens; got {cache.max_tokens_in_paged_kv_cache}. Raise it, or "
-            "lower --max-model-len."
+            "[config] --kv-cache-size in tokens (--max-tokens-in-paged-kv-cache) must hold one "
+            f"request of --max-model-len ({max_model_len}) tokens; got "
+            f"{cache.max_tokens_in_paged_kv_cache}. Raise it, or lower --max-model-len."
         )
     budget = divide_memory(
         demand,
@@ -201,16 +202,16 @@ def _fixed_blocks(
 ) -> MemoryPlan:
     if num_blocks < 2:
         raise ConfigError(
-            "[config] --num-gpu-blocks-override must be at least 2, the null block included; got "
-            f"{num_blocks}."
+            "[config] --kv-cache-size in blocks (--num-gpu-blocks-override) must be at least 2, "
+            f"the null block included; got {num_blocks}."
         )
     kv_bytes = num_blocks * demand.block_bytes
     room = device_bytes - demand.fixed_bytes
     if kv_bytes > room:
         raise ConfigError(
-            f"[config] --num-gpu-blocks-override must fit in {format_bytes(max(room, 0))}, what "
-            f"weights and scratch leave of the machine; got {num_blocks} blocks of "
-            f"{format_bytes(demand.block_bytes)}. Lower it."
+            "[config] --kv-cache-size in blocks (--num-gpu-blocks-override) must fit in "
+            f"{format_bytes(max(room, 0))}, what weights and scratch leave of the machine; got "
+            f"{counted(num_blocks, 'block')} of {format_bytes(demand.block_bytes)}. Lower it."
         )
     budget = MemoryBudget(demand, device_bytes, num_blocks)
     fits = (num_blocks - 1) * demand.spec.block_size

@@ -39,7 +39,8 @@ def map_devices(
         if getattr(config.cache, name) is not None:
             raise ConfigError(
                 "[config] --device-map auto makes room for --max-model-len tokens; got "
-                f"--{name.replace('_', '-')} {getattr(config.cache, name)} as well. Leave one out."
+                f"--{name.replace('_', '-')} {getattr(config.cache, name)} as well, a size of "
+                "the KV cache. Leave one out."
             )
     resolved = resolve(config, machine, model_config)
     needs = _Needs(folder, model_config, resolved, machine)

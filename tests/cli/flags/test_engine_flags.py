@@ -33,6 +33,7 @@ FLAGS = [
     "--allowed-media-domains",
     "--allowed-local-media-path",
     "--block-size",
+    "--kv-cache-size",
     "--memory",
     "--gpu-memory-utilization",
     "--free-gpu-memory-fraction",

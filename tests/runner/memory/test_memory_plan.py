@@ -69,7 +69,7 @@ def test_a_cap_in_tokens() -> None:
     assert plan(max_tokens_in_paged_kv_cache=1000).max_model_len == 1008
     both = {"max_tokens_in_paged_kv_cache": "100k", "free_gpu_memory_fraction": 0.1}
     assert plan(**both).budget.num_blocks == 7 * MIB // SPEC.block_bytes
-    with pytest.raises(ConfigError, match="--max-tokens-in-paged-kv-cache must hold one request"):
+    with pytest.raises(ConfigError, match="--max-tokens-in-paged-kv-cache. must hold one"):
         plan(max_tokens_in_paged_kv_cache=80, max_model_len=100)
 
 
@@ -86,9 +86,9 @@ def test_bytes_for_the_cache_alone_are_taken_as_given() -> None:
 
 def test_blocks_as_given_whatever_the_memory() -> None:
     assert plan(num_gpu_blocks_override=7).budget.num_blocks == 7
-    with pytest.raises(ConfigError, match="--num-gpu-blocks-override must fit in"):
+    with pytest.raises(ConfigError, match="--num-gpu-blocks-override. must fit in"):
         plan(num_gpu_blocks_override=10**9)
-    with pytest.raises(ConfigError, match="--num-gpu-blocks-override must be at least 2"):
+    with pytest.raises(ConfigError, match="--num-gpu-blocks-override. must be at least 2"):
         plan(num_gpu_blocks_override=1)
 
 
