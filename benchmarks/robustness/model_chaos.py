@@ -45,7 +45,7 @@ from benchmarks.robustness.model_operations import (
     judge,
 )
 from quire.kernels.cpu.measured_once import FILE
-from quire.llm.planning.memory_needs import PROCESS_BYTES
+from quire.planner.memory_needs import PROCESS_BYTES
 from quire.server.generation.pulls import MAX_PULLS
 from quire.server.registry.model_table import HOLDING, RETRY_SECONDS
 from tests.preforked import children

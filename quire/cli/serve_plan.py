@@ -6,12 +6,12 @@ from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from quire.checkpoints.file_state import file_state
 from quire.core.errors import ConfigError
 from quire.llm.replicas.roles import Roles
 from quire.planner.memory_budget import budget_from_total
+from quire.planner.memory_needs import MemoryNeeds, share_memory
 from quire.server.generation.adapters import NamedFolder, parse_modules
 from quire.server.generation.answer_parser import AnswerFormats
 from quire.server.generation.scoring import Scoring
@@ -23,9 +23,6 @@ from quire.settings.config import EngineConfig, ModelOptions
 from quire.settings.resolve import check_memory
 from quire.store.hub import resolve_model, served_name
 from quire.system.machine import Machine, read_machine
-
-if TYPE_CHECKING:
-    from quire.llm.planning.memory_needs import MemoryNeeds
 
 
 @dataclass(frozen=True, slots=True)
@@ -312,9 +309,6 @@ class MemoryShare:
         Raises:
             ConfigError: The models do not fit together.
         """
-        # Imported where it is needed: with one model the server loads no kernels.
-        from quire.llm.planning.memory_needs import share_memory
-
         engines = {self.identity(config): config for config in reversed(configs)}
         needs = {identity: self._needs(config) for identity, config in engines.items()}
         shares = share_memory([*needs.values()], self.budget_bytes)
@@ -349,6 +343,7 @@ class MemoryShare:
         return nameless, file_state(Path(config.model.model)), niceness
 
     def _needs(self, config: EngineConfig) -> MemoryNeeds:
+        # Imported where it is needed: with one model the server loads no kernels.
         from quire.llm.planning.memory_needs import memory_needs
 
         return memory_needs(config, self.machine)

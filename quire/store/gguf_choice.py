@@ -13,7 +13,7 @@ from pathlib import PurePosixPath
 
 from quire.core.counts import format_bytes
 from quire.core.errors import ModelLoadError
-from quire.store.likely_fit import likely_bytes
+from quire.planner.memory_fit import likely_bytes
 
 #: Kinds of files, the one that is taken first in front.
 PREFERENCE = (

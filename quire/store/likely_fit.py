@@ -1,4 +1,4 @@
-"""Whether weights are likely to fit this machine, told by the size of their file alone."""
+"""Room on this machine for weights, and a warning before some are fetched that will not fit."""
 
 from __future__ import annotations
 
@@ -6,28 +6,9 @@ from collections.abc import Callable
 
 from quire.core.counts import format_bytes
 from quire.core.errors import ModelLoadError
-from quire.planner.memory_budget import budget_from_total
-from quire.settings.config import EngineConfig
+from quire.planner.memory_fit import CONTEXT, likely_bytes, room_in
 from quire.store.pull_progress import OnProgress, PullProgress
 from quire.system.machine import read_machine
-
-#: Tokens of context that a model is to have room for.
-CONTEXT = 4096
-#: Packed weights take about as much as their file, the rest is tables and what grows with them.
-PER_BYTE = 1.1
-#: Scratch and the KV cache of :data:`CONTEXT` tokens: of small models twice their file, of all that
-#: have up to some ten billion parameters about as much as this.
-MOST_BESIDES = 700 * 10**6
-
-
-def likely_bytes(nbytes: int) -> int:
-    """Return the memory that a model will take whose weights are a quantized file of ``nbytes``."""
-    return int(PER_BYTE * nbytes) + min(2 * nbytes, MOST_BESIDES)
-
-
-def room_in(memory_bytes: int) -> int:
-    """Return what an engine would take of that much memory with the default settings."""
-    return budget_from_total(memory_bytes, EngineConfig().cache.gpu_memory_utilization)
 
 
 def free_room() -> int:

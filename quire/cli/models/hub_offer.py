@@ -20,10 +20,11 @@ def show_offer(model: str, as_json: bool) -> None:
         ModelLoadError: The repository does not exist, access is denied, or the hub cannot be
             reached.
     """
+    from quire.planner.memory_fit import likely_bytes
     from quire.store.gguf_choice import choose_fitting, gguf_files, is_unreadable, kind_of
     from quire.store.hub import find_model, hub_repository
     from quire.store.hub_files import HubReference, ask_offer
-    from quire.store.likely_fit import free_room, likely_bytes
+    from quire.store.likely_fit import free_room
 
     repository = hub_repository(model)
     if repository is None:

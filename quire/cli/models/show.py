@@ -100,7 +100,9 @@ def _facts(model: StoredModel) -> dict[str, Any]:
 def _memory(path: Path | None, named: NamedModel | None) -> str:
     """Say whether a model fits this machine, by its files or else by the catalogue."""
     from quire.cli.models.list import size
-    from quire.llm.planning.fit import fit_files, fit_named, largest_that_fits
+    from quire.llm.planning.fit import fit_files
+    from quire.planner.memory_fit import fit_file, room_in
+    from quire.store.named_models import largest_in_family
     from quire.system.machine import read_machine
 
     machine = read_machine()
@@ -110,12 +112,13 @@ def _memory(path: Path | None, named: NamedModel | None) -> str:
         return str(error)
     if fit is None:
         assert named is not None
-        fit = fit_named(named, machine)
+        fit = fit_file(named.nbytes, machine.free_bytes)
     about = "" if fit.context is not None else "about "
     said = f"needs {about}{size(fit.needed_bytes)} of {size(fit.budget_bytes)}"
     if fit.fits:
         return said + (f"; requests of up to {fit.context:,} tokens fit" if fit.context else "")
-    other = largest_that_fits(named, machine) if named is not None else None
+    room = room_in(machine.free_bytes)
+    other = largest_in_family(named, room) if named is not None else None
     return f"{said}: does not fit" + (f"; {other.name} would" if other is not None else "")
 
 
