@@ -7,6 +7,8 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from quire.core.errors import ConfigError, RequestError
+from quire.evaluation.documents import Document
 from quire.evaluation.windows import Window
 from quire.text.tokenizers.tokenizer import Tokenizer
 
@@ -67,6 +69,36 @@ class LocalEncoder:
         parts = self._tokenizer.render_chat(messages, add_generation_prompt=to_answer)
         # The template writes the special tokens out itself.
         return self._tokenizer.encode_parts(parts, False)
+
+
+def encode_document(
+    document: Document,
+    encoder: Encoder,
+    where: str,
+    special: bool = False,
+    encode: Callable[[str], list[int]] | None = None,
+) -> list[int]:
+    """Return the tokens of a text or of a conversation.
+
+    Args:
+        document: The text.
+        encoder: The model's encoder.
+        where: The command and flag that name the text, for messages.
+        special: Whether a text gets the model's start of a text.
+        encode: A function that makes tokens of texts in place of the encoder's.
+
+    Raises:
+        ConfigError: The text cannot be tokenized.
+    """
+    try:
+        if document.messages is not None:
+            return encoder.encode_chat(document.messages, False)
+        text = document.text or ""
+        return encoder.encode(text, special) if encode is None else encode(text)
+    except RequestError as error:
+        raise ConfigError(
+            f"{where} must hold texts that can be tokenized; got {error} in line {document.line}."
+        ) from error
 
 
 def start_tokens(encoder: Encoder) -> tuple[int, ...]:

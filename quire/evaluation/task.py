@@ -9,7 +9,7 @@ from pathlib import Path
 from quire.core.errors import ConfigError, RequestError
 from quire.evaluation.choices import choice_windows
 from quire.evaluation.documents import Document, Question, read_documents, read_questions
-from quire.evaluation.scorer import Encoder, start_tokens
+from quire.evaluation.scorer import Encoder, encode_document, start_tokens
 from quire.evaluation.windows import Cut, Window, first_tokens
 
 #: Without --window; a text of 8,000 tokens has 16 of them, enough for an interval.
@@ -139,17 +139,7 @@ def _cut(task: Task, limit: int | None, start: tuple[int, ...]) -> Cut:
 
 def _tokens(document: Document, encoder: Encoder, start: tuple[int, ...]) -> Sequence[int]:
     """Return a text's tokens without the start that each window gets."""
-    try:
-        if document.messages is not None:
-            ids = encoder.encode_chat(document.messages, False)
-        else:
-            assert document.text is not None, document
-            ids = encoder.encode(document.text, False)
-    except RequestError as error:
-        raise ConfigError(
-            f"[eval] --perplexity must hold texts that can be tokenized; got {error} in line "
-            f"{document.line}."
-        ) from error
+    ids = encode_document(document, encoder, "[eval] --perplexity")
     if start and tuple(ids[: len(start)]) == start:
         ids = ids[len(start) :]
     if len(ids) < (1 if start else 2):

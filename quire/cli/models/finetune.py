@@ -159,25 +159,14 @@ def _plan(asked: dict[str, Any]) -> FinetuningPlan:
 
 
 def _windows(folder: Path, data: Path, length: int) -> Windows:
-    from quire.core.errors import RequestError
     from quire.evaluation.documents import read_documents
-    from quire.evaluation.scorer import LocalEncoder
+    from quire.evaluation.scorer import LocalEncoder, encode_document
     from quire.text.tokenizers.tokenizer import load_tokenizer
     from quire.training.finetuning.windows import Windows
 
-    encoder = LocalEncoder(load_tokenizer(folder), None)
-    texts = []
-    for document in read_documents(data, "[finetune] --data"):
-        try:
-            if document.messages is None:
-                texts.append(encoder.encode(document.text or "", True))
-            else:
-                texts.append(encoder.encode_chat(document.messages, False))
-        except RequestError as error:
-            raise ConfigError(
-                f"[finetune] --data must hold texts that can be tokenized; got {error} in line "
-                f"{document.line}."
-            ) from error
+    encoder, where = LocalEncoder(load_tokenizer(folder), None), "[finetune] --data"
+    documents = read_documents(data, where)
+    texts = [encode_document(document, encoder, where, special=True) for document in documents]
     return Windows(texts, length)
 
 

@@ -7,7 +7,7 @@ Sources: DeepSeek-V3 stores a module as a layer after its last; Qwen under ``mtp
 from __future__ import annotations
 
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 _DEEPSEEK = re.compile(r"(model\.layers\.(\d+)\.)eh_proj\.weight")
@@ -82,42 +82,23 @@ def first_module(names: Collection[str], first_layer: int) -> frozenset[str]:
 
 
 def _deepseek(layer: str) -> MTPLayout:
-    return MTPLayout(
-        prefix=layer,
-        layer=layer,
-        mix=f"{layer}eh_proj",
-        embed_norm=f"{layer}enorm",
-        feature_norm=f"{layer}hnorm",
-        last_norm=f"{layer}shared_head.norm",
-        embedding=f"{layer}embed_tokens",
-        output=f"{layer}shared_head.head",
-        feeds_normed=False,
-    )
+    parts = ("eh_proj", "enorm", "hnorm", "shared_head.norm", "embed_tokens", "shared_head.head")
+    return _layout(layer, layer, [f"{layer}{part}" for part in parts], feeds_normed=False)
 
 
 def _qwen() -> MTPLayout:
-    return MTPLayout(
-        prefix=_QWEN,
-        layer=f"{_QWEN_LAYERS}0.",
-        mix=f"{_QWEN}fc",
-        embed_norm=f"{_QWEN}pre_fc_norm_embedding",
-        feature_norm=f"{_QWEN}pre_fc_norm_hidden",
-        last_norm=f"{_QWEN}norm",
-        embedding=f"{_QWEN}embed_tokens",
-        output=f"{_QWEN}lm_head",
-        feeds_normed=True,
-    )
+    parts = ("fc", "pre_fc_norm_embedding", "pre_fc_norm_hidden", "norm", "embed_tokens", "lm_head")
+    return _layout(_QWEN, f"{_QWEN_LAYERS}0.", [f"{_QWEN}{part}" for part in parts])
 
 
 def _speculators() -> MTPLayout:
+    parts = ("input_proj", "token_layernorm", "hidden_layernorm", "final_layernorm")
+    names = [f"{_SPECULATORS}{part}" for part in parts]
+    return _layout(_SPECULATORS, _SPECULATORS, [*names, "embed_tokens", "lm_head"])
+
+
+def _layout(prefix: str, layer: str, names: Sequence[str], feeds_normed: bool = True) -> MTPLayout:
+    mix, embed_norm, feature_norm, last_norm, embedding, output = names
     return MTPLayout(
-        prefix=_SPECULATORS,
-        layer=_SPECULATORS,
-        mix=f"{_SPECULATORS}input_proj",
-        embed_norm=f"{_SPECULATORS}token_layernorm",
-        feature_norm=f"{_SPECULATORS}hidden_layernorm",
-        last_norm=f"{_SPECULATORS}final_layernorm",
-        embedding="embed_tokens",
-        output="lm_head",
-        feeds_normed=True,
+        prefix, layer, mix, embed_norm, feature_norm, last_norm, embedding, output, feeds_normed
     )

@@ -8,10 +8,9 @@ from pathlib import Path
 
 import numpy as np
 
-from quire.core.errors import ConfigError, RequestError
 from quire.core.plurals import counted
 from quire.evaluation.documents import Document, read_documents
-from quire.evaluation.scorer import LocalEncoder, start_tokens
+from quire.evaluation.scorer import LocalEncoder, encode_document, start_tokens
 from quire.models.config.config_reader import read_model_config
 from quire.quantizing.inputs.samples import choose_samples
 from quire.store.hub import resolve_model
@@ -84,18 +83,7 @@ def _documents(
 def _tokens(
     document: Document, encoder: LocalEncoder, start: tuple[int, ...], asked: Calibration
 ) -> list[int]:
-    try:
-        if document.messages is None and asked.encode is not None:
-            ids = asked.encode(document.text or "")
-        elif document.messages is None:
-            ids = encoder.encode(document.text or "", False)
-        else:
-            ids = encoder.encode_chat(document.messages, False)
-    except RequestError as error:
-        raise ConfigError(
-            f"{asked.where} must hold texts that can be tokenized; got {error} in line "
-            f"{document.line}."
-        ) from error
+    ids = encode_document(document, encoder, asked.where, encode=asked.encode)
     return ids[len(start) :] if start and tuple(ids[: len(start)]) == start else ids
 
 

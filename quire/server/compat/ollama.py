@@ -52,7 +52,7 @@ from quire.server.generation.submission import ApiRequest, Submission
 from quire.server.http.body import JsonRequest, json_response, read_any_type, read_fields_in_turn
 from quire.server.http.errors import ApiError
 from quire.server.http.sse import LINES
-from quire.server.openai.embeddings import EmbeddingAnswer, Embeddings
+from quire.server.openai.embeddings import Embeddings, PooledAnswer
 from quire.server.openai.logprobs import TokenNames, chat_logprobs
 from quire.text.offloading import run_by_size
 from quire.text.tokenizers.fim_tokens import FimTokens
@@ -303,7 +303,7 @@ class OllamaVectors(WholeAnswer):
         only_one: Whether the answer is one vector.
     """
 
-    def __init__(self, answer: EmbeddingAnswer, only_one: bool) -> None:
+    def __init__(self, answer: PooledAnswer, only_one: bool) -> None:
         self._answer = answer
         self._only_one = only_one
         self._arrival = time.monotonic()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from array import array
 from base64 import b64encode
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgspec
@@ -33,7 +33,7 @@ class Embeddings(GenerationEndpoint[EmbeddingRequest]):
 
     async def prepare(
         self, request: ApiRequest[EmbeddingRequest]
-    ) -> tuple[EmbeddingAnswer, Submission]:
+    ) -> tuple[PooledAnswer, Submission]:
         service, body = self.service, request.body
         size = service.engine.model_config.hidden_size
         if body.dimensions not in (None, size):
@@ -59,34 +59,41 @@ class Embeddings(GenerationEndpoint[EmbeddingRequest]):
             prompts = await encode_texts(tokenizer, texts, special, limit, client_id)
         params = service.vector_params
         submission = Submission.create(request, "input", [(prompt, params) for prompt in prompts])
-        return EmbeddingAnswer(request), submission
+
+        encoding = request.body.encoding_format
+
+        def write(outputs: list[RequestOutput]) -> EmbeddingResponse:
+            return EmbeddingResponse(
+                id=request.response_id,
+                created=int(time.time()),
+                model=request.model,
+                data=[
+                    Embedding(index=i, embedding=encoded(output.embedding or b"", encoding))
+                    for i, output in enumerate(outputs)
+                ],
+                usage=prompt_usage(outputs),
+            )
+
+        return PooledAnswer(write), submission
 
 
-class EmbeddingAnswer(WholeAnswer):
-    """Formats one answer.
+class PooledAnswer(WholeAnswer):
+    """An answer of vectors, scores or classes.
 
     Args:
-        request: The request that is answered.
+        write: The function that makes the answer from all outputs.
     """
 
-    def __init__(self, request: ApiRequest[EmbeddingRequest]) -> None:
-        self._request = request
+    def __init__(self, write: Callable[[list[RequestOutput]], Any]) -> None:
+        self._write = write
 
-    def whole(self, outputs: list[RequestOutput]) -> EmbeddingResponse:
+    def whole(self, outputs: list[RequestOutput]) -> Any:
         """Return the whole answer."""
-        if any(output.embedding is None for output in outputs):
+        if any(output.embedding is None and not output.outputs for output in outputs) or any(
+            one.finish_reason == "timeout" for output in outputs for one in output.outputs
+        ):
             raise ApiError(504, "The request's timeout passed before its end.")
-        encoding = self._request.body.encoding_format
-        return EmbeddingResponse(
-            id=self._request.response_id,
-            created=int(time.time()),
-            model=self._request.model,
-            data=[
-                Embedding(index=index, embedding=encoded(output.embedding or b"", encoding))
-                for index, output in enumerate(outputs)
-            ],
-            usage=prompt_usage(outputs),
-        )
+        return self._write(outputs)
 
 
 def encoded(values: bytes, encoding: str | None) -> Any:

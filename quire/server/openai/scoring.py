@@ -23,7 +23,7 @@ from quire.protocol.openai.scoring import (
     ScoreRequest,
     ScoreResponse,
 )
-from quire.server.generation.endpoint import GenerationEndpoint, WholeAnswer
+from quire.server.generation.endpoint import GenerationEndpoint
 from quire.server.generation.model_routes import ByModel
 from quire.server.generation.models import ManagedModels
 from quire.server.generation.prompts.prompts import (
@@ -35,8 +35,7 @@ from quire.server.generation.prompts.prompts import (
 from quire.server.generation.scoring import Scoring
 from quire.server.generation.service import Service
 from quire.server.generation.submission import ApiRequest, Submission
-from quire.server.http.errors import ApiError
-from quire.server.openai.embeddings import prompt_usage
+from quire.server.openai.embeddings import PooledAnswer, prompt_usage
 from quire.text.offloading import run_by_size, run_template
 
 #: Of all pairs: a query stands in the prompt of each of a thousand documents.
@@ -48,32 +47,13 @@ PATHS = {
 }
 
 
-class ScoringAnswer(WholeAnswer):
-    """Formats one answer.
-
-    Args:
-        write: The function that makes the answer from all outputs.
-    """
-
-    def __init__(self, write: Callable[[list[RequestOutput]], Any]) -> None:
-        self._write = write
-
-    def whole(self, outputs: list[RequestOutput]) -> Any:
-        """Return the whole answer."""
-        if any(output.embedding is None and not output.outputs for output in outputs) or any(
-            one.finish_reason == "timeout" for output in outputs for one in output.outputs
-        ):
-            raise ApiError(504, "The request's timeout passed before its end.")
-        return self._write(outputs)
-
-
 class Scores(GenerationEndpoint[ScoreRequest]):
     """The ASGI app of ``/score``."""
 
     kind = ScoreRequest
     id_prefix = "score"
 
-    async def prepare(self, request: ApiRequest[ScoreRequest]) -> tuple[ScoringAnswer, Submission]:
+    async def prepare(self, request: ApiRequest[ScoreRequest]) -> tuple[PooledAnswer, Submission]:
         pairs = request.body.pairs()
         submission, read = await _scored(self.service, request, pairs, "text_2")
 
@@ -86,7 +66,7 @@ class Scores(GenerationEndpoint[ScoreRequest]):
                 usage=prompt_usage(outputs),
             )
 
-        return ScoringAnswer(write), submission
+        return PooledAnswer(write), submission
 
 
 class Reranking(GenerationEndpoint[RerankRequest]):
@@ -95,7 +75,7 @@ class Reranking(GenerationEndpoint[RerankRequest]):
     kind = RerankRequest
     id_prefix = "rerank"
 
-    async def prepare(self, request: ApiRequest[RerankRequest]) -> tuple[ScoringAnswer, Submission]:
+    async def prepare(self, request: ApiRequest[RerankRequest]) -> tuple[PooledAnswer, Submission]:
         body = request.body
         texts = body.texts()
         pairs = [(body.query, text) for text in texts]
@@ -118,7 +98,7 @@ class Reranking(GenerationEndpoint[RerankRequest]):
                 usage=prompt_usage(outputs),
             )
 
-        return ScoringAnswer(write), submission
+        return PooledAnswer(write), submission
 
 
 class Classifications(GenerationEndpoint[ClassifyRequest]):
@@ -129,7 +109,7 @@ class Classifications(GenerationEndpoint[ClassifyRequest]):
 
     async def prepare(
         self, request: ApiRequest[ClassifyRequest]
-    ) -> tuple[ScoringAnswer, Submission]:
+    ) -> tuple[PooledAnswer, Submission]:
         scoring = self.service.scoring
         if not scoring.labels:
             raise RequestError(
@@ -159,7 +139,7 @@ class Classifications(GenerationEndpoint[ClassifyRequest]):
                 usage=prompt_usage(outputs),
             )
 
-        return ScoringAnswer(write), submission
+        return PooledAnswer(write), submission
 
 
 async def _scored(
