@@ -95,8 +95,7 @@ def read_quantization(path: Path) -> StoredQuantization | None:
         return None
     method = fields.text("quant_method", _usual_method(fields)).removeprefix("intel/")
     if method not in _METHODS:
-        refused = fields.error("quant_method", f"must be one of {', '.join(_METHODS)}")
-        raise UnsupportedArchitectureError(f"{refused} Use a checkpoint of another format.")
+        raise _unsupported(fields, "quant_method", f"must be one of {', '.join(_METHODS)}")
     return _METHODS[method](fields)
 
 
@@ -195,12 +194,7 @@ def _awq(fields: ConfigFields) -> StoredQuantization:
         raise fields.error("bits", "must be 4")
     size = _group_size(fields, name="group_size" if fields.has("group_size") else "q_group_size")
     whole = AWQFormat(size, symmetric=not fields.boolean("zero_point", True))
-    skipped = fields.strings("modules_to_not_convert")
-
-    def format_of(module: str) -> WeightFormat | None:
-        return None if any(part in module for part in skipped) else whole
-
-    return StoredQuantization("awq", (whole,), format_of)
+    return _but_skipped(fields, "awq", whole)
 
 
 def _bitsandbytes(fields: ConfigFields) -> StoredQuantization:
@@ -208,7 +202,7 @@ def _bitsandbytes(fields: ConfigFields) -> StoredQuantization:
     whole: WeightFormat = BitsAndBytesFormat()
     if in_bytes:
         whole = with_outliers(fields, BytesOfBitsAndBytes())
-    return StoredQuantization("bitsandbytes", (whole,), lambda _: whole)
+    return _everywhere("bitsandbytes", whole)
 
 
 def _compressed_tensors(fields: ConfigFields) -> StoredQuantization:
@@ -259,12 +253,10 @@ def _compressed_tensors(fields: ConfigFields) -> StoredQuantization:
 def _refuse_transforms(fields: ConfigFields) -> None:
     sparsity = fields.object("sparsity_config")
     if sparsity is not None and sparsity.text("format", "dense") != "dense":
-        refused = sparsity.error("format", "must be dense: sparse matrices are not read")
-        raise UnsupportedArchitectureError(f"{refused} Use a checkpoint of another format.")
+        raise _unsupported(sparsity, "format", "must be dense: sparse matrices are not read")
     transforms = fields.object("transform_config")
     if transforms is not None and transforms.object("config_groups") is not None:
-        refused = transforms.error("config_groups", "must be empty: rotations are not done")
-        raise UnsupportedArchitectureError(f"{refused} Use a checkpoint of another format.")
+        raise _unsupported(transforms, "config_groups", "must be empty: rotations are not done")
 
 
 def _compressed_format(weights: ConfigFields, name: str) -> WeightFormat:
@@ -284,10 +276,7 @@ def _compressed_format(weights: ConfigFields, name: str) -> WeightFormat:
         return FourBitFloats(NV_GROUP)
     if name == "mxfp4-pack-quantized" and bits == 4:
         return FourBitFloats(MX_GROUP)
-    raise UnsupportedArchitectureError(
-        f"{weights.error('num_bits', f'must go with type {kind} and format {name}')} Use a "
-        "checkpoint of another format."
-    )
+    raise _unsupported(weights, "num_bits", f"must go with type {kind} and format {name}")
 
 
 def _fp8(fields: ConfigFields) -> StoredQuantization:
@@ -301,25 +290,15 @@ def _fp8(fields: ConfigFields) -> StoredQuantization:
     parts = frozenset(("weight", name, "input_scale", of_inputs))
     whole = WholeBytes("F8_E4M3", block=block, scale=name, marker=name, parts=parts)
     made = with_e4m3_inputs(fields, whole, of_inputs)
-    skipped = fields.strings("modules_to_not_convert")
-
-    def format_of(module: str) -> WeightFormat | None:
-        return None if any(part in module for part in skipped) else made
-
-    return StoredQuantization("fp8", (made,), format_of)
+    return _but_skipped(fields, "fp8", made)
 
 
 def _fbgemm(fields: ConfigFields) -> StoredQuantization:
     parts = frozenset(("weight", "weight_scale", "input_scale_ub"))
     made = RoundedInputs(WholeBytes("F8_E4M3", parts=parts), ActivationScheme("e4m3"))
-    skipped = fields.strings("modules_to_not_convert")
     told = "activation_scale_ub is not used: scales of activations are those of their values"
     notices = (told,) if fields.has("activation_scale_ub") else ()
-
-    def format_of(module: str) -> WeightFormat | None:
-        return None if any(part in module for part in skipped) else made
-
-    return StoredQuantization("fbgemm_fp8", (made,), format_of, notices)
+    return replace(_but_skipped(fields, "fbgemm_fp8", made), notices=notices)
 
 
 def _modelopt(fields: ConfigFields) -> StoredQuantization:
@@ -338,7 +317,7 @@ def _modelopt(fields: ConfigFields) -> StoredQuantization:
         )
         whole = with_e2m1_inputs(floats)
     name = "ignore" if fields.has("ignore") else "exclude_modules"
-    skipped = [_wildcard(text) for text in fields.strings(name)]
+    skipped = [re.compile(translate(text)) for text in fields.strings(name)]
 
     def format_of(module: str) -> WeightFormat | None:
         return None if any(fits.match(module) for fits in skipped) else whole
@@ -359,7 +338,7 @@ def _hqq(fields: ConfigFields) -> StoredQuantization:
         if weights.has("axis") and weights.integer("axis", minimum=0) != 1:
             raise weights.error("axis", "must be 1, groups along the inputs")
     whole = HQQFormat(bits)
-    return StoredQuantization("hqq", (whole,), lambda _: whole)
+    return _everywhere("hqq", whole)
 
 
 def _quip(fields: ConfigFields) -> StoredQuantization:
@@ -367,19 +346,13 @@ def _quip(fields: ConfigFields) -> StoredQuantization:
     bits_of = {name: bits for bits, name in CODE_BOOKS.items()}
     book = fields.text("codebook")
     if book not in bits_of:
-        refused = fields.error("codebook", f"must be one of {', '.join(bits_of)}")
-        raise UnsupportedArchitectureError(f"{refused} Use a checkpoint of another format.")
+        raise _unsupported(fields, "codebook", f"must be one of {', '.join(bits_of)}")
     scale = RESIDUAL_SCALE
     if fields.has("opt_resid_scale"):
         scale = fields.number("opt_resid_scale", above=-3e38)
     merged = fields.boolean("merge_suv", False)
     whole = QuipFormat(bits_of[book], scale, has_factors=not merged)
-    skipped = fields.strings("modules_to_not_convert")
-
-    def format_of(module: str) -> WeightFormat | None:
-        return None if any(part in module for part in skipped) else whole
-
-    return StoredQuantization("quip", (whole,), format_of)
+    return _but_skipped(fields, "quip", whole)
 
 
 def _torchao(fields: ConfigFields) -> StoredQuantization:
@@ -389,8 +362,9 @@ def _torchao(fields: ConfigFields) -> StoredQuantization:
         raise fields.error("quant_type", "must have default, the settings of all modules")
     name, bits = settings.text("_type"), 8
     if name not in ("Int8WeightOnlyConfig", "IntxWeightOnlyConfig"):
-        refused = settings.error("_type", "must be Int8WeightOnlyConfig or IntxWeightOnlyConfig")
-        raise UnsupportedArchitectureError(f"{refused} Use a checkpoint of another format.")
+        raise _unsupported(
+            settings, "_type", "must be Int8WeightOnlyConfig or IntxWeightOnlyConfig"
+        )
     data = settings.object("_data")
     dtype = data.object("weight_dtype") if data else None
     if name == "IntxWeightOnlyConfig" and dtype is not None:
@@ -399,7 +373,7 @@ def _torchao(fields: ConfigFields) -> StoredQuantization:
             raise dtype.error("_data", f"must be one of {', '.join(known)}")
         bits = known[dtype.text("_data")]
     whole = TorchaoFormat(bits)
-    return StoredQuantization("torchao", (whole,), lambda _: whole)
+    return _everywhere("torchao", whole)
 
 
 def _squeezellm(fields: ConfigFields) -> StoredQuantization:
@@ -407,18 +381,14 @@ def _squeezellm(fields: ConfigFields) -> StoredQuantization:
     if bits not in TABLE_BITS:
         raise fields.error("wbits", f"must be one of {', '.join(map(str, TABLE_BITS))}")
     whole = SqueezeLLMFormat(bits)
-    return StoredQuantization("squeezellm", (whole,), lambda _: whole)
+    return _everywhere("squeezellm", whole)
 
 
 def _mxfp4(fields: ConfigFields) -> StoredQuantization:
     """Read gpt-oss's: experts alone are quantized, and their tensors tell."""
     fields.has("modules_to_not_convert")
     whole = FourBitFloats(MX_GROUP)
-    return StoredQuantization("mxfp4", (whole,), lambda _: whole)
-
-
-def _wildcard(text: str) -> re.Pattern[str]:
-    return re.compile(translate(text))
+    return _everywhere("mxfp4", whole)
 
 
 _METHODS: dict[str, Callable[[ConfigFields], StoredQuantization]] = {
@@ -437,6 +407,26 @@ _METHODS: dict[str, Callable[[ConfigFields], StoredQuantization]] = {
     "quip": _quip,
     "QUiP": _quip,
 }
+
+
+def _everywhere(method: str, whole: WeightFormat) -> StoredQuantization:
+    """Return a quantization of all matrices that have the format's parts."""
+    return StoredQuantization(method, (whole,), lambda _: whole)
+
+
+def _but_skipped(fields: ConfigFields, method: str, whole: WeightFormat) -> StoredQuantization:
+    """Return a quantization of all modules but those that the configuration leaves out."""
+    skipped = fields.strings("modules_to_not_convert")
+
+    def format_of(module: str) -> WeightFormat | None:
+        return None if any(part in module for part in skipped) else whole
+
+    return StoredQuantization(method, (whole,), format_of)
+
+
+def _unsupported(fields: ConfigFields, name: str, rule: str) -> UnsupportedArchitectureError:
+    refused = fields.error(name, rule)
+    return UnsupportedArchitectureError(f"{refused} Use a checkpoint of another format.")
 
 
 def _group_size(fields: ConfigFields, default: int | None = None, name: str = "group_size") -> int:
