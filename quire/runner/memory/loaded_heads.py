@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Protocol
 
 from quire.checkpoints.checkpoint import Checkpoint
 from quire.checkpoints.embedded import ASSETS, EMBEDDED
 from quire.core.counts import format_bytes
 from quire.core.errors import ConfigError, QuireError
-from quire.core.model.forward_work import PassShape
 from quire.core.model.kv_cache_spec import DTYPE_BYTES, KVCacheSpec
 from quire.core.model.model_config import ModelConfig
 from quire.core.speculative_config import SpeculativeMethod, refuse
@@ -22,7 +21,7 @@ from quire.models.draft_heads.eagle import load_eagle, read_eagle
 from quire.models.draft_heads.eagle3 import load_eagle3, read_eagle3
 from quire.models.draft_heads.head_layer import HeadShape
 from quire.models.draft_heads.head_tensors import HeadBuilder, HeadTensors
-from quire.models.draft_heads.medusa import MedusaHeads, MedusaNames, load_medusa, read_medusa
+from quire.models.draft_heads.medusa import MedusaNames, load_medusa, read_medusa
 from quire.models.draft_heads.mtp import load_mtp, read_mtp
 from quire.models.draft_heads.mtp_layouts import first_module
 from quire.models.draft_heads.recurrent import RecurrentHead
@@ -53,55 +52,6 @@ RECURRENT: dict[str, tuple[ReadRecurrent, LoadRecurrent]] = {
     "eagle3": (read_eagle3, load_eagle3),
     "mtp": (read_mtp, load_mtp),
 }
-
-
-class NeedsMemory(Protocol):
-    """The memory of a head."""
-
-    @property
-    def weight_bytes(self) -> int:
-        """Bytes of the head's own weights."""
-        ...
-
-    @property
-    def scratch_bytes(self) -> int:
-        """Bytes of buffers at the largest step."""
-        ...
-
-    @property
-    def spec(self) -> KVCacheSpec | None:
-        """Description of the head's KV cache, or None."""
-        ...
-
-
-class FoundHead(NeedsMemory, Protocol):
-    """A head that is not loaded."""
-
-    @property
-    def folder(self) -> HeadFolder:
-        """The head's checkpoint."""
-        ...
-
-    def load(self, target: Model) -> LoadedHead:
-        """Load the head.
-
-        Raises:
-            ConfigError: The checkpoint cannot be used.
-        """
-        ...
-
-
-class LoadedHead(NeedsMemory, Protocol):
-    """A head that is ready to compute."""
-
-    @property
-    def method(self) -> SpeculativeMethod:
-        """The method that the head drafts for."""
-        ...
-
-    def maker(self, num_blocks: int) -> Maker:
-        """Allocate a KV cache if it has one; return a maker of the proposer of a token table."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,13 +99,34 @@ class HeadFolder:
 
 
 @dataclass(frozen=True, slots=True)
-class FoundMedusa:
-    """Medusa heads that are not loaded; see :class:`FoundHead`."""
+class LoadedHead:
+    """A head that is ready to compute.
+
+    Attributes:
+        method: The method that the head drafts for.
+        weight_bytes: Bytes of the head's own weights.
+        scratch_bytes: Bytes of buffers at the largest step.
+        spec: Description of the head's KV cache, or None.
+        maker: A function that allocates a KV cache of a number of blocks, if the head has one, and
+            returns a maker of the proposer of a token table.
+    """
+
+    method: SpeculativeMethod
+    weight_bytes: int
+    scratch_bytes: int
+    spec: KVCacheSpec | None
+    maker: Callable[[int], Maker]
+
+
+@dataclass(frozen=True, slots=True)
+class FoundHead(ABC):
+    """A head that is not loaded.
+
+    Attributes:
+        folder: The head's checkpoint.
+    """
 
     folder: HeadFolder
-    names: MedusaNames
-    target: ModelConfig
-    spec: None = None
 
     @property
     def weight_bytes(self) -> int:
@@ -163,48 +134,59 @@ class FoundMedusa:
         return self.folder.weight_bytes
 
     @property
+    @abstractmethod
+    def scratch_bytes(self) -> int:
+        """Bytes of buffers at the largest step."""
+
+    @property
+    def spec(self) -> KVCacheSpec | None:
+        """Description of the head's KV cache, or None."""
+        return None
+
+    @abstractmethod
+    def load(self, target: Model) -> LoadedHead:
+        """Load the head.
+
+        Raises:
+            ConfigError: The checkpoint cannot be used.
+        """
+
+
+@dataclass(frozen=True, slots=True)
+class FoundMedusa(FoundHead):
+    """Medusa heads that are not loaded."""
+
+    names: MedusaNames
+    target: ModelConfig
+
+    @property
     def scratch_bytes(self) -> int:
         """Bytes of the states of each row, and of logits."""
         return 4 * self.folder.max_rows * (3 * self.target.hidden_size + self.target.vocab_size)
 
-    def load(self, target: Model) -> LoadedMedusa:
+    def load(self, target: Model) -> LoadedHead:
         """Load the heads."""
         heads = load_medusa(self.names, self.folder.builder(target.backend), target)
         heads.reserve(self.folder.max_rows)
-        return LoadedMedusa(self.folder.method, heads, self.scratch_bytes)
+        method, nbytes = self.folder.method, heads.weight_bytes
+
+        def maker(num_blocks: int) -> Maker:
+            return lambda table: MedusaProposer(table, heads)
+
+        return LoadedHead(method, nbytes, self.scratch_bytes, None, maker)
 
 
 @dataclass(frozen=True, slots=True)
-class LoadedMedusa:
-    """Medusa heads; see :class:`LoadedHead`."""
+class FoundRecurrent(FoundHead):
+    """A head with a layer that is not loaded."""
 
-    method: SpeculativeMethod
-    heads: MedusaHeads
-    scratch_bytes: int
-    spec: None = None
-
-    @property
-    def weight_bytes(self) -> int:
-        """Bytes of the head's own weights."""
-        return self.heads.weight_bytes
-
-    def maker(self, num_blocks: int) -> Maker:
-        """Return a maker of the proposer of a token table."""
-        return lambda table: MedusaProposer(table, self.heads)
-
-
-@dataclass(frozen=True, slots=True)
-class FoundRecurrent:
-    """A head with a layer that is not loaded; see :class:`FoundHead`."""
-
-    folder: HeadFolder
     shape: HeadShape
     load_head: LoadRecurrent
     activation_dtype: str
 
     @property
     def weight_bytes(self) -> int:
-        """Bytes of the head's own weights."""
+        """Bytes of the head's own weights and its tables of RoPE."""
         rope, max_positions = self.shape.config.rope, self.folder.settings.max_model_len
         tables = 0 if rope is None else rope_table_bytes(rope, max_positions)
         return self.folder.weight_bytes + tables
@@ -240,50 +222,24 @@ class FoundRecurrent:
         config, settings = self.shape.config, self.folder.settings
         return config.kv_cache_spec(settings.config.cache.block_size, settings.kv_cache_dtype)
 
-    def load(self, target: Model) -> LoadedRecurrent:
+    def load(self, target: Model) -> LoadedHead:
         """Load the head."""
-        settings = self.folder.settings
+        settings, method, spec = self.folder.settings, self.folder.method, self.spec
         builder = self.folder.builder(target.backend)
         head = self.load_head(self.shape, builder, target, settings.max_model_len)
         head.reserve(self.max_tokens, self.max_logits)
-        limits = [settings.max_model_len, self.folder.method.max_model_len]
+        limits = [settings.max_model_len, method.max_model_len]
         most = min(limit for limit in limits if limit is not None)
-        return LoadedRecurrent(
-            self.folder.method,
-            head,
-            self.scratch_bytes,
-            self.spec,
-            most,
-            self.folder.max_tokens,
-            head.pass_shape(target.head, self.spec.token_bytes),
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class LoadedRecurrent:
-    """A head with a layer; see :class:`LoadedHead`."""
-
-    method: SpeculativeMethod
-    head: RecurrentHead
-    scratch_bytes: int
-    spec: KVCacheSpec
-    max_model_len: int
-    max_tokens: int
-    shape: PassShape
-
-    @property
-    def weight_bytes(self) -> int:
-        """Bytes of the head's own weights."""
-        return self.head.weight_bytes
-
-    def maker(self, num_blocks: int) -> Maker:
-        """Allocate a KV cache; return a maker of the proposer of a token table."""
-        kv_cache = self.head.backend.kv_cache(self.spec, num_blocks)
-        sizes = self.max_model_len, self.max_tokens, self.shape
+        sizes = most, self.folder.max_tokens, head.pass_shape(target.head, spec.token_bytes)
         kind: type[RecurrentProposer] = RecurrentProposer
-        if self.head.mask is not None and self.method.parallel_drafting is not False:
+        if head.mask is not None and method.parallel_drafting is not False:
             kind = ParallelProposer
-        return lambda table: kind(table, self.head, kv_cache, *sizes)
+
+        def maker(num_blocks: int) -> Maker:
+            kv_cache = head.backend.kv_cache(spec, num_blocks)
+            return lambda table: kind(table, head, kv_cache, *sizes)
+
+        return LoadedHead(method, head.weight_bytes, self.scratch_bytes, spec, maker)
 
 
 def find_heads(
@@ -347,7 +303,7 @@ def _find(
     return FoundRecurrent(own, shape, load, activation_dtype)
 
 
-def with_heads(demand: MemoryDemand, heads: Iterable[NeedsMemory]) -> MemoryDemand:
+def with_heads(demand: MemoryDemand, heads: Iterable[FoundHead | LoadedHead]) -> MemoryDemand:
     """Return the memory that a target and its heads need."""
     for head in heads:
         demand = replace(
