@@ -6,9 +6,20 @@ All follow from each model's published ``config.json`` or paper (GPT-3: Brown et
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
-from quire.core.model.kv_cache_spec import KVCacheSpec
+from quire.core.model.kv_cache_spec import DTYPE_BYTES, KVCacheSpec
+
+#: A number of parameters: 70B, 1.2b, 350M.
+_PARAMETERS = re.compile(r"(\d+(?:\.\d+)?)([mbt])", re.IGNORECASE)
+_UNITS = {"m": 10**6, "b": 10**9, "t": 10**12}
+
+
+def parse_parameters(text: str) -> int | None:
+    """Return the number of parameters that is meant by a text such as 70B; None if none is."""
+    found = _PARAMETERS.fullmatch(text)
+    return None if found is None else round(float(found[1]) * _UNITS[found[2].lower()])
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +39,10 @@ class NamedShape:
     vocab_size: int
     tie_word_embeddings: bool = False
     num_experts: int = 0
+
+    def weight_bytes(self, dtype: str) -> int:
+        """Return the bytes of its weights in one element type."""
+        return self.num_parameters * DTYPE_BYTES[dtype]
 
     def kv_spec(self, dtype: str, block_size: int = 16) -> KVCacheSpec:
         """Return the shape of its KV cache."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from quire.core.model.kv_cache_spec import KVCacheSpec
+from quire.core.model.kv_cache_spec import DTYPE_BYTES, KVCacheSpec
 from quire.core.model.model_config import ModelConfig
 from quire.planner.named_shapes import NamedShape
 from quire.settings.parallel_layout import ParallelLayout, split
@@ -18,6 +18,13 @@ from quire.settings.parallel_layout import ParallelLayout, split
 ROWS_TO_SHARE = 4
 #: Bytes of an element that ranks send: the processor's kernels add in float32.
 WIRE_BYTES = 4
+#: Bytes of a weight, by the types that an engine holds weights in, and those of a byte each.
+WEIGHT_BYTES = {**DTYPE_BYTES, "fp8": 1, "int8": 1}
+
+
+def weights_as(dtype: str, bfloat16_bytes: int) -> int:
+    """Return the bytes in another type of weights whose size in bfloat16 is known."""
+    return bfloat16_bytes * WEIGHT_BYTES[dtype] // WEIGHT_BYTES["bfloat16"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,8 +1,10 @@
-"""A report on a division of a model, as lines of text."""
+"""A report on a division of a model, as lines of text or as plain data."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from typing import Any
 
 from quire.core.counts import format_bytes
 from quire.planner.parallel_costs import (
@@ -15,7 +17,7 @@ from quire.planner.parallel_costs import (
     seconds,
     slow_link,
 )
-from quire.planner.parallel_plan import PlannedLoad
+from quire.planner.parallel_plan import ParallelPlan, PlannedLoad
 from quire.settings.parallel_layout import ParallelLayout
 
 
@@ -48,6 +50,38 @@ def report_lines(
         )
     links = [link, *(one for one in LINKS.values() if one is not link)]
     yield from exchange_lines(shape, layout, links, exact=exact, wire_bytes=wire_bytes)
+
+
+def report_facts(
+    load: PlannedLoad,
+    layout: ParallelLayout,
+    link: Interconnect,
+    *,
+    exact: bool = True,
+    wire_bytes: int = 4,
+) -> dict[str, Any]:
+    """Return what :func:`report_lines` says as plain data, with the time over each kind of link."""
+    shape = load.shape
+    found = collectives(shape, layout, exact=exact, wire_bytes=wire_bytes)
+    ranks = rank_memory(
+        shape, load.spec, layout, load.weight_bytes, load.max_rows, wire_bytes=wire_bytes
+    )
+    return {
+        "ranks": [asdict(one) for one in ranks],
+        "collectives": [asdict(one) for one in found],
+        "token_bytes": forward_bytes(found, 1, 1),
+        "seconds": {name: seconds(found, layout, one, 1, 1) for name, one in LINKS.items()},
+        "warning": slow_link(layout, link),
+    }
+
+
+def choice_lines(plan: ParallelPlan) -> Iterator[str]:
+    """Give the layout that was chosen, others of as many devices, and the reasons."""
+    names = [f"TP={one.layout.tensor} x PP={one.layout.pipeline}" for one in plan.candidates]
+    others = f" (as many devices: {', '.join(names[1:])})" if names[1:] else ""
+    yield f"choice: {names[0]}{others}"
+    for reason in plan.reasons:
+        yield f"- {reason}"
 
 
 def exchange_lines(

@@ -7,7 +7,9 @@ did. Costs are relative to a step of the model with one row.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 #: Beyond any batch that is served.
 MAX_BATCH = 1 << 20
@@ -115,3 +117,64 @@ def last_paying_batch(acceptance: float, costs: StepCosts, max_tokens: int) -> i
         middle = (low + high) // 2
         low, high = (middle, high) if pays(middle) else (low, middle)
     return low
+
+
+@dataclass(frozen=True, slots=True)
+class SpeedupTable:
+    """Speedups at one cost of a proposed token.
+
+    Attributes:
+        costs: Costs of the steps.
+        acceptances, tokens: The rows and columns.
+        max_tokens: Most proposed tokens, when the best number is looked for.
+    """
+
+    costs: StepCosts
+    acceptances: tuple[float, ...]
+    tokens: tuple[int, ...]
+    max_tokens: int
+
+    @property
+    def ends(self) -> bool:
+        """Whether there is a batch from which on nothing pays."""
+        return self.costs.row > 0 or self.costs.ridge is not None
+
+    def records(self) -> list[dict[str, Any]]:
+        """Return a row for each acceptance, with plain numbers."""
+        rows = []
+        for acceptance in self.acceptances:
+            best = best_num_tokens(acceptance, self.costs, self.max_tokens)
+            row: dict[str, Any] = {
+                "draft_cost": self.costs.draft,
+                "batch": self.costs.batch,
+                "acceptance": acceptance,
+                "speedup": {k: speedup(acceptance, k, self.costs) for k in self.tokens},
+                "best_tokens": best,
+                "best_speedup": speedup(acceptance, best, self.costs),
+            }
+            if self.ends:
+                row["last_batch"] = last_paying_batch(acceptance, self.costs, self.max_tokens)
+            rows.append(row)
+        return rows
+
+    def break_even(self) -> dict[int, float | None]:
+        """Return by number of tokens the acceptance from which on it pays; None: none does."""
+        return {k: break_even_acceptance(k, self.costs) for k in self.tokens}
+
+
+def round_tokens(acceptances: Sequence[float], tokens: Sequence[int]) -> list[dict[str, Any]]:
+    """Return for each acceptance the mean tokens of a round, by number of proposed ones."""
+    return [
+        {"acceptance": a, "tokens": {k: expected_tokens(a, k) for k in tokens}} for a in acceptances
+    ]
+
+
+def implied_costs(
+    claimed: float, acceptances: Sequence[float], tokens: Sequence[int]
+) -> list[dict[str, Any]]:
+    """Return the cost of a proposed token that a claimed speedup implies, for each pair."""
+    return [
+        {"acceptance": a, "tokens": k, "draft_cost": implied_draft_cost(claimed, a, k)}
+        for a in acceptances
+        for k in tokens
+    ]

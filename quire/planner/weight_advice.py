@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from quire.core.model.kv_cache_spec import KVCacheSpec
 from quire.planner.measured_formats import MEASURED_METHODS, QUALITY_MODEL
 from quire.planner.named_cards import Card
 
@@ -58,6 +59,14 @@ class ServingLoad:
     batch: int
     context: int
 
+    @classmethod
+    def of_model(
+        cls, num_parameters: int, spec: KVCacheSpec | None, batch: int, context: int
+    ) -> ServingLoad:
+        """Return the load of a model; without ``spec`` its KV is not known."""
+        kv_bytes = 0 if spec is None else spec.num_blocks(context) * spec.block_bytes
+        return cls(num_parameters=num_parameters, kv_bytes=kv_bytes, batch=batch, context=context)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cards:
@@ -72,6 +81,19 @@ class Cards:
     card: Card
     count: int
     memory: float
+
+    @classmethod
+    def with_share(cls, card: Card, count: int, memory: int | None, fraction: float) -> Cards:
+        """Return cards of which a part of the memory is for weights and KV.
+
+        Args:
+            card: The card that each of them is.
+            count: Number of cards.
+            memory: Bytes of each card; None for all that it has.
+            fraction: Part of those.
+        """
+        each = (memory or card.memory) * fraction
+        return cls(card=card, count=count, memory=each * count)
 
     def __str__(self) -> str:
         return self.card.title if self.count == 1 else f"{self.count} x {self.card.title}"

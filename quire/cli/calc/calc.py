@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import json
 from collections.abc import Callable
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from typing import Any
 
 import click
@@ -16,15 +16,10 @@ from quire.cli.calc.calc_models import kv_spec, weight_bytes
 from quire.cli.flags.engine_flags import CountType
 from quire.cli.table import print_table
 from quire.core.model.kv_cache_spec import DTYPE_BYTES, INT4_GROUP, SCALE_BYTES, KVCacheSpec
-from quire.planner.memory_budget import (
-    budget_from_total,
-    kv_bytes_from_free,
-    num_sequences,
-    shares,
-)
+from quire.planner.device_memory import DEFAULT_FRACTION, DeviceMemory, sequences_bytes
+from quire.planner.memory_budget import num_sequences, shares
 from quire.planner.named_shapes import NAMED_SHAPES
 
-DEFAULT_FRACTION = 0.9
 #: What a token's head takes in formats with scales.
 HEAD_BYTES = {
     "int8": f"(head dim + {SCALE_BYTES} of scale)",
@@ -60,7 +55,7 @@ def kv(models: tuple[str, ...], tokens: int, sequences: int, dtype: str, as_json
     rows: list[dict[str, Any]] = []
     for model in models or tuple(NAMED_SHAPES):
         spec = kv_spec(model, dtype)
-        total = spec.token_bytes * tokens * sequences
+        total = sequences_bytes(spec, tokens, sequences)
         rows.append({"model": model, "bytes_per_token": spec.token_bytes, "bytes": total})
     if as_json:
         click.echo(json.dumps(rows))
@@ -81,15 +76,13 @@ def kv(models: tuple[str, ...], tokens: int, sequences: int, dtype: str, as_json
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Device:
-    """A device as its flags describe it, and the memory in use there besides the KV cache.
+    """A device as its flags describe it.
 
     Attributes:
         memory: Bytes of the device.
         weights: Bytes of the model's weights on all devices together; None: counted.
         weight_dtype: Element type that the weights are counted in; None: the checkpoint's.
-        scratch: Bytes of activations and other buffers.
-        fraction: Part of the memory for weights, scratch and KV; None: 0.9, or ``free_fraction``.
-        free_fraction: Part of what weights and scratch leave, for KV; None: ``fraction`` counts.
+        scratch, fraction, free_fraction: The same as in :class:`DeviceMemory`.
         tensor_parallel_size: Equal devices that share the weights and the KV heads.
     """
 
@@ -112,35 +105,38 @@ class Device:
         if self.weights is not None and self.weight_dtype is not None:
             raise click.UsageError("--weights are bytes already; got --weight-dtype as well.")
 
-    def divide(self, model: str, spec: KVCacheSpec) -> dict[str, int]:
-        """Return the bytes of each use on one device; without memory for any KV it has 0."""
+    @property
+    def plan(self) -> DeviceMemory:
+        """The device as the planner takes it."""
+        return DeviceMemory(
+            total=self.memory,
+            scratch=self.scratch,
+            fraction=self.fraction,
+            free_fraction=self.free_fraction,
+            num_devices=self.tensor_parallel_size,
+        )
+
+    def divide(self, model: str) -> dict[str, int]:
+        """Return the bytes of each use on one device."""
         weights = self.weights
-        if weights is None:
-            weights = weight_bytes(model, self.weight_dtype)
-        weights = -(-weights // self.tensor_parallel_size)
-        if self.free_fraction is None:
-            fraction = DEFAULT_FRACTION if self.fraction is None else self.fraction
-            kv_bytes = budget_from_total(self.memory, fraction) - weights - self.scratch
-        else:
-            free_bytes = self.memory - weights - self.scratch
-            kv_bytes = kv_bytes_from_free(free_bytes, self.free_fraction)
-        kv_bytes = max(kv_bytes, 0)
-        rest = self.memory - weights - self.scratch - kv_bytes
-        return {"weights": weights, "KV": kv_bytes, "scratch": self.scratch, "headroom": rest}
+        return self.plan.divide(
+            weight_bytes(model, self.weight_dtype) if weights is None else weights
+        )
 
     def spec(self, model: str, dtype: str) -> KVCacheSpec:
-        """Return one device's part of a model's KV cache; KV heads fewer than devices are copied.
+        """Return one device's part of a model's KV cache.
 
         Raises:
             click.UsageError: The heads cannot be shared out.
         """
-        spec, width = kv_spec(model, dtype), self.tensor_parallel_size
-        heads = max(spec.num_kv_heads, width)
-        if heads % width or heads % spec.num_kv_heads:
+        whole = kv_spec(model, dtype)
+        part = self.plan.part_of(whole)
+        if part is None:
             raise click.UsageError(
-                f"--tensor-parallel-size must divide {spec.num_kv_heads} KV heads; got {width}."
+                f"--tensor-parallel-size must divide {whole.num_kv_heads} KV heads; got "
+                f"{self.tensor_parallel_size}."
             )
-        return replace(spec, num_kv_heads=heads // width)
+        return part
 
 
 def device_flags(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -181,7 +177,7 @@ def device_flags(function: Callable[..., Any]) -> Callable[..., Any]:
 def concurrency(model: str, device: Device, tokens: int, dtype: str, as_json: bool) -> None:
     """Show how many sequences of --tokens tokens fit next to the weights."""
     spec = device.spec(model, dtype)
-    kv_bytes = device.divide(model, spec)["KV"]
+    kv_bytes = device.divide(model)["KV"]
     count = num_sequences(kv_bytes, spec, tokens)
     if as_json:
         click.echo(json.dumps({"kv_bytes": kv_bytes, "sequences": count}))
@@ -197,7 +193,7 @@ def concurrency(model: str, device: Device, tokens: int, dtype: str, as_json: bo
 def memory(model: str, device: Device, dtype: str, as_json: bool) -> None:
     """Show where the memory of one device goes: weights, KV cache, scratch and headroom."""
     spec = device.spec(model, dtype)
-    uses = device.divide(model, spec)
+    uses = device.divide(model)
     if uses["headroom"] < 0:
         raise click.UsageError(
             f"weights ({uses['weights'] / 1e9:.1f} GB) and scratch must fit in --memory; got "

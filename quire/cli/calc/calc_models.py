@@ -2,26 +2,24 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 
 import click
 
-from quire.core.model.kv_cache_spec import DTYPE_BYTES, KVCacheSpec
-from quire.planner.named_shapes import NAMED_SHAPES, REPOSITORY_SHAPES, NamedShape
+from quire.core.model.kv_cache_spec import KVCacheSpec
+from quire.planner.named_shapes import (
+    NAMED_SHAPES,
+    REPOSITORY_SHAPES,
+    NamedShape,
+    parse_parameters,
+)
 from quire.planner.parallel_costs import SplitShape
-
-#: A number of parameters: 70B, 1.2b, 350M.
-PARAMETERS = re.compile(r"(\d+(?:\.\d+)?)([mbt])", re.IGNORECASE)
-_UNITS = {"m": 10**6, "b": 10**9, "t": 10**12}
 
 
 def stated_parameters(model: str) -> int | None:
-    """Return the number of parameters that is meant by a text such as 70B; None if none is."""
-    found = PARAMETERS.fullmatch(model)
-    if found is None or Path(model).exists():
-        return None
-    return round(float(found[1]) * _UNITS[found[2].lower()])
+    """Return the number of parameters that MODEL states, such as 70B; None where it is a model."""
+    count = parse_parameters(model)
+    return None if count is None or Path(model).exists() else count
 
 
 def named_shape(model: str) -> NamedShape | None:
@@ -68,7 +66,7 @@ def weight_bytes(model: str, dtype: str | None) -> int:
     if named is not None and dtype is None:
         return named.nbytes
     if shape is not None:
-        return shape.num_parameters * DTYPE_BYTES[dtype or "bfloat16"]
+        return shape.weight_bytes(dtype or "bfloat16")
     from quire.models.config.config_reader import read_model_config
     from quire.models.weight_bytes import expected_weight_bytes
     from quire.quantization.plan import create_plan

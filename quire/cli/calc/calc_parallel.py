@@ -3,31 +3,21 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 import click
 
 from quire.cli.calc.calc_flags import COUNT, DTYPE, JSON
 from quire.cli.calc.calc_models import kv_spec, split_shape, weight_bytes
 from quire.core.errors import ConfigError
-from quire.core.model.kv_cache_spec import DTYPE_BYTES
 from quire.planner.device_map import Room
-from quire.planner.parallel_costs import (
-    LINKS,
-    collectives,
-    forward_bytes,
-    rank_memory,
-    seconds,
-    slow_link,
-)
+from quire.planner.device_memory import DEFAULT_FRACTION
+from quire.planner.memory_budget import budget_from_total
+from quire.planner.parallel_costs import LINKS, WEIGHT_BYTES, weights_as
 from quire.planner.parallel_plan import Fleet, ParallelPlan, PlannedLoad, place_load, plan_layout
-from quire.planner.parallel_report import report_lines
+from quire.planner.parallel_report import choice_lines, report_facts, report_lines
 from quire.settings.parallel_layout import ParallelLayout
 from quire.settings.parallel_options import read_max_memory
-
-#: Of weights: what the engine holds them in, and a byte each.
-WEIGHT_BYTES = {**DTYPE_BYTES, "fp8": 1, "int8": 1}
-DEFAULT_FRACTION = 0.9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,11 +44,10 @@ class ParallelQuery:
             raise click.UsageError(
                 "without -tp and -pp a division is chosen by memory; give --memory of each device."
             )
-        usable = int(DEFAULT_FRACTION * self.memory)
         return Fleet(
             num_nodes=self.nodes,
             node_devices=self.devices,
-            device_bytes=usable,
+            device_bytes=budget_from_total(self.memory, DEFAULT_FRACTION),
             link=LINKS[self.link],
         )
 
@@ -96,11 +85,10 @@ def parallel(
     """
     asked = ParallelQuery(**asked_flags)  # type: ignore[arg-type]  # click has checked them
     shape = split_shape(model)
-    in_halves = weight_bytes(model, "bfloat16")
     load = PlannedLoad(
         shape=shape,
         spec=kv_spec(model, dtype),
-        weight_bytes=in_halves * WEIGHT_BYTES[weight_dtype] // 2,
+        weight_bytes=weights_as(weight_dtype, weight_bytes(model, "bfloat16")),
         kv_tokens=tokens,
         max_rows=max_rows,
     )
@@ -143,15 +131,9 @@ def _write_lines(
 ) -> None:  # fmt: skip
     if placed is not None:
         click.echo(placed)
-    if plan is not None:
-        names = [f"TP={one.layout.tensor} x PP={one.layout.pipeline}" for one in plan.candidates]
-        others = f" (as many devices: {', '.join(names[1:])})" if names[1:] else ""
-        click.echo(f"choice: {names[0]}{others}")
-        for reason in plan.reasons:
-            click.echo(f"- {reason}")
-    for line in report_lines(
-        load, layout, LINKS[asked.link], exact=asked.exact, wire_bytes=asked.wire_bytes
-    ):
+    chosen = () if plan is None else choice_lines(plan)
+    link, exact, wire = LINKS[asked.link], asked.exact, asked.wire_bytes
+    for line in (*chosen, *report_lines(load, layout, link, exact=exact, wire_bytes=wire)):
         click.echo(line)
 
 
@@ -159,9 +141,7 @@ def _write_json(
     load: PlannedLoad, layout: ParallelLayout, asked: ParallelQuery, plan: ParallelPlan | None,
     placed: str | None,
 ) -> None:  # fmt: skip
-    shape, wire = load.shape, asked.wire_bytes
-    found = collectives(shape, layout, exact=asked.exact, wire_bytes=wire)
-    ranks = rank_memory(shape, load.spec, layout, load.weight_bytes, load.max_rows, wire_bytes=wire)
+    link, exact, wire = LINKS[asked.link], asked.exact, asked.wire_bytes
     choices = () if plan is None else plan.candidates
     click.echo(json.dumps({
         "tensor_parallel_size": layout.tensor,
@@ -169,9 +149,5 @@ def _write_json(
         "device_map": placed,
         "choices": [[one.layout.tensor, one.layout.pipeline, one.num_nodes] for one in choices],
         "reasons": [] if plan is None else list(plan.reasons),
-        "ranks": [asdict(one) for one in ranks],
-        "collectives": [asdict(one) for one in found],
-        "token_bytes": forward_bytes(found, 1, 1),
-        "seconds": {name: seconds(found, layout, link, 1, 1) for name, link in LINKS.items()},
-        "warning": slow_link(layout, LINKS[asked.link]),
+        **report_facts(load, layout, link, exact=exact, wire_bytes=wire),
     }))  # fmt: skip

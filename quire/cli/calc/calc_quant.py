@@ -77,8 +77,7 @@ class TargetMachine:
 
 def _show_card(name: str, load: ServingLoad, place: TargetMachine, as_json: bool) -> None:
     card, count = NAMED_CARDS[name], place.tensor_parallel_size
-    each = (place.memory or card.memory) * place.fraction
-    advice = advise(Cards(card=card, count=count, memory=each * count), load)
+    advice = advise(Cards.with_share(card, count, place.memory, place.fraction), load)
     if as_json:
         facts = {"card": name, "source": card.source, "cards": count}
         _write(facts, advice.choice, advice.reasons, map(_record, advice.options), load)
@@ -93,12 +92,9 @@ def _load(model: str, batch: int, context: int, dtype: str) -> ServingLoad:
     """Return what shall run; of a number of parameters alone, KV is not known."""
     stated = stated_parameters(model)
     if stated is not None:
-        return ServingLoad(num_parameters=stated, kv_bytes=0, batch=batch, context=context)
+        return ServingLoad.of_model(stated, None, batch, context)
     spec = kv_spec(model, dtype)
-    kv_bytes = spec.num_blocks(context) * spec.block_bytes
-    return ServingLoad(
-        num_parameters=num_parameters(model), kv_bytes=kv_bytes, batch=batch, context=context
-    )
+    return ServingLoad.of_model(num_parameters(model), spec, batch, context)
 
 
 def _show_cpu(load: ServingLoad, place: TargetMachine, as_json: bool) -> None:

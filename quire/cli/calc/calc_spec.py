@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
 from decimal import ROUND_HALF_UP, Decimal
 from typing import Any
 
@@ -13,76 +12,13 @@ from quire.cli.calc.calc_flags import COUNT, JSON, finite
 from quire.cli.table import print_table
 from quire.core.speculative_config import MAX_TOKENS
 from quire.planner.speculation_estimate import (
+    SpeedupTable,
     StepCosts,
-    best_num_tokens,
-    break_even_acceptance,
-    expected_tokens,
-    implied_draft_cost,
-    last_paying_batch,
-    speedup,
+    implied_costs,
+    round_tokens,
 )
 
 TOKENS = click.IntRange(1, MAX_TOKENS)
-
-
-@dataclass(frozen=True, slots=True)
-class Table:
-    """Speedups at one cost of a proposed token.
-
-    Attributes:
-        costs: Costs of the steps.
-        acceptances, tokens: The rows and columns.
-        max_tokens: Most proposed tokens, when the best number is looked for.
-    """
-
-    costs: StepCosts
-    acceptances: tuple[float, ...]
-    tokens: tuple[int, ...]
-    max_tokens: int
-
-    @property
-    def ends(self) -> bool:
-        """Whether there is a batch from which on nothing pays."""
-        return self.costs.row > 0 or self.costs.ridge is not None
-
-    def records(self) -> list[dict[str, Any]]:
-        """Return a row for each acceptance, with plain numbers."""
-        rows = []
-        for acceptance in self.acceptances:
-            best = best_num_tokens(acceptance, self.costs, self.max_tokens)
-            row: dict[str, Any] = {
-                "draft_cost": self.costs.draft,
-                "batch": self.costs.batch,
-                "acceptance": acceptance,
-                "speedup": {k: speedup(acceptance, k, self.costs) for k in self.tokens},
-                "best_tokens": best,
-                "best_speedup": speedup(acceptance, best, self.costs),
-            }
-            if self.ends:
-                row["last_batch"] = last_paying_batch(acceptance, self.costs, self.max_tokens)
-            rows.append(row)
-        return rows
-
-    def show(self) -> None:
-        """Print it."""
-        costs = self.costs
-        several = "" if costs.batch == 1 else f", {costs.batch:,} sequences"
-        click.echo(f"\nspeedup where a proposed token costs {costs.draft:g} of a step{several}")
-        head = ["acceptance", *(f"K={k}" for k in self.tokens), "best"]
-        lines = [(*head, "pays up to") if self.ends else tuple(head)]
-        for record in self.records():
-            best = record["best_tokens"]
-            line = [f"{record['acceptance']:g}"]
-            line += map(_hundredths, record["speedup"].values())
-            line.append(f"K={best}: {_hundredths(record['best_speedup'])}" if best else "none")
-            if self.ends:
-                last = record["last_batch"]
-                line.append("any batch" if last is None else f"batch {last:,}" if last else "none")
-            lines.append(tuple(line))
-        least = [break_even_acceptance(k, costs) for k in self.tokens]
-        even = ["never" if value is None else f"{value:.3f}" for value in least]
-        lines.append(("break-even", *even, *[""] * (len(lines[0]) - len(even) - 1)))
-        print_table(lines)
 
 
 @click.command("spec", short_help="Show what speculation brings.")
@@ -122,18 +58,13 @@ def spec(
         _show_claimed(claimed, acceptances, tokens, as_json)
         return
     tables = _tables(acceptances, tokens, draft_costs, **settings)
-    rounds = [
-        {"acceptance": a, "tokens": {k: expected_tokens(a, k) for k in tokens}} for a in acceptances
-    ]
+    rounds = round_tokens(acceptances, tokens)
     if as_json:
         click.echo(json.dumps({
             "rounds": rounds,
             "speedups": [record for table in tables for record in table.records()],
             "break_even": [
-                {
-                    "draft_cost": table.costs.draft,
-                    "acceptance": {k: break_even_acceptance(k, table.costs) for k in tokens},
-                }
+                {"draft_cost": table.costs.draft, "acceptance": table.break_even()}
                 for table in tables
             ],
         }))  # fmt: skip
@@ -141,10 +72,13 @@ def spec(
     click.echo("tokens of a round with K proposed ones")
     print_table([
         ("acceptance", *(f"K={k}" for k in tokens)),
-        *((f"{a:g}", *(_hundredths(expected_tokens(a, k)) for k in tokens)) for a in acceptances),
+        *(
+            (f"{one['acceptance']:g}", *(_hundredths(one["tokens"][k]) for k in tokens))
+            for one in rounds
+        ),
     ])  # fmt: skip
     for table in tables:
-        table.show()
+        _show(table)
 
 
 def _tables(
@@ -156,13 +90,13 @@ def _tables(
     batch: int | None,
     row_cost: float,
     ridge: float | None,
-) -> list[Table]:
+) -> list[SpeedupTable]:
     if batch is not None and not row_cost and ridge is None:
         raise click.UsageError(
             f"--batch must come with --row-cost or --ridge; got {batch} alone: rows cost nothing."
         )
     costs = [StepCosts(draft=c, row=row_cost, ridge=ridge, batch=batch or 1) for c in draft_costs]
-    return [Table(each, acceptances, tokens, max_tokens) for each in costs]
+    return [SpeedupTable(each, acceptances, tokens, max_tokens) for each in costs]
 
 
 def _hundredths(value: float) -> str:
@@ -174,11 +108,7 @@ def _show_claimed(
     claimed: float, acceptances: tuple[float, ...], tokens: tuple[int, ...], as_json: bool
 ) -> None:
     """Print the cost of a proposed token that a claimed speedup implies."""
-    implied = [
-        {"acceptance": a, "tokens": k, "draft_cost": implied_draft_cost(claimed, a, k)}
-        for a in acceptances
-        for k in tokens
-    ]
+    implied = implied_costs(claimed, acceptances, tokens)
     if as_json:
         click.echo(json.dumps(implied))
         return
@@ -194,3 +124,26 @@ def _show_claimed(
             for i, a in enumerate(acceptances)
         ),
     ])  # fmt: skip
+
+
+def _show(table: SpeedupTable) -> None:
+    """Print the speedups at one cost of a proposed token."""
+    costs = table.costs
+    several = "" if costs.batch == 1 else f", {costs.batch:,} sequences"
+    click.echo(f"\nspeedup where a proposed token costs {costs.draft:g} of a step{several}")
+    head = ["acceptance", *(f"K={k}" for k in table.tokens), "best"]
+    lines = [(*head, "pays up to") if table.ends else tuple(head)]
+    for record in table.records():
+        best = record["best_tokens"]
+        line = [f"{record['acceptance']:g}"]
+        line += map(_hundredths, record["speedup"].values())
+        line.append(f"K={best}: {_hundredths(record['best_speedup'])}" if best else "none")
+        if table.ends:
+            last = record["last_batch"]
+            line.append("any batch" if last is None else f"batch {last:,}" if last else "none")
+        lines.append(tuple(line))
+    least = table.break_even()
+    values = [least[k] for k in table.tokens]
+    even = ["never" if value is None else f"{value:.3f}" for value in values]
+    lines.append(("break-even", *even, *[""] * (len(lines[0]) - len(even) - 1)))
+    print_table(lines)
