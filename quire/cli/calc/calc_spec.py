@@ -54,6 +54,7 @@ def spec(
     average, in the time of K c + 1 steps. With --row-cost or --ridge, rows to check cost
     something, too, and the last column says up to which batch any K pays.
     """
+    tokens = tuple(dict.fromkeys(tokens))  # a column each
     if claimed is not None:
         _show_claimed(claimed, acceptances, tokens, as_json)
         return
@@ -73,7 +74,7 @@ def spec(
     print_table([
         ("acceptance", *(f"K={k}" for k in tokens)),
         *(
-            (f"{one['acceptance']:g}", *(_hundredths(one["tokens"][k]) for k in tokens))
+            (f"{one['acceptance']:g}", *map(_hundredths, one["tokens"].values()))
             for one in rounds
         ),
     ])  # fmt: skip
@@ -142,8 +143,7 @@ def _show(table: SpeedupTable) -> None:
             last = record["last_batch"]
             line.append("any batch" if last is None else f"batch {last:,}" if last else "none")
         lines.append(tuple(line))
-    least = table.break_even()
-    values = [least[k] for k in table.tokens]
-    even = ["never" if value is None else f"{value:.3f}" for value in values]
+    least = table.break_even().values()
+    even = ["never" if value is None else f"{value:.3f}" for value in least]
     lines.append(("break-even", *even, *[""] * (len(lines[0]) - len(even) - 1)))
     print_table(lines)

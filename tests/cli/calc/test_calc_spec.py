@@ -57,6 +57,11 @@ def test_the_tables() -> None:
     ]
 
 
+def test_a_number_of_tokens_given_twice_is_one_column() -> None:
+    """The rows had fewer cells than the head, and the table ended in a traceback."""
+    assert show("-k 4 -k 8 -k 4") == show("-k 4 -k 8")
+
+
 def test_five_tokens_at_a_twentieth() -> None:
     lines = show("-a 0.5 -a 0.7 -a 0.8 -a 0.9 -a 0.95 -k 5 -c 0.05").splitlines()
     rows = [line.split() for line in lines[-6:-1]]
