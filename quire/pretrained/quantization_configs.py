@@ -6,11 +6,12 @@ is refused when the settings are made.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from os import PathLike
 from pathlib import Path
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
 from quire.core.errors import ConfigError
 from quire.pretrained.options import KERNELS, ForeignOption, idle, refused
@@ -53,29 +54,8 @@ class QuantizationRequest:
     examples: Sequence[Sequence[int]] | None = None
 
 
-class QuantizationConfig(Protocol):
-    """Settings of one method."""
-
-    @property
-    def quant_method(self) -> str:
-        """The method, as ``config.json`` has it."""
-        ...
-
-    def asked(self) -> QuantizationRequest:
-        """Return the quantization that the settings ask for.
-
-        Raises:
-            ConfigError: The settings are out of range or contradict one another.
-        """
-        ...
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the settings by name."""
-        ...
-
-
-class _Settings:
-    """Base of the dataclasses of settings.
+class QuantizationConfig(ABC):
+    """Settings of one method, as a dataclass.
 
     Attributes:
         quant_method: Name of the method in ``config.json``.
@@ -84,6 +64,14 @@ class _Settings:
 
     quant_method: ClassVar[str] = ""
     OPTIONS: ClassVar[Mapping[str, ForeignOption]] = {}
+
+    @abstractmethod
+    def asked(self) -> QuantizationRequest:
+        """Return the quantization that the settings ask for.
+
+        Raises:
+            ConfigError: The settings are out of range or contradict one another.
+        """
 
     def _check(self) -> None:
         for name, option in self.OPTIONS.items():
@@ -96,7 +84,7 @@ class _Settings:
 
 
 @dataclass
-class BitsAndBytesConfig(_Settings):
+class BitsAndBytesConfig(QuantizationConfig):
     """NF4, FP4 or LLM.int8, stored as bitsandbytes stores them.
 
     Args:
@@ -174,7 +162,7 @@ class BitsAndBytesConfig(_Settings):
 
 
 @dataclass
-class GPTQConfig(_Settings):
+class GPTQConfig(QuantizationConfig):
     """GPTQ, stored as GPTQModel stores it.
 
     Args:
@@ -272,7 +260,7 @@ class GPTQConfig(_Settings):
 
 
 @dataclass
-class AwqConfig(_Settings):
+class AwqConfig(QuantizationConfig):
     """AWQ, stored as AutoAWQ stores it; calibrated on the text with the model, or the package's.
 
     Args:
