@@ -41,7 +41,7 @@ from quire.server.generation.answer_parser import (
     arguments_error,
     call_id,
 )
-from quire.server.generation.endpoint import GenerationEndpoint, WholeAnswer
+from quire.server.generation.endpoint import GenerationEndpoint
 from quire.server.generation.model_routes import ByModel
 from quire.server.generation.models import Models
 from quire.server.generation.prompts.chat_prompt import prepare_chat
@@ -283,7 +283,7 @@ class OllamaEmbed(GenerationEndpoint[OllamaEmbedRequest]):
 
     async def prepare(
         self, request: ApiRequest[OllamaEmbedRequest]
-    ) -> tuple[OllamaVectors, Submission]:
+    ) -> tuple[PooledAnswer, Submission]:
         body, engine = request.body, self.service.engine
         texts: list[Any] = [*body.texts()]
         given: list[Any] = read_prompts(texts, "input")
@@ -292,30 +292,17 @@ class OllamaEmbed(GenerationEndpoint[OllamaEmbedRequest]):
             given = await encode_beginnings(engine.tokenizer, given, longest, client_id)
         ours = request.with_body(EmbeddingRequest(input=given, dimensions=body.dimensions))
         answer, submission = await Embeddings(self.service).prepare(ours)
-        return OllamaVectors(answer, self._only_one), submission
+        arrival = time.monotonic()
 
+        def write(outputs: list[RequestOutput]) -> dict[str, Any]:
+            ours = answer.whole(outputs)
+            vectors = [item.embedding for item in ours.data]
+            if self._only_one:
+                return {"embedding": vectors[0]}
+            seconds = time.monotonic() - arrival
+            return _vectors(ours.model, vectors, seconds, ours.usage.prompt_tokens)
 
-class OllamaVectors(WholeAnswer):
-    """Formats one answer.
-
-    Args:
-        answer: The answer of our own route.
-        only_one: Whether the answer is one vector.
-    """
-
-    def __init__(self, answer: PooledAnswer, only_one: bool) -> None:
-        self._answer = answer
-        self._only_one = only_one
-        self._arrival = time.monotonic()
-
-    def whole(self, outputs: list[RequestOutput]) -> dict[str, Any]:
-        """Return the whole answer."""
-        ours = self._answer.whole(outputs)
-        vectors = [item.embedding for item in ours.data]
-        if self._only_one:
-            return {"embedding": vectors[0]}
-        seconds = time.monotonic() - self._arrival
-        return _vectors(ours.model, vectors, seconds, ours.usage.prompt_tokens)
+        return PooledAnswer(write), submission
 
 
 def _nothing(model: str, in_message: bool, created_at: str | None = None) -> OllamaAnswer:
