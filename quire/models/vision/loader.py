@@ -17,13 +17,7 @@ from quire.kernels.backend import Array, Backend
 from quire.layers.rope import rope_tables
 from quire.models.family_tensors import open_tensors
 from quire.models.vision.encoder import EncoderLayer, EncoderParts, PictureEncoder
-from quire.models.vision.projectors import (
-    MergingProjector,
-    MlpProjector,
-    PooledProjector,
-    Projector,
-    ShuffledProjector,
-)
+from quire.models.vision.projectors import MlpProjector, Projector, SquaresProjector
 from quire.models.vision.qwen_weights import QwenVisionWeights
 from quire.models.vision.tensor_reader import TensorReader
 from quire.models.vision.tiles import TileJoiner
@@ -132,8 +126,8 @@ def _qwen_parts(weights: QwenVisionWeights, reader: TensorReader, backend: Backe
         first_norm=None,
         layers=_layers(weights, reader),
         last_norm=None,
-        projector=MergingProjector(
-            backend, reader.norm(norm), reader.linear(first), reader.linear(second), "gelu"
+        projector=MlpProjector(
+            backend, reader.linear(first), reader.linear(second), "gelu", reader.norm(norm)
         ),
         joiner=None,
         rope=_places(config, backend),
@@ -166,10 +160,10 @@ def _projector(weights: VisionWeights, reader: TensorReader, backend: Backend) -
         return MlpProjector(backend, first, second, config.projector_activation)
     if config.projector == "shuffled":
         linear = reader.linear(weights.shuffled_projector())
-        return ShuffledProjector(backend, linear, config.merge)
+        return SquaresProjector(backend, linear, config.merge)
     norm, name = weights.pooled_projector()
     linear = reader.matrix(name, reader.floats(name).T)
-    return PooledProjector(backend, reader.norm(norm, 1.0), linear, config.merge)
+    return SquaresProjector(backend, linear, config.merge, reader.norm(norm, 1.0))
 
 
 def _places(config: VisionConfig, backend: Backend) -> tuple[Array, Array]:

@@ -38,18 +38,21 @@ class Projector(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class MlpProjector:
-    """Two matrices, for each feature by itself.
+    """Two matrices, for each feature by itself or for neighbours together (Qwen2-VL).
 
     Attributes:
         backend: The backend that computes.
-        first, second: Matrices from W to D, and from D to D.
+        first, second: Matrices from ``merged * W`` to any width, and from that to D; ``merged``
+            neighbours are a square's.
         activation: Activation between the two.
+        norm: Norm of each feature, or None.
     """
 
     backend: Backend
     first: Linear
     second: Linear
     activation: str
+    norm: Norm | None = None
 
     @property
     def width(self) -> int:
@@ -57,86 +60,36 @@ class MlpProjector:
         return self.second.out_features
 
     def project(self, features: Array, down: int, across: int) -> Slices[Array]:
-        """Return (S, D)."""
-        matrices = self.first, self.second
-        return (yield from _multiply_twice(self.backend, features, matrices, self.activation))
-
-
-@dataclass(frozen=True, slots=True)
-class PooledProjector:
-    """Means of squares of features, normed and multiplied (Gemma 3).
-
-    Attributes:
-        backend: The backend that computes.
-        norm: Norm of the means.
-        linear: Matrix from W to D.
-        merge: Edge of the squares.
-    """
-
-    backend: Backend
-    norm: Norm
-    linear: Linear
-    merge: int
-
-    @property
-    def width(self) -> int:
-        """D."""
-        return self.linear.out_features
-
-    def project(self, features: Array, down: int, across: int) -> Slices[Array]:
-        """Return (S / merge ** 2, D)."""
-        found = squares(np.asarray(self.backend.to_numpy(features)), down, across, self.merge)
-        out = self.backend.empty((len(found), self.width), self.backend.activation_dtype)
-        for rows in cut_rows(len(found), self.linear.in_features * self.width):
-            means = self.backend.from_numpy(found[rows].mean(1, dtype=np.float32))
-            self.linear(self.norm(means, means), out[rows])
+        """Return (S / merged, D)."""
+        if self.norm is not None:
+            yield from norm_in_place(self.norm, features)
+        x, first, second = features.reshape(-1, self.first.in_features), self.first, self.second
+        work = first.out_features * (first.in_features + second.out_features)
+        out = self.backend.empty((x.shape[0], self.width), self.backend.activation_dtype)
+        for rows in cut_rows(x.shape[0], work):
+            inner = first(x[rows])
+            self.backend.activation(inner, self.activation, inner)
+            yield
+            second(inner, out[rows])
             yield
         return out
 
 
 @dataclass(frozen=True, slots=True)
-class MergingProjector:
-    """A norm of each feature, then two matrices for ``merged`` neighbours together (Qwen2-VL).
+class SquaresProjector:
+    """A matrix of squares of features: of all in them (Idefics3, SmolVLM), or means (Gemma 3).
 
     Attributes:
         backend: The backend that computes.
-        norm: Norm of each feature.
-        first, second: Matrices from ``merged * W`` to the same, and to D.
-        activation: Activation between the two.
-    """
-
-    backend: Backend
-    norm: Norm
-    first: Linear
-    second: Linear
-    activation: str
-
-    @property
-    def width(self) -> int:
-        """D."""
-        return self.second.out_features
-
-    def project(self, features: Array, down: int, across: int) -> Slices[Array]:
-        """Return (S / merged, D), of features whose neighbours are the squares."""
-        yield from norm_in_place(self.norm, features)
-        normed = features.reshape(-1, self.first.in_features)
-        matrices = self.first, self.second
-        return (yield from _multiply_twice(self.backend, normed, matrices, self.activation))
-
-
-@dataclass(frozen=True, slots=True)
-class ShuffledProjector:
-    """A matrix of the features of squares (Idefics3, SmolVLM).
-
-    Attributes:
-        backend: The backend that computes.
-        linear: Matrix from ``merge ** 2 * W`` to D.
+        linear: Matrix to D from ``merge ** 2 * W``, or from W for means.
         merge: Edge of the squares.
+        norm_of_means: Norm of the means of squares; None where squares go in whole.
     """
 
     backend: Backend
     linear: Linear
     merge: int
+    norm_of_means: Norm | None = None
 
     @property
     def width(self) -> int:
@@ -145,11 +98,16 @@ class ShuffledProjector:
 
     def project(self, features: Array, down: int, across: int) -> Slices[Array]:
         """Return (S / merge ** 2, D)."""
+        norm, linear = self.norm_of_means, self.linear
         found = squares(np.asarray(self.backend.to_numpy(features)), down, across, self.merge)
-        merged = self.backend.from_numpy(found.reshape(len(found), -1))
         out = self.backend.empty((len(found), self.width), self.backend.activation_dtype)
-        for rows in cut_rows(len(found), self.linear.in_features * self.width):
-            self.linear(merged[rows], out[rows])
+        for rows in cut_rows(len(found), linear.in_features * self.width):
+            if norm is None:
+                whole = found[rows].reshape(-1, linear.in_features)
+                linear(self.backend.from_numpy(whole), out[rows])
+            else:
+                means = self.backend.from_numpy(found[rows].mean(1, dtype=np.float32))
+                linear(norm(means, means), out[rows])
             yield
         return out
 
@@ -165,19 +123,3 @@ def squares(features: FloatArray, down: int, across: int, edge: int) -> FloatArr
     width = features.shape[-1]
     cut = features.reshape(down // edge, edge, across // edge, edge, width)
     return np.ascontiguousarray(cut.swapaxes(1, 2)).reshape(-1, edge * edge, width)
-
-
-def _multiply_twice(
-    backend: Backend, features: Array, matrices: tuple[Linear, Linear], activation: str
-) -> Slices[Array]:
-    """Return rows multiplied by one matrix and then the other, with an activation between."""
-    first, second = matrices
-    work = first.out_features * (first.in_features + second.out_features)
-    out = backend.empty((features.shape[0], second.out_features), backend.activation_dtype)
-    for rows in cut_rows(features.shape[0], work):
-        inner = first(features[rows])
-        backend.activation(inner, activation, inner)
-        yield
-        second(inner, out[rows])
-        yield
-    return out

@@ -43,6 +43,13 @@ class VisionWeights:
         config: Configuration of the encoder.
         width: D.
         stored: Names of all tensors of the checkpoint.
+
+    Attributes:
+        class_token: (W,).
+        positions: (patches, and one for a class token, W).
+        patches: (W, 3, P, P).
+        patch_bias: (W,); None for CLIP.
+        newline: (D,), the end of each row of joined tiles.
     """
 
     def __init__(self, config: VisionConfig, width: int, stored: Collection[str]) -> None:
@@ -53,30 +60,13 @@ class VisionWeights:
         self._prefix = longer if has_longer else PREFIX
         if config.projector == "shuffled":
             self._prefix = IDEFICS3_PREFIX
-
-    @property
-    def class_token(self) -> str:
-        """(W,)."""
-        return f"{self._prefix}embeddings.class_embedding"
-
-    @property
-    def positions(self) -> str:
-        """(patches, and one for a class token, W)."""
-        return f"{self._prefix}embeddings.position_embedding.weight"
-
-    @property
-    def patches(self) -> str:
-        """(W, 3, P, P)."""
-        return f"{self._prefix}embeddings.patch_embedding.weight"
-
-    @property
-    def patch_bias(self) -> str | None:
-        """(W,); CLIP has none."""
-        return None if self.config.kind == "clip" else f"{self._module_of_patches}.bias"
-
-    @property
-    def _module_of_patches(self) -> str:
-        return f"{self._prefix}embeddings.patch_embedding"
+        embeddings = f"{self._prefix}embeddings."
+        self.class_token = f"{embeddings}class_embedding"
+        self.positions = f"{embeddings}position_embedding.weight"
+        self.patches = f"{embeddings}patch_embedding.weight"
+        has_bias = config.kind != "clip"
+        self.patch_bias = f"{embeddings}patch_embedding.bias" if has_bias else None
+        self.newline = "image_newline"
 
     def first_norm(self) -> NormWeights | None:
         """(W,), before the layers; SigLIP has none."""
@@ -109,11 +99,6 @@ class VisionWeights:
             LinearWeights((first,), (width,), self.config.hidden_size, bias),
             LinearWeights((second,), (width,), width, bias),
         )
-
-    @property
-    def newline(self) -> str:
-        """(D,), the end of each row of joined tiles."""
-        return "image_newline"
 
     def pooled_projector(self) -> tuple[NormWeights, str]:
         """(W,), whose values are less 1, and the name of a matrix (W, D)."""
