@@ -62,7 +62,7 @@ class Asked:
         """Wait until what is queued was written."""
         tiers = self.llm.engine.executor.tiers
         assert tiers is not None
-        while tiers.num_queued:
+        while tiers.slow.num_queued:
             time.sleep(0.01)
 
     def stream(self, number: int) -> dict[str, float]:

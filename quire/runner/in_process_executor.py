@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -21,6 +22,7 @@ from quire.planner import machine_speed
 from quire.runner.blocks.kv_canary import create_canary
 from quire.runner.blocks.tiers.block_tiers import BlockTiers
 from quire.runner.blocks.tiers.create import create_tiers
+from quire.runner.blocks.tiers.no_tiers import NoTiers
 from quire.runner.blocks.transfer.outbox import Outbox
 from quire.runner.memory.adapter_placing import create_reader
 from quire.runner.memory.adapter_store import AdapterStore, NoAdapters
@@ -81,7 +83,6 @@ class InProcessExecutor:
         tiers: Blocks outside of the KV cache; None for none.
 
     Attributes:
-        failure: Socket that is readable once :meth:`check` raises; None where it never does.
         fine_inputs: Whether inputs of quantized matrices are int16, as the model is small.
     """
 
@@ -94,7 +95,7 @@ class InProcessExecutor:
         adapters: AdapterStore | None,
         tiers: BlockTiers | Outbox | None,
     ) -> None:
-        self._placement, self.failure = placement, placement.failure
+        self._placement = placement
         self.model_config = model.config
         self.fine_inputs = model.decoder.held.fine_inputs
         self.memory = memory
@@ -106,8 +107,17 @@ class InProcessExecutor:
         self._estimate = StepEstimate(shape, machine_speed.remembered())
         self._ended = 0.0  # end of the last step
         self.adapters, self.pictures, self.tiers = adapters, model.pictures, tiers
-        self.outgoing = tiers if isinstance(tiers, Outbox) else None
         self.runner: ModelRunner | None = runner
+
+    @property
+    def failure(self) -> socket.socket | None:
+        """Socket that is readable once :meth:`check` raises; None where it never does."""
+        return self._placement.failure
+
+    @property
+    def outgoing(self) -> Outbox | None:
+        """Sender of blocks to other engines; None where none gets any."""
+        return None if self.tiers is None else self.tiers.outgoing
 
     def submit(
         self, plan: SchedulerOutput, request_arrived: Callable[[], bool]
@@ -276,7 +286,7 @@ def _load(
         RunnerParts(
             given.create_grammars and given.create_grammars(model.config),
             create_canary(kv_cache, config.cache.kv_canary),
-            tiers,
+            tiers or NoTiers(),
             model.pictures or NoPictures(),
             adapters or NoAdapters(),
         ),

@@ -32,7 +32,7 @@ ASKED = SamplingParams(temperature=0.8, seed=3, max_tokens=12, logprobs=2, ignor
 def written(llm: LLM) -> None:
     """Wait until nothing is on its way to a tier."""
     deadline = time.monotonic() + 60
-    while llm.engine.executor.tiers.num_queued:
+    while llm.engine.executor.tiers.slow.num_queued:
         assert time.monotonic() < deadline
         time.sleep(0.002)
 
@@ -223,7 +223,7 @@ def test_servers_share_what_one_has_computed(create_llm, prompts, store, monkeyp
     monkeypatch.setattr(shared_tier, "ANSWER_SECONDS", 60.0)
     one, two = (start(create_llm, kv_offload_url=store.url) for _ in range(2))
     for llm in (one, two):
-        llm.engine.executor.tiers._slow[0]._fingerprint.result()
+        llm.engine.executor.tiers.slow.tiers[0]._fingerprint.result()
     work = prompts(40, 45)
     expected = [ask(one, prompt) for prompt in work]
     written(one)

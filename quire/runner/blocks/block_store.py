@@ -21,7 +21,7 @@ Bytes = npt.NDArray[np.uint8]
 class BlockStore(Protocol):
     """Store of blocks' bytes, as :meth:`~quire.kernels.backend.KVCache.read_blocks` returns them.
 
-    Any method but the last may fail for a block: that costs the block alone.
+    Any method but the last two may fail for a block: that costs the block alone.
     """
 
     def put(self, block_hash: bytes, data: Bytes) -> None:
@@ -42,6 +42,10 @@ class BlockStore(Protocol):
 
     def moved(self, num_blocks: int, seconds: float) -> None:
         """Record that all blocks to load are in the cache, and the seconds that this took."""
+        ...
+
+    def close(self) -> None:
+        """Close files and connections; no call follows."""
         ...
 
 

@@ -18,10 +18,8 @@ from quire.core.structured_outputs import GrammarSource
 from quire.kernels.backend import KVCache
 from quire.layers.sampler import Sampler
 from quire.models.model import Model
-from quire.runner.blocks.block_store import move_blocks, save_blocks
+from quire.runner.blocks.block_store import BlockStore, move_blocks, save_blocks
 from quire.runner.blocks.kv_canary import KVCanary, NoCanary
-from quire.runner.blocks.tiers.block_tiers import BlockTiers
-from quire.runner.blocks.transfer.outbox import Outbox
 from quire.runner.memory.adapter_store import AdapterStore, NoAdapters
 from quire.runner.step.computed_step import ComputedStep
 from quire.runner.step.drafts.engine_proposers import CreateProposers, EngineProposers
@@ -58,14 +56,14 @@ class RunnerParts:
     Attributes:
         grammars: Source of grammars of structured outputs; None where requests have none.
         canary: Checks of the KV cache's blocks.
-        tiers: Store of blocks outside of the cache; None for none.
+        store: Store of blocks outside of the cache.
         pictures: Pictures of the requests.
         adapters: Adapters of the requests.
     """
 
     grammars: GrammarSource | None
     canary: KVCanary | NoCanary
-    tiers: BlockTiers | Outbox | None
+    store: BlockStore
     pictures: PictureRows | NoPictures
     adapters: AdapterStore | NoAdapters
 
@@ -135,12 +133,12 @@ class ModelRunner:
             steps of other requests or of later parts of prompts may begin. Calls are made in the
             order of steps.
         """
-        canary, tiers = self._parts.canary, self._parts.tiers
+        canary = self._parts.canary
         self._request_arrived = request_arrived if canary.allows_drops else lambda: False
         self._requests.update(plan)
         lost_blocks: list[int] = []
-        if tiers is not None and (plan.block_stores or plan.block_loads):
-            lost_blocks = move_blocks(plan, self.kv_cache, tiers)
+        if plan.block_stores or plan.block_loads:
+            lost_blocks = move_blocks(plan, self.kv_cache, self._parts.store)
         if plan.block_copies:
             self.kv_cache.copy_blocks(plan.block_copies)
             self._requests.speculation.copy_blocks(plan.block_copies)
@@ -163,9 +161,8 @@ class ModelRunner:
             self._parts.canary.seal(plan)
             for request_id, error in corrupted.items():
                 output.result(request_id).error = error
-        tiers = self._parts.tiers
-        if tiers is not None and plan.block_saves:
-            save_blocks(plan.block_saves, output, self.kv_cache, tiers)
+        if plan.block_saves:
+            save_blocks(plan.block_saves, output, self.kv_cache, self._parts.store)
         return output
 
     def _begin_rows(self, plan: SchedulerOutput) -> Ending:
@@ -260,5 +257,4 @@ class ModelRunner:
         """End background threads; no call follows."""
         self._sampling.grammars.close()
         self._parts.adapters.close()
-        if self._parts.tiers is not None:
-            self._parts.tiers.close()
+        self._parts.store.close()

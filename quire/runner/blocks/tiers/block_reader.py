@@ -47,7 +47,6 @@ class BlockReader:
         arrived: threading.Condition,
     ) -> None:
         self.tier = tier
-        self._block_bytes = block_bytes
         self._num_staged = num_staged
         self._traffic = traffic
         self._arrived = arrived

@@ -16,10 +16,11 @@ from quire.runner.blocks.tiers.fingerprint import (
     settings_of,
     shared_fingerprint,
 )
+from quire.runner.blocks.tiers.memory_tier import MemoryTier
 from quire.runner.blocks.tiers.ram_tier import RamTier
 from quire.runner.blocks.tiers.shared_tier import SharedTier, create_client
 from quire.runner.blocks.tiers.slow_tier import SlowTier
-from quire.runner.blocks.transfer.inbox import Inbox
+from quire.runner.blocks.tiers.slow_tiers import SlowTiers
 from quire.runner.blocks.transfer.outbox import Outbox
 from quire.runner.blocks.transfer.ports import open_inbox
 from quire.settings.offload_options import OffloadOptions
@@ -107,10 +108,12 @@ def create_tiers(
                 is_writable=writes,
             )
         )
-    ram: RamTier | Inbox = RamTier(num_blocks, block_bytes)
+    ram: MemoryTier = RamTier(num_blocks, block_bytes)
     if transfer is not None:
         ram = open_inbox(num_blocks, block_bytes, transfer, known)
-    tiers = BlockTiers(ram, slow, block_bytes, _num_staged(block_bytes), _num_queued(block_bytes))
+    num_staged, num_queued = _num_staged(block_bytes), _num_queued(block_bytes)
+    slow_tiers = SlowTiers(slow, block_bytes, num_staged, num_queued)
+    tiers = BlockTiers(ram, slow_tiers, block_bytes)
     log.info("KV tiers: %s", tiers.describe())
     return tiers
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Callable
 
 import numpy as np
 
+from quire.core.metrics import Samples
 from quire.runner.blocks.tiers.sealed_block import Bytes
 
 
@@ -40,6 +42,9 @@ class RamTier:
         """Whether the tier holds a block."""
         return block_hash in self._rows
 
+    def skip(self, is_cached: Callable[[bytes], bool]) -> None:
+        """Do nothing: no other engine sends blocks to this tier."""
+
     def is_coming(self, block_hash: bytes) -> bool:
         """Return False: no other engine sends blocks to this tier."""
         return False
@@ -65,6 +70,10 @@ class RamTier:
         self._rows.move_to_end(block_hash)
         found: Bytes = self._memory[self._rows[block_hash]]
         return found
+
+    def samples(self) -> Samples:
+        """Return no counts: no other engine sends blocks to this tier."""
+        return {}
 
     def close(self) -> None:
         """Do nothing: the tier has no connections."""

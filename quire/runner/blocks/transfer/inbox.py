@@ -50,16 +50,16 @@ class _Expected:
 
 
 class Inbox:
-    """Blocks by content hash; the interface is :class:`RamTier`'s.
+    """Blocks by content hash.
 
-    The engine's thread uses it as a tier; a thread for each sender answers its offers.
+    The engine's thread uses it as a :class:`~quire.runner.blocks.tiers.memory_tier.MemoryTier`; a
+    thread for each sender answers its offers.
 
     Args:
         num_blocks: Blocks that the inbox holds, at most, those on their way included.
         block_bytes: Bytes of each block.
 
     Attributes:
-        is_cached: Call that returns whether the engine has a block in its cache, so needs no copy.
         memory: Memory of the blocks, which senders of this machine write to.
         hello: The first message to senders.
         ports: Ports that senders connect to, which are closed with the inbox.
@@ -76,7 +76,7 @@ class Inbox:
         self._free = list(range(num_blocks - 1, -1, -1))
         self._expected: dict[bytes, _Expected] = {}
         self._traffic, self._num_damaged = Traffic("transfer"), 0
-        self.is_cached: Callable[[bytes], bool] = lambda block_hash: False
+        self._is_cached: Callable[[bytes], bool] = lambda block_hash: False
         self.ports: list[Port] = []
 
     @property
@@ -93,6 +93,10 @@ class Inbox:
         """Whether the inbox holds a block that has arrived."""
         with self._lock:
             return block_hash in self._rows or self._has_come(block_hash)
+
+    def skip(self, is_cached: Callable[[bytes], bool]) -> None:
+        """Set the test for blocks that the engine has in its cache, so needs no copy of."""
+        self._is_cached = is_cached
 
     def is_coming(self, block_hash: bytes) -> bool:
         """Return whether a block is on its way and worth a wait."""
@@ -170,7 +174,7 @@ class Inbox:
         with self._lock:
             for block_hash in block_hashes:
                 held = block_hash in self._rows or block_hash in self._expected
-                row = None if held or self.is_cached(block_hash) else self._take_row()
+                row = None if held or self._is_cached(block_hash) else self._take_row()
                 if row is not None:
                     self.memory.flags[row] = 0
                     self._expected[block_hash] = _Expected(row, sender)

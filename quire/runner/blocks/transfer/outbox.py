@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from quire.core.external_blocks import ExternalBlocks
 from quire.core.metrics import Samples
+from quire.runner.blocks.tiers.no_tiers import NoTiers
 from quire.runner.blocks.tiers.sealed_block import Bytes
 from quire.runner.blocks.tiers.traffic import Traffic
 from quire.runner.blocks.transfer.link import BlockLink
@@ -34,8 +34,10 @@ class _Place:
     row: int
 
 
-class Outbox:
+class Outbox(NoTiers):
     """Blocks on their way out; the engine's thread calls it.
+
+    As tiers and as a store it saves full blocks, which it sends, and nothing else.
 
     Args:
         transfer: Addresses at which engines take blocks, by their numbers.
@@ -45,7 +47,6 @@ class Outbox:
     """
 
     outlive = True
-    move_seconds = 1.0
 
     def __init__(self, transfer: KVTransfer, block_bytes: int, fingerprint: bytes = b"") -> None:
         self._addresses = transfer.addresses
@@ -57,6 +58,11 @@ class Outbox:
         self._num_dropped = 0
         self._lock = threading.Lock()  # of all that follows
         self._traffic = Traffic("transfer")
+
+    @property
+    def outgoing(self) -> Outbox:
+        """Sender of blocks to other engines: this one."""
+        return self
 
     def announce(self, target: int, block_hashes: Sequence[bytes]) -> None:
         """Offer an engine blocks that are about to be computed, to send those it does not have."""
@@ -90,7 +96,6 @@ class Outbox:
             except (OSError, KeyError):
                 self._drop(target)
 
-    # -- as a block store -----------------------------------------------------------------------
     def wants(self, block_hash: bytes) -> bool:
         """Return whether an engine has a row for a block that is full."""
         return block_hash in self._places
@@ -104,46 +109,6 @@ class Outbox:
             except OSError as error:
                 log.warning("[kv] engine %d takes no more blocks: %s", place.target, error)
                 self._drop(place.target)
-
-    def put(self, block_hash: bytes, data: Bytes) -> None:
-        """Do nothing: a block that leaves the cache was sent when it was full."""
-
-    def get(self, block_hash: bytes) -> Bytes:
-        """Raise :class:`KeyError`: no block is kept."""
-        raise KeyError(block_hash)
-
-    def moved(self, num_blocks: int, seconds: float) -> None:
-        """Do nothing: no block is ever loaded."""
-
-    # -- as tiers -------------------------------------------------------------------------------
-    def skip(self, is_cached: Callable[[bytes], bool]) -> None:
-        """Do nothing: no block is sent here."""
-
-    def find(self, block_hashes: Sequence[bytes]) -> ExternalBlocks | None:
-        """Return that no block is found."""
-        return ExternalBlocks([])
-
-    def touch(self, block_hashes: Sequence[bytes]) -> None:
-        """Do nothing: no block is kept."""
-
-    def claim(self, block_hashes: Sequence[bytes]) -> None:
-        """Do nothing: no block was found."""
-
-    def fetch(self, block_hashes: Sequence[bytes]) -> None:
-        """Do nothing: no block was found."""
-
-    def num_ready(self, block_hashes: Sequence[bytes]) -> int | None:
-        """Return None: no block will arrive."""
-        return None
-
-    def leave(self, block_hashes: Sequence[bytes]) -> None:
-        """Do nothing: no request waits for a block."""
-
-    def wait(self, seconds: float) -> None:
-        """Do nothing: no block will arrive."""
-
-    def reset(self) -> None:
-        """Do nothing: no block is kept."""
 
     def samples(self) -> Samples:
         """Return the traffic to other engines, by metric stem."""
