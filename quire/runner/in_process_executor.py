@@ -35,7 +35,7 @@ from quire.runner.ranks.placement import Placement, place
 from quire.runner.row_seconds import measure_rows
 from quire.runner.step.model_runner import ModelRunner, RunnerOptions, RunnerParts
 from quire.runner.step.picture_encoding import NoPictures
-from quire.runner.step.step_retry import Ending
+from quire.runner.step.step_retry import StepEnd
 from quire.runner.step_estimate import StepEstimate
 from quire.settings.config import EngineConfig
 from quire.speculative.create import Maker, create_proposers
@@ -126,16 +126,16 @@ class InProcessExecutor:
         try:
             assert self.runner is not None, "submit after shutdown"
             begin = time.perf_counter()
-            ending = self.runner.begin(plan, request_arrived)
+            end = self.runner.begin(plan, request_arrived)
             if self.depth > 1:
-                return BegunStep(partial(self._end, plan, ending, begin))
-            return FinishedStep(self._end(plan, ending, begin))
+                return BegunStep(partial(self._end, plan, end, begin))
+            return FinishedStep(self._end(plan, end, begin))
         except BaseException as error:  # Rust libraries raise panics as such
             return FinishedStep(StepOutput(), error)
 
-    def _end(self, plan: SchedulerOutput, ending: Ending, begin: float) -> StepOutput:
+    def _end(self, plan: SchedulerOutput, end: StepEnd, begin: float) -> StepOutput:
         """End a step; steps that overlap count the seconds since the one before ended."""
-        output = ending()
+        output = end()
         now = time.perf_counter()
         if plan.scheduled:
             self._estimate.add(plan, output, now - max(begin, self._ended))

@@ -109,11 +109,11 @@ class HiddenStateCapture:
             row = self._table.rows[request.request_id]
             wanted = self._wanted.get(methods.get(row, ""))
             if wanted is not None:
-                held = _held(results.get(request.request_id))
+                num_accepted = _num_accepted(results.get(request.request_id))
                 first = scheduled - request.samples
-                path = paths.get(row, range(max(held, 0)))
+                path = paths.get(row, range(max(num_accepted, 0)))
                 drawn = [first_drawn, *(first_drawn + 1 + node for node in path)]
-                drawn = drawn if request.samples and held >= 0 else []
+                drawn = drawn if request.samples and num_accepted >= 0 else []
                 places = [
                     *range(first_row, first_row + scheduled),
                     *(first_row + scheduled + node for node in path),
@@ -123,13 +123,14 @@ class HiddenStateCapture:
                     extra += len(before)
                     places = [*before, *drawn]
                 if not wanted.of_every_position:
-                    start, places = start + scheduled - 1 + held, places[-1:] if drawn else []
-                if places and held >= 0:
+                    start += scheduled - 1 + num_accepted
+                    places = places[-1:] if drawn else []
+                if places and num_accepted >= 0:
                     reads.setdefault(methods[row], []).append((row, start, places))
             first_row += scheduled + proposed
             first_drawn += (proposed + 1) * request.samples
         for method, runs in reads.items():
-            self._tell(method, runs, hidden)
+            self._give(method, runs, hidden)
 
     def _read_decodes(
         self, plan: SchedulerOutput, hidden: HiddenStates, methods: Mapping[int, str]
@@ -158,7 +159,7 @@ class HiddenStateCapture:
             with self._failures[methods[parent]]:
                 reader.fork(parent, child)
 
-    def _tell(
+    def _give(
         self,
         method: str,
         runs: Sequence[tuple[int, int, list[int]]],
@@ -201,7 +202,7 @@ class HiddenStateCapture:
         return out.reshape(len(at) // num_parts, -1)
 
 
-def _held(result: SequenceResult | None) -> int:
+def _num_accepted(result: SequenceResult | None) -> int:
     """Return the number of proposals that were accepted; -1 for a request that ends by an error."""
     if result is None:
         return 0

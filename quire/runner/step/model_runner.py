@@ -30,7 +30,7 @@ from quire.runner.step.picture_encoding import NoPictures, PictureRows
 from quire.runner.step.prompt_reads import PromptReads
 from quire.runner.step.sampling_state import SamplingState
 from quire.runner.step.speculation import NO_SPECULATION, Speculation
-from quire.runner.step.step_retry import Ending, StepRetry
+from quire.runner.step.step_retry import StepEnd, StepRetry
 from quire.runner.step.token_sampling import TokenSampling
 
 
@@ -121,7 +121,7 @@ class ModelRunner:
         values = self._requests.speculation.samples() | parts.pictures.samples()
         return values | parts.canary.samples() | parts.adapters.samples()
 
-    def begin(self, plan: SchedulerOutput, request_arrived: Callable[[], bool]) -> Ending:
+    def begin(self, plan: SchedulerOutput, request_arrived: Callable[[], bool]) -> StepEnd:
         """Begin one step: the model computes the part on this rank.
 
         Args:
@@ -152,7 +152,7 @@ class ModelRunner:
     def _end(
         self,
         plan: SchedulerOutput,
-        rows: Ending | None,
+        rows: StepEnd | None,
         lost_blocks: list[int],
         corrupted: Mapping[str, RequestFailure],
     ) -> StepOutput:
@@ -165,7 +165,7 @@ class ModelRunner:
             save_blocks(plan.block_saves, output, self.kv_cache, self._parts.store)
         return output
 
-    def _begin_rows(self, plan: SchedulerOutput) -> Ending:
+    def _begin_rows(self, plan: SchedulerOutput) -> StepEnd:
         """Begin the requests of a plan; when they fail, their state is restored."""
         try:
             return partial(self._end_rows, self._forward(plan))

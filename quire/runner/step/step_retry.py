@@ -26,7 +26,7 @@ from quire.system.log import get_logger
 log = get_logger(__name__)
 
 #: Waits for the end of a step or a part of it, and returns its output.
-Ending = Callable[[], StepOutput]
+StepEnd = Callable[[], StepOutput]
 
 #: Steps in a row in which every request failed alone, from which the engine is at fault.
 MAX_FAILURES = 5
@@ -47,7 +47,7 @@ class StepRetry:
         self,
         table: TokenTable,
         block_size: int,
-        begin: Callable[[SchedulerOutput], Ending],
+        begin: Callable[[SchedulerOutput], StepEnd],
     ) -> None:
         self._table = table
         self._block_size = block_size
@@ -60,7 +60,7 @@ class StepRetry:
         plan: SchedulerOutput,
         broken: Mapping[str, BaseException],
         lost_blocks: Sequence[int],
-    ) -> Ending:
+    ) -> StepEnd:
         """Begin a plan; requests that cannot be computed get an error as their result.
 
         Args:
@@ -100,7 +100,7 @@ class StepRetry:
         broken: Collection[str],
         output: StepOutput,
         bad: set[int],
-        whole: tuple[list[ScheduledRequest], Ending | None],
+        whole: tuple[list[ScheduledRequest], StepEnd | None],
     ) -> StepOutput:
         self._under_way.popleft()
         failures: list[BaseException] = []

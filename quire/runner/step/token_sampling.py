@@ -1,4 +1,4 @@
-"""Draws of a step's tokens from its logits; proposed tokens hold as long as the draws agree.
+"""Draws of a step's tokens from its logits; proposed tokens are accepted while they agree.
 
 Each token of an answer is the target's own draw, a function of its logits, settings, seed and
 position: proposals only decide the number of tokens in one step. Requests that ask for acceptance
@@ -66,7 +66,7 @@ class TokenSampling:
     def run(
         self, draws: Sequence[TokenDraw], logits: Array, output: StepOutput, num_requests: int
     ) -> Mapping[int, Sequence[int]]:
-        """Append the tokens that hold to the table and fill in the results.
+        """Append the accepted and drawn tokens to the table and fill in the results.
 
         Args:
             draws: Draws of the step, at least one.
@@ -75,7 +75,7 @@ class TokenSampling:
             num_requests: Number of requests in the step.
 
         Returns:
-            Indices of the tokens that hold, in order, by row of the table with a tree.
+            Indices of the accepted tokens, in order, by row of the table with a tree.
         """
         none_proposed = not any(draw.num_proposed for draw in draws)
         rows = np.array([draw.row for draw in draws], np.int32)
@@ -92,7 +92,7 @@ class TokenSampling:
             lengths += np.concatenate([draw.num_ahead() for draw in draws])
             drawn = self._draw(draws, rows, at + within, lengths, logits)
         tokens = drawn.tolist()
-        asked: list[tuple[TokenDraw, SequenceResult, Sequence[int]]] = []
+        with_logprobs: list[tuple[TokenDraw, SequenceResult, Sequence[int]]] = []
         paths: dict[int, Sequence[int]] = {}
         end = 0
         for draw in draws:
@@ -102,7 +102,7 @@ class TokenSampling:
             if none_proposed:
                 result = SequenceResult(own)
             else:
-                path = self._held(draw, own, logits)
+                path = self._accepted(draw, own, logits)
                 result = self._keep(draw, own, path)
                 if draw.parents is not None:
                     paths[draw.row] = path
@@ -113,9 +113,9 @@ class TokenSampling:
                 result.prompt_logprobs = output.results[draw.request_id].prompt_logprobs
             output.results[draw.request_id] = result
             if draw.params.logprobs is not None:
-                asked.append((draw, result, path))
-        if asked:
-            self._read_logprobs(asked, logits)
+                with_logprobs.append((draw, result, path))
+        if with_logprobs:
+            self._read_logprobs(with_logprobs, logits)
         self._follow(draws, output, num_requests)
         return paths
 
@@ -140,11 +140,11 @@ class TokenSampling:
         drawn: IntArray = np.concatenate(parts)
         return drawn
 
-    def _held(self, draw: TokenDraw, drawn: list[int], logits: Array) -> Sequence[int]:
-        """Return the proposals that hold; the draw that follows them is put into ``drawn``."""
+    def _accepted(self, draw: TokenDraw, drawn: list[int], logits: Array) -> Sequence[int]:
+        """Return the accepted proposals; the draw that follows them is put into ``drawn``."""
         if draw.parents is not None:
             return self._longest_path(draw, draw.parents, drawn)
-        return range(self._num_held(draw, drawn, logits))
+        return range(self._num_accepted(draw, drawn, logits))
 
     def _longest_path(self, draw: TokenDraw, parents: Sequence[int], drawn: list[int]) -> list[int]:
         """Return the path of a tree whose tokens are the target's own draws."""
@@ -162,8 +162,8 @@ class TokenSampling:
             drawn[path[-1] + 1 if path else 0] = proposed[last]
         return path
 
-    def _num_held(self, draw: TokenDraw, drawn: list[int], logits: Array) -> int:
-        """Return the number of proposals of a chain that hold, as :meth:`_held` does."""
+    def _num_accepted(self, draw: TokenDraw, drawn: list[int], logits: Array) -> int:
+        """Return the number of accepted proposals of a chain, as :meth:`_accepted` does."""
         start, count = int(self._table.num_tokens[draw.row]), draw.num_proposed
         proposed = self._table.token_ids[draw.row, start : start + count].tolist()
         possible = next((i for i, token in enumerate(drawn) if token < 0), len(drawn))
@@ -174,40 +174,40 @@ class TokenSampling:
             lengths = start + np.arange(last, dtype=np.int32)
             batch = self._sampling.batch(rows, lengths)
             target = self._sampler.probabilities(own, batch)
-            held, token = draw.rejection.verify(target, proposed[:last], batch.position)
+            num_accepted, token = draw.rejection.verify(target, proposed[:last], batch.position)
             if token is not None:
-                drawn[held] = token
+                drawn[num_accepted] = token
         else:
-            held = 0
-            while held < count and drawn[held] == proposed[held]:
-                held += 1
-        if held == possible and held > 0:
+            num_accepted = 0
+            while num_accepted < count and drawn[num_accepted] == proposed[num_accepted]:
+                num_accepted += 1
+        if num_accepted == possible and num_accepted > 0:
             # No token can be drawn here: the step that draws here alone gives the reason.
-            held -= 1
-            drawn[held] = proposed[held]
-        return held
+            num_accepted -= 1
+            drawn[num_accepted] = proposed[num_accepted]
+        return num_accepted
 
     def _keep(self, draw: TokenDraw, drawn: list[int], path: Sequence[int]) -> SequenceResult:
-        """Append the proposals that hold and the draw after them; return the result."""
+        """Append the accepted proposals and the draw after them; return the result."""
         table, row = self._table, draw.row
-        start, held = int(table.num_tokens[row]), len(path)
+        start, num_accepted = int(table.num_tokens[row]), len(path)
         proposed = table.token_ids[row, start : start + draw.num_proposed].tolist()
         kept = [*(proposed[node] for node in path), drawn[path[-1] + 1 if path else 0]]
-        table.token_ids[row, start : start + held + 1] = kept
-        table.num_tokens[row] = start + held + 1
-        result = SequenceResult(kept, num_accepted=held, num_proposed=draw.num_proposed)
+        table.token_ids[row, start : start + num_accepted + 1] = kept
+        table.num_tokens[row] = start + num_accepted + 1
+        result = SequenceResult(kept, num_accepted=num_accepted, num_proposed=draw.num_proposed)
         if draw.parents is not None:
             result.accepted_nodes = tuple(path)
         return result
 
     def _read_logprobs(
-        self, asked: list[tuple[TokenDraw, SequenceResult, Sequence[int]]], logits: Array
+        self, with_logprobs: list[tuple[TokenDraw, SequenceResult, Sequence[int]]], logits: Array
     ) -> None:
         """Fill in the log-probabilities of the tokens that were kept."""
         at: list[int] = []
         tokens: list[int] = []
         num_top: list[int] = []
-        for draw, result, path in asked:
+        for draw, result, path in with_logprobs:
             named = draw.params.logprob_token_ids
             rows = [draw.first, *(draw.first + 1 + node for node in path)]
             for row, token_id in zip(rows, result.token_ids, strict=True):
@@ -221,13 +221,13 @@ class TokenSampling:
             chosen = np.array(tokens[part], np.int32)
             entries += self._sampler.logprobs(raw, chosen, num_top[part])
         found = iter(entries)
-        for draw, result, _ in asked:
+        for draw, result, _ in with_logprobs:
             result.logprobs = []
             for _ in result.token_ids:
                 entry = next(found)
                 for _ in draw.params.logprob_token_ids:
-                    one = next(found)
-                    entry.named.append((one.token_id, one.logprob, one.rank))
+                    other = next(found)
+                    entry.named.append((other.token_id, other.logprob, other.rank))
                 result.logprobs.append(entry)
 
     def _follow(self, draws: Sequence[TokenDraw], output: StepOutput, num_requests: int) -> None:

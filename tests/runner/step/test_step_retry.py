@@ -17,7 +17,7 @@ from quire.core.step import (
     StepOutput,
 )
 from quire.kernels.batch.token_table import TokenTable
-from quire.runner.step.step_retry import MAX_FAILURES, Ending, StepRetry
+from quire.runner.step.step_retry import MAX_FAILURES, StepEnd, StepRetry
 
 BLOCK_SIZE = 4
 BROKEN = MemoryError()
@@ -76,7 +76,7 @@ class Requests:
         plan = SchedulerOutput(new_requests=new, scheduled=rows, abortable_ids=droppable)
         return self.parts.begin(plan, dict.fromkeys(broken, BROKEN), [])()
 
-    def begin(self, *parts: tuple[str, int, int]) -> Ending:
+    def begin(self, *parts: tuple[str, int, int]) -> StepEnd:
         """Begin a step of parts of requests: a name, the first token and how many."""
         rows = [ScheduledRequest(name, start, count, [], False) for name, start, count in parts]
         return self.parts.begin(SchedulerOutput(scheduled=rows), {}, [])
