@@ -8,7 +8,7 @@ from typing import Literal
 
 from quire.bench.server_options import TargetOptions, check
 from quire.core.errors import ConfigError
-from quire.settings.config import option
+from quire.settings.option import option
 
 #: What a percentile or an SLO can be of.
 METRICS = ("ttft", "tpot", "itl", "e2el")

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from quire.core.errors import ConfigError
-from quire.settings.config import option
+from quire.settings.option import option
 
 #: A flag, whether its value can be, what it must be, and the value.
 Check = tuple[str, bool, str, Any]

@@ -11,7 +11,7 @@ import msgspec
 from quire.bench.client import parse_fields
 from quire.bench.server_options import TargetOptions, check
 from quire.core.errors import ConfigError
-from quire.settings.config import option
+from quire.settings.option import option
 
 #: The percentile that is reported, and the number of samples that it needs at least.
 PERCENT, NEEDED_SAMPLES = 99.0, 100

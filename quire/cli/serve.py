@@ -7,16 +7,17 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import fields, replace
-from typing import TYPE_CHECKING, Any, get_type_hints
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 import click
 from click.core import ParameterSource
 
-from quire.cli.flags.engine_flags import ConfigOption, EngineCommand, config_option, engine_flags
+from quire.cli.flags.engine_flags import EngineCommand, config_option, engine_flags
 from quire.core.errors import ConfigError
 from quire.server.options import ServerOptions
 from quire.settings.config import EngineConfig
+from quire.settings.flags import read_flags
 from quire.settings.known_settings import server_settings
 from quire.system import env
 from quire.system.background_stream import use_background_stderr
@@ -35,20 +36,19 @@ LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
 def server_flags(function: Callable[..., Any]) -> Callable[..., Any]:
     """Give a command the server's flags; it receives them as ``options``."""
-    hints = get_type_hints(ServerOptions)
-    settings = [(field, hints[field.name]) for field in fields(ServerOptions)]
+    settings = read_flags(ServerOptions)
 
     @functools.wraps(function)
     def command(**keywords: Any) -> Any:
-        given = {field.name: keywords.pop(field.name) for field, _ in settings}
+        given = {name: keywords.pop(name) for name in settings}
         try:
             options = ServerOptions(**given)
         except ConfigError as error:
             raise click.UsageError(str(error)) from error
         return function(options=options, **keywords)
 
-    for field, hint in reversed(settings):
-        config_option(field, hint, ConfigOption)(command)
+    for flag in reversed([*settings.values()]):
+        config_option(flag)(command)
     return command
 
 
@@ -57,10 +57,10 @@ def server_flags(function: Callable[..., Any]) -> Callable[..., Any]:
 @click.argument("more_models", metavar="[MODEL]...", nargs=-1)
 @server_flags
 @click.option(
-    "--dry-run", is_flag=True, help="Print ranks, memory and what ranks exchange, and end."
+    "--dry-run", is_flag=True, help="print ranks, memory and what ranks exchange, and end"
 )
 @click.option(
-    "--headless", is_flag=True, help="Compute for the server of machine 0 (--node-rank above 0)."
+    "--headless", is_flag=True, help="compute for the server of machine 0 (--node-rank above 0)"
 )
 def serve(
     config: EngineConfig,

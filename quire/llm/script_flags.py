@@ -1,12 +1,11 @@
 """An engine's settings as flags of a script's own parser, as vLLM's examples take them.
 
-The flags of ``quire`` itself are made in ``quire/cli/flags/engine_flags.py``, of the same fields.
+The flags of ``quire`` itself are made in ``quire/cli/flags/engine_flags.py``, of the same table.
 """
 
 from __future__ import annotations
 
 import sys
-import types
 from argparse import (
     SUPPRESS,
     ArgumentParser,
@@ -15,11 +14,11 @@ from argparse import (
     Namespace,
 )
 from collections.abc import Sequence
-from dataclasses import fields
-from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Any
 
 from quire.core.counts import parse_count
-from quire.settings.config import PARTS, SETTINGS, EngineConfig
+from quire.settings.config import SETTINGS
+from quire.settings.flags import Flag, engine_flags
 from quire.settings.known_settings import engine_settings, flag_name
 
 
@@ -45,25 +44,15 @@ def add_flags(parser: ArgumentParser) -> None:
 
     Flags that the parser has stay the script's own.
     """
-    flags = {
-        field.name: _own(hints[field.name])
-        for owner in (*PARTS.values(), EngineConfig)
-        for hints in (get_type_hints(owner),)
-        for field in fields(owner)
-        if field.name in SETTINGS and "help" in field.metadata
-    }
-    others = engine_settings()
-    flags |= {name: _value(bool if known.is_switch else str) for name, known in others.items()}
-    for name, keywords in flags.items():
-        setting = SETTINGS.get(name)
-        default = None if setting is None else setting.default
-        aliases = () if setting is None else setting.metadata.get("aliases", ())
-        longer = [alias if alias.startswith("-") else f"--{alias}" for alias in aliases]
-        taken = parser._option_string_actions
-        spellings = [flag for flag in (flag_name(name), *longer) if flag not in taken]
+    flags = {name: (flag.names, _read(flag), flag.help) for name, flag in engine_flags().items()}
+    for name, known in engine_settings().items():
+        kind = {"action": BooleanOptionalAction} if known.is_switch else {"type": str}
+        flags[name] = ((flag_name(name),), kind, SUPPRESS)
+    for name, (names, keywords, text) in flags.items():
+        spellings = [flag for flag in names if flag not in parser._option_string_actions]
         if spellings:
-            text = setting.metadata["help"].replace("%", "%%") if setting else SUPPRESS
-            parser.add_argument(*spellings, dest=name, default=default, help=text, **keywords)
+            keywords = {"dest": name, "default": None, "help": text.replace("%", "%%"), **keywords}
+            parser.add_argument(*spellings, **keywords)
 
 
 def settings_of(arguments: Namespace) -> dict[str, Any]:
@@ -72,19 +61,14 @@ def settings_of(arguments: Namespace) -> dict[str, Any]:
     return {name: value for name, value in vars(arguments).items() if name in known}
 
 
-def _own(hint: Any) -> dict[str, Any]:
-    """Return how the flag of a setting of ours is read."""
-    if get_origin(hint) is tuple:
-        return {"nargs": "+"}
-    is_optional = get_origin(hint) in (Union, types.UnionType)
-    kind = next(k for k in get_args(hint) if k is not type(None)) if is_optional else hint
-    if kind is int:
-        return {"type": _count_or_auto if is_optional else _count}
-    return _value(str if get_origin(kind) is Literal else kind)
-
-
-def _value(kind: type) -> dict[str, Any]:
-    return {"action": BooleanOptionalAction} if kind is bool else {"type": kind}
+def _read(flag: Flag) -> dict[str, Any]:
+    """Return how the flag of a setting is read."""
+    if flag.is_list:
+        return {"nargs": "+", "default": flag.default}
+    if flag.kind is bool:
+        return {"action": BooleanOptionalAction, "default": flag.default}
+    counts = _count_or_auto if flag.is_optional else _count
+    return {"type": counts if flag.kind is int else flag.kind, "default": flag.default}
 
 
 def _count(text: str) -> int:

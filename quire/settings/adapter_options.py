@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from quire.core.errors import ConfigError
-from quire.settings.option import option
+from quire.settings.option import options_of
 
+option = options_of("adapters")
 MOST_RANK = 512
 
 

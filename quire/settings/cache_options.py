@@ -7,8 +7,9 @@ from typing import Literal, TypeAlias
 
 from quire.core.errors import ConfigError
 from quire.settings.cache_size import LEAST_FRACTION, SIZES, read_cache_size
-from quire.settings.option import option
+from quire.settings.option import options_of
 
+option = options_of("memory")
 KVCanaryMode: TypeAlias = Literal["off", "log", "raise"]
 KVCacheDtype: TypeAlias = Literal[
     "auto", "float32", "float16", "bfloat16", "fp8", "fp8_e4m3", "int8", "int4"
@@ -22,14 +23,14 @@ class CacheOptions:
     block_size: int = option(16, "tokens per KV block")
     kv_cache_size: str | None = option(
         None,
-        "size of the KV cache: 4GiB, 50% (of what weights and scratch leave), '2000 blocks' or "
-        "'64k tokens' (at most); default: what the memory allows",
+        "KV cache: 4GiB, 50% of what weights and scratch leave, '2000 blocks', '64k tokens'; "
+        "default: what --memory leaves",
         common=True,
+        metavar="SIZE",
     )
     memory: int | None = option(
         None,
-        "bytes for weights, scratch and KV cache together (8GiB); default: "
-        "--gpu-memory-utilization",
+        "bytes for weights, scratch and KV cache (8GiB); default: --gpu-memory-utilization",
         common=True,
         sized=True,
     )
@@ -37,14 +38,16 @@ class CacheOptions:
         0.9, "fraction of the device's memory (CPU: of what is free) that --memory is"
     )
     free_gpu_memory_fraction: float | None = option(
-        None, "0.5 is --kv-cache-size 50%, of all memory that is free where --memory is not given"
+        None, "TensorRT-LLM's name: 0.5 means --kv-cache-size 50%"
     )
-    kv_cache_memory_bytes: int | None = option(None, "4GiB is --kv-cache-size 4GiB", sized=True)
+    kv_cache_memory_bytes: int | None = option(
+        None, "vLLM's name: 4GiB means --kv-cache-size 4GiB", sized=True
+    )
     max_tokens_in_paged_kv_cache: int | None = option(
-        None, "64k is --kv-cache-size '64k tokens'", sized=True
+        None, "TensorRT-LLM's name: 64k means --kv-cache-size '64k tokens'", sized=True
     )
     num_gpu_blocks_override: int | None = option(
-        None, "2000 is --kv-cache-size '2000 blocks', the null block among them"
+        None, "vLLM's name: 2000 means --kv-cache-size '2000 blocks'"
     )
     kv_cache_dtype: KVCacheDtype = option(
         "auto",
@@ -59,7 +62,9 @@ class CacheOptions:
         True, "reuse KV blocks of equal prefixes", aliases=("enable-block-reuse",)
     )
     kv_canary: KVCanaryMode = option("off", "what to do on a changed checksum of a reused KV block")
-    kv_cache_metrics: bool = option(False, "measure how long KV blocks live and lie idle")
+    kv_cache_metrics: bool = options_of("observability")(
+        False, "measure how long KV blocks live and lie idle"
+    )
     use_cache: bool = option(True, "off: recompute every token each step (for teaching)")
 
     def __post_init__(self) -> None:

@@ -22,7 +22,7 @@ from quire.settings.known_settings import QUANTIZATIONS as KNOWN_QUANTIZATIONS
 from quire.settings.known_settings import flag_name
 from quire.settings.kv_transfer import KVTransfer
 from quire.settings.offload_options import OffloadOptions
-from quire.settings.option import option as option
+from quire.settings.option import options_of
 from quire.settings.option_types import check_types
 from quire.settings.other_programs import meant_setting
 from quire.settings.parallel_options import ParallelOptions
@@ -34,6 +34,8 @@ from quire.settings.speculative_settings import (
     parse_speculative,
 )
 
+_model, _access = options_of("model"), options_of("access")
+_scheduling, _speculation = options_of("scheduling"), options_of("speculation")
 #: Tokens that a step may draw in any case: a single sequence may have that many proposed but one.
 LEAST_LOGITS_ROWS = 32
 #: In an override: not rounded.
@@ -44,18 +46,18 @@ KEEP = "none"
 class ModelOptions:
     """Settings of the checkpoint, and of how its numbers are held."""
 
-    model: str = option("quire-tiny", "folder, GGUF file, hub id, or a name that quire list shows")
-    served_model_name: tuple[str, ...] = option(
+    model: str = _model("quire-tiny", "folder, GGUF file, hub id, or a name that quire list shows")
+    served_model_name: tuple[str, ...] = _model(
         (), "name clients use; default: an id, or the last part of a path"
     )
-    tokenizer: str | None = option(None, "folder, GGUF file or hub id; default: the model's own")
-    revision: str | None = option(None, "branch, tag or commit of a hub id")
-    allow_special_tokens_in_content: bool = option(
+    tokenizer: str | None = _model(None, "folder, GGUF file or hub id; default: the model's own")
+    revision: str | None = _model(None, "branch, tag or commit of a hub id")
+    allow_special_tokens_in_content: bool = _model(
         False, "messages that spell a special token mean it"
     )
-    dtype: Literal["auto", "float32", "float16", "bfloat16"] = option(
+    dtype: Literal["auto", "float32", "float16", "bfloat16"] = _model(
         "auto",
-        "element type of the weights; auto keeps the checkpoint's",
+        "element type of the weights; auto: the checkpoint's",
         common=True,
         spellings={
             **dict.fromkeys(("half", "fp16", "f16"), "float16"),
@@ -63,7 +65,7 @@ class ModelOptions:
             "bf16": "bfloat16",
         },
     )
-    quantization: QuantizationName | StoredName | None = option(
+    quantization: QuantizationName | StoredName | None = _model(
         None,
         "round the linears' weights at load",
         common=True,
@@ -77,46 +79,46 @@ class ModelOptions:
         | dict.fromkeys(("4bit", "4-bit"), "must be int4 or nf4")
         | dict.fromkeys(("8bit", "8-bit"), "must be int8"),
     )
-    quantization_group_size: int | None = option(None, "weights that share a scale; 0: a row")
-    quantization_overrides: str | None = option(
+    quantization_group_size: int | None = _model(None, "weights that share a scale; 0: a row")
+    quantization_overrides: str | None = _model(
         None, "modules with a format of their own: 'lm_head=none,*.down_proj=int8'"
     )
-    activations: Literal["checkpoint", "int8", "int16", "fp32"] = option(
+    activations: Literal["checkpoint", "int8", "int16", "fp32"] = _model(
         "checkpoint",
         "inputs of quantized linears; checkpoint: rounded as it says, else to 8 bits (16 if small)",
     )
-    packed_weights_cache: str | None = option(
+    packed_weights_cache: str | None = _model(
         None, "folder that keeps packed weights; later starts map them"
     )
-    max_model_len: int | None = option(
+    max_model_len: int | None = _model(
         None,
         "longest context (4k: 4096); default: the model's, or what fits",
         common=True,
         sized=True,
         spellings={"auto": None, "-1": None},
     )
-    generation_config: str = option(
+    generation_config: str = _model(
         "auto",
         "auto: the model's own sampling defaults; none: ours",
         spellings={"vllm": "none"},
     )
-    override_generation_config: str | None = option(
+    override_generation_config: str | None = _model(
         None, "sampling defaults in place of the model's: {...}", is_json=True
     )
-    chat_template: str | None = option(None, "Jinja file used instead of the model's template")
-    default_chat_template_kwargs: str | None = option(
+    chat_template: str | None = _model(None, "Jinja file used instead of the model's template")
+    default_chat_template_kwargs: str | None = _model(
         None, "variables of the chat template: {...}; a request's win", is_json=True
     )
-    max_logprobs: int = option(20, "most alternatives a request may ask for; -1: no limit")
-    disable_any_whitespace: bool = option(False, "forced JSON has no white space between its parts")
+    max_logprobs: int = _model(20, "most alternatives a request may ask for; -1: no limit")
+    disable_any_whitespace: bool = _model(False, "forced JSON has no white space between its parts")
 
-    limit_mm_per_prompt: str | None = option(
+    limit_mm_per_prompt: str | None = _model(
         None, "most pictures of a prompt: image=4; default: what fits", is_json=True
     )
-    allowed_media_domains: tuple[str, ...] = option(
+    allowed_media_domains: tuple[str, ...] = _access(
         (), "host that pictures may be fetched from; *: any public one"
     )
-    allowed_local_media_path: str | None = option(
+    allowed_local_media_path: str | None = _access(
         None, "folder that pictures may be read from, by file: URLs"
     )
 
@@ -165,26 +167,26 @@ class ModelOptions:
 class SchedulerOptions:
     """Settings of what runs in a step."""
 
-    max_num_seqs: int = option(128, "most requests running at once", common=True)
-    max_num_batched_tokens: int = option(2048, "most tokens computed in a step", common=True)
-    enable_chunked_prefill: bool = option(True, "split prompts that exceed the step's budget")
-    long_prefill_token_threshold: int = option(
+    max_num_seqs: int = _scheduling(128, "most requests running at once", common=True)
+    max_num_batched_tokens: int = _scheduling(2048, "most tokens computed in a step", common=True)
+    enable_chunked_prefill: bool = _scheduling(True, "split prompts that exceed the step's budget")
+    long_prefill_token_threshold: int = _scheduling(
         0, "most tokens of one prompt in a step; 0: only the budget"
     )
-    mixed_prefill_tokens: int | None = option(
+    mixed_prefill_tokens: int | None = _scheduling(
         None,
         "most prompt tokens in a step that running requests wait for; 0: only the budget; default: "
         "112, and more of short prompts, up to 100 ms",
     )
-    target_itl_ms: float | None = option(
+    target_itl_ms: float | None = _scheduling(
         None,
         "milliseconds that a step should take, as steps are measured, in place of "
         "--mixed-prefill-tokens",
     )
-    scheduling_policy: Literal["fcfs", "priority"] = option(
+    scheduling_policy: Literal["fcfs", "priority"] = _scheduling(
         "fcfs", "priority: lower value starts first"
     )
-    batching_type: Literal["inflight", "static"] = option(
+    batching_type: Literal["inflight", "static"] = _scheduling(
         "inflight", "inflight: start requests at any step; static: when all others ended"
     )
 
@@ -201,24 +203,28 @@ class SpeculativeOptions:
     All of it can be said in ``speculative_config``; the others are short forms of its keys.
     """
 
-    speculative_config: str | None = option(
+    speculative_config: str | None = _speculation(
         None,
         'propose tokens for the model to check: {"method": "ngram"}, or a list of such objects',
         is_json=True,
         aliases=("-sc",),
     )
-    spec_method: str | None = option(None, f"method that proposes tokens ({', '.join(METHODS)})")
-    spec_model: str | None = option(None, "the drafter: folder, GGUF file, hub id or name")
-    spec_tokens: int | None = option(None, "most tokens proposed in a round")
-    speculative_model: str | None = option(None, "older name of --spec-model; [ngram]: the method")
-    num_speculative_tokens: int | None = option(None, "older name of --spec-tokens")
-    speculative_max_model_len: int | None = option(
+    spec_method: str | None = _speculation(
+        None, f"method that proposes tokens ({', '.join(METHODS)})", common=True
+    )
+    spec_model: str | None = _speculation(None, "the drafter: folder, GGUF file, hub id or name")
+    spec_tokens: int | None = _speculation(None, "most tokens proposed in a round")
+    speculative_model: str | None = _speculation(
+        None, "older name of --spec-model; [ngram]: the method"
+    )
+    num_speculative_tokens: int | None = _speculation(None, "older name of --spec-tokens")
+    speculative_max_model_len: int | None = _speculation(
         None, "sequence length in tokens from which on nothing is proposed", sized=True
     )
-    ngram_prompt_lookup_max: int | None = option(None, "ngram: most tokens that must match")
-    ngram_prompt_lookup_min: int | None = option(None, "ngram: least tokens that must match")
-    speculative_draft_tensor_parallel_size: int | None = option(None, "1: one process drafts")
-    speculative_disable_by_batch_size: int | None = option(
+    ngram_prompt_lookup_max: int | None = _speculation(None, "ngram: most tokens that must match")
+    ngram_prompt_lookup_min: int | None = _speculation(None, "ngram: least tokens that must match")
+    speculative_draft_tensor_parallel_size: int | None = _speculation(None, "1: one process drafts")
+    speculative_disable_by_batch_size: int | None = _speculation(
         None, "number of running requests from which on nothing is proposed"
     )
 
@@ -269,7 +275,7 @@ class EngineConfig:
     speculative: SpeculativeOptions = field(default_factory=SpeculativeOptions)
     adapters: AdapterOptions = field(default_factory=AdapterOptions)
     parallel: ParallelOptions = field(default_factory=ParallelOptions)
-    seed: int = option(0, "base seed of requests without a seed")
+    seed: int = _model(0, "base seed of requests without a seed")
     transfer: KVTransfer | None = None
     memory_parts: int = 1
 

@@ -6,8 +6,9 @@ import math
 from dataclasses import dataclass
 
 from quire.core.errors import ConfigError
-from quire.settings.option import option
+from quire.settings.option import options_of
 
+option = options_of("memory")
 DISK_BYTES = 16 * 2**30
 
 

@@ -9,9 +9,10 @@ from typing import Literal, cast, get_args
 
 from quire.core.counts import parse_count
 from quire.core.errors import ConfigError
-from quire.settings.option import option
+from quire.settings.option import options_of
 from quire.settings.parallel_layout import ParallelLayout
 
+option = options_of("parallel")
 Device = Literal["auto", "cpu", "reference"]
 #: The most parts of each kind of division: more than a cluster of processors has.
 MAX_RANKS = 1024
@@ -31,11 +32,12 @@ class ParallelOptions:
     )
     threads: int | None = option(
         None,
-        "compute threads of each rank; default: the cores this process may use, divided",
+        "compute threads of each rank; default: this process's cores, divided",
         common=True,
+        env="OMP_NUM_THREADS",
     )
     tensor_parallel_size: int = option(
-        1, "ranks (processes) that share each layer", aliases=("-tp",)
+        1, "ranks (processes) that share each layer", aliases=("-tp",), common=True
     )
     pipeline_parallel_size: int = option(
         1, "stages of consecutive layers, each on ranks of its own", aliases=("-pp",)

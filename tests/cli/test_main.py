@@ -11,10 +11,10 @@ from dataclasses import fields
 import pytest
 
 from quire.cli.chat.run import _fields, run
-from quire.cli.flags.engine_flags import config_fields
 from quire.cli.main import COMMANDS
 from quire.planner import machine_speed
 from quire.server.options import ServerOptions
+from quire.settings.flags import engine_flags
 from tests.commands import changed_early, environment
 
 
@@ -151,12 +151,12 @@ def test_help_all_of_serve_lists_every_flag_of_the_server(quire):
     flags = {f"--{field.name}".replace("_", "-") for field in fields(ServerOptions)}
     listed = set(re.findall(r"--[a-z-]+", whole.replace("--[no-]", "--")))
     assert flags <= listed
-    assert "Options (all: --help-all):" in short and "--stream-interval" not in short
+    assert "flags: --help=server):" in short and "--stream-interval" not in short
 
 
 def test_help_all_lists_every_engine_flag(quire):
     short, whole = quire("generate", "--help").stdout, quire("generate", "--help-all").stdout
-    flags = {f"--{name}".replace("_", "-") for name in config_fields()}
+    flags = {f"--{name}".replace("_", "-") for name in engine_flags()}
     listed = set(re.findall(r"--[a-z-]+", whole.replace("--[no-]", "--")))
     assert flags <= listed
     assert "--max-model-len" in short and "--block-size" not in short

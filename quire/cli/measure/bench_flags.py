@@ -6,8 +6,8 @@ import functools
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import fields, replace
-from typing import Any, get_type_hints
+from dataclasses import replace
+from typing import Any
 
 import click
 
@@ -15,18 +15,18 @@ from quire.bench.server_options import TargetOptions
 from quire.cli.flags.engine_flags import config_option
 from quire.cli.flags.multi_value_flags import repeat_flags
 from quire.core.errors import ConfigError
+from quire.settings.flags import read_flags
 from quire.system import env
 
 
 def bench_flags(kind: type[TargetOptions]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Give a command the flags of ``kind``; it receives them as ``options``."""
-    hints = get_type_hints(kind)
-    settings = fields(kind)
+    settings = read_flags(kind)
 
     def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(function)
         def command(**keywords: Any) -> Any:
-            given = {field.name: keywords.pop(field.name) for field in settings}
+            given = {name: keywords.pop(name) for name in settings}
             try:
                 options = kind(**given)
             except ConfigError as error:
@@ -35,8 +35,8 @@ def bench_flags(kind: type[TargetOptions]) -> Callable[[Callable[..., Any]], Cal
                 options = replace(options, api_key=env.get("QUIRE_API_KEY"))
             return function(options=options, **keywords)
 
-        for field in reversed(settings):
-            config_option(field, hints[field.name], click.Option)(command)
+        for flag in reversed([*settings.values()]):
+            config_option(flag)(command)
         return command
 
     return decorate
