@@ -23,6 +23,7 @@ from quire.checkpoints.weight_names import WeightNames
 from quire.core.built_types import built
 from quire.core.errors import ModelLoadError, WeightMismatchError
 from quire.core.model.model_config import ModelConfig
+from quire.core.plurals import counted
 from quire.kernels.matrices.host_tensor import NUMPY_DTYPES, HostTensor
 from quire.kernels.matrices.quantized_tensor import QuantizedForm
 from quire.settings.parallel_layout import ParallelLayout
@@ -118,7 +119,7 @@ class _Divided:
 
     def notices(self) -> list[str]:
         """Return how many ranks it is for."""
-        return [f"tensors are divided over {self._index.layout.size} ranks"]
+        return [f"tensors are divided over {counted(self._index.layout.size, 'rank')}"]
 
     def entry(self, name: str) -> RankEntry:
         """Return shape and size of a tensor as all ranks have it."""
@@ -184,10 +185,10 @@ class RankFolder(_Divided):
 
     def _refuse_shards(self, size: int) -> ModelLoadError:
         shards, whole = self._index.tensor_parallel_size, self._index.layout.pipeline == 1
+        parts = counted(shards, "rank" if whole else "shard")
         return ModelLoadError(
-            f"[load] {self.path} is divided over {shards} {'rank' if whole else 'shard'}"
-            f"{'' if shards == 1 else 's'}, which --tensor-parallel-size must be; got {size}. Give "
-            "that number, or the checkpoint it was made of."
+            f"[load] {self.path} is divided over {parts}, which --tensor-parallel-size must be; "
+            f"got {size}. Give that number, or the checkpoint it was made of."
         )
 
     def _refuse_layers(self, layers: range) -> ModelLoadError:

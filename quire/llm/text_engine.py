@@ -14,6 +14,7 @@ from quire.core.errors import EngineDeadError, FailureKind, RequestFailure
 from quire.core.metrics import Samples
 from quire.core.model.model_config import ModelConfig
 from quire.core.outputs import RequestOutput
+from quire.core.plurals import counted
 from quire.core.request import EngineRequest
 from quire.core.sampling_params import SamplingParams
 from quire.engine.engine import Engine
@@ -214,7 +215,7 @@ class TextEngine:
         inputs = ", activations in int16 as it is small" if self.executor.fine_inputs else ""
         return (
             f"loaded {self.config.model.model}: {self.model_config.architecture}, contexts of up "
-            f"to {self.max_model_len:,} tokens, {num_tokens:,} in the KV cache{inputs} "
+            f"to {counted(self.max_model_len, 'token')}, {num_tokens:,} in the KV cache{inputs} "
             "(verbose=True says how that was chosen)"
         )
 

@@ -7,6 +7,7 @@ from dataclasses import asdict
 from typing import Any
 
 from quire.core.counts import format_bytes
+from quire.core.plurals import counted
 from quire.planner.parallel_costs import (
     LINKS,
     Interconnect,
@@ -46,7 +47,7 @@ def report_lines(
         yield (
             f"rank {one.rank}: weights {format_bytes(one.weights)}, KV "
             f"{format_bytes(one.kv_token)} a token, buffers {format_bytes(one.buffers)}; with "
-            f"{load.kv_tokens:,} tokens {format_bytes(one.total(load.kv_tokens))}"
+            f"{counted(load.kv_tokens, 'token')} {format_bytes(one.total(load.kv_tokens))}"
         )
     links = [link, *(one for one in LINKS.values() if one is not link)]
     yield from exchange_lines(shape, layout, links, exact=exact, wire_bytes=wire_bytes)
@@ -107,7 +108,10 @@ def exchange_lines(
     )
     calls = sum(exchange.calls for exchange in found)
     total = forward_bytes(found, 1, 1)
-    yield f"a token's forward exchanges {total:,} bytes in {calls} calls, {total / 1e6:.2f} MB"
+    yield (
+        f"a token's forward exchanges {counted(total, 'byte')} in {counted(calls, 'call')}, "
+        f"{total / 1e6:.2f} MB"
+    )
     for exchange in found:
         rows = "a row of logits" if exchange.of_logits else "a token"
         calls_of = f"{exchange.calls} x {exchange.name}, {exchange.what}"

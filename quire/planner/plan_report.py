@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Literal
 
 from quire.core.counts import format_bytes
+from quire.core.plurals import counted, listed
 from quire.planner.memory_budget import MemoryBudget, MemoryDemand
 from quire.planner.parallel_costs import LINKS, SplitShape
 from quire.planner.parallel_report import exchange_lines
@@ -23,10 +24,11 @@ def engine_lines(name: str, parallel: ParallelOptions) -> Iterator[str]:
         return
     yield f"{name}: {count} engines, with requests of their own"
     if parallel.deals_engines:
-        yield from _node_lines(parallel, "engines", parallel.engines_of, "with the server")
+        yield from _node_lines(parallel, "engine", parallel.engines_of, "with the server")
     elif parallel.places_engines:
         yield "engine 0: with the server"
-        yield f"engines 1 to {count - 1}: in a Ray cluster, spread over its nodes"
+        others = f"engines 1 to {count - 1}" if count > 2 else "engine 1"
+        yield f"{others}: in a Ray cluster, spread over its nodes"
 
 
 def role_lines(
@@ -42,8 +44,8 @@ def role_lines(
     if role is not None:
         num_alike = num_engines - num_prefill if role == "decode" else num_prefill
         purpose = "outputs" if role == "decode" else "long prompts"
-        several = f"{num_alike} engines for {purpose}, each of them:"
-        yield f"1 engine for {purpose}:" if num_alike == 1 else several
+        each = "" if num_alike == 1 else ", each of them"
+        yield f"{counted(num_alike, 'engine')} for {purpose}{each}:"
     elif num_engines > 1:
         yield "each of them:"
 
@@ -86,7 +88,7 @@ def rank_lines(
             "requests as replicas (--data-parallel-size)."
         )
     if parallel.nnodes > 1:
-        yield from _node_lines(parallel, "ranks", parallel.ranks_of, "rank 0 with the server")
+        yield from _node_lines(parallel, "rank", parallel.ranks_of, "rank 0 with the server")
     yield from layout.lines(shape.num_layers)
     num_blocks = min(one.num_blocks for one in budgets)
     for number, one in enumerate(budgets):
@@ -94,7 +96,8 @@ def rank_lines(
         yield (
             f"rank {number}: weights {format_bytes(demand.weight_bytes)}, scratch and buffers "
             f"{format_bytes(demand.scratch_bytes)}, KV cache "
-            f"{format_bytes(num_blocks * demand.block_bytes)} of {num_blocks - 1:,} blocks"
+            f"{format_bytes(num_blocks * demand.block_bytes)} of "
+            f"{counted(num_blocks - 1, 'block')}"
         )
     is_apart = parallel.machine_ranks % layout.tensor != 0  # shards of a layer
     links = sorted(_CPU_LINKS, key=lambda name: name != "10gbe") if is_apart else _CPU_LINKS
@@ -113,6 +116,8 @@ def _node_lines(
     """Give the map of engines, or of ranks, over machines."""
     for node in range(parallel.nnodes):
         own = ", this one" if node == parallel.node_rank else ""
-        where = of_first if node == 0 else f"which go to {parallel.master_addr}"
-        listed = ", ".join(map(str, numbers(node)))
-        yield f"machine {node}{own}: {what} {listed}, {where}"
+        is_one = len(numbers(node)) == 1
+        where = f"which {'goes' if is_one else 'go'} to {parallel.master_addr}"
+        if node == 0:
+            where = "with the server" if is_one else of_first
+        yield f"machine {node}{own}: {listed(what, numbers(node))}, {where}"

@@ -11,6 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from quire.core.model.kv_cache_spec import KVCacheSpec
+from quire.core.plurals import counted
 from quire.planner.measured_formats import MEASURED_METHODS, QUALITY_MODEL
 from quire.planner.named_cards import Card
 
@@ -222,7 +223,7 @@ def _memory(option: FormatChoice, cards: Cards, load: ServingLoad) -> str:
     if option.sequences is None:
         rest = "KV is not counted, as a number of parameters has no shape"
     else:
-        rest = f"{option.sequences:,} sequences of {load.context:,} tokens would"
+        rest = f"{counted(option.sequences, 'sequence')} of {counted(load.context, 'token')} would"
     return (
         f"Memory: {_need(option, load)} of {option.form.name} {verdict} in "
         f"{gigabytes(cards.memory)} of {cards}; {rest}."

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from quire.core.errors import ConfigError
+from quire.core.plurals import counted, listed
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,8 +71,8 @@ class ParallelLayout:
         if sum(counts) != num_layers:
             given = ",".join(map(str, counts))
             raise ConfigError(
-                f"[config] --stage-layers must be the {num_layers} layers of the model in all; got "
-                f"{given}, which are {sum(counts)}."
+                f"[config] --stage-layers must be the {counted(num_layers, 'layer')} of the model "
+                f"in all; got {given}, which are {sum(counts)}."
             )
         starts = [sum(counts[:stage]) for stage in range(self.pipeline)]
         return [range(start, start + n) for start, n in zip(starts, counts, strict=True)]
@@ -80,11 +81,10 @@ class ParallelLayout:
         """Return the map of ranks, a line for each stage."""
         found = []
         for stage, layers in enumerate(self.stage_layers(num_layers)):
-            ranks = ", ".join(map(str, self.stage_ranks(stage)))
+            ranks = listed("rank", self.stage_ranks(stage))
+            own = f"layers {layers[0]} to {layers[-1]}" if len(layers) > 1 else f"layer {layers[0]}"
             parts = "whole layers" if self.tensor == 1 else f"{self.tensor} shards of each layer"
-            found.append(
-                f"stage {stage}: layers {layers[0]} to {layers[-1]}, ranks {ranks}: {parts}"
-            )
+            found.append(f"stage {stage}: {own}, {ranks}: {parts}")
         return found
 
 

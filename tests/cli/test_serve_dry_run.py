@@ -46,6 +46,19 @@ def test_ranks_of_several_machines_are_told_with_what_is_between_them():
     assert "warning: 4 shards of each layer over 10 Gbit/s Ethernet" in text
 
 
+def test_one_of_each_is_in_the_singular():
+    """It said "ranks 1", "layers 5 to 5" and "1 blocks of 1 tokens"."""
+    text = tell("quire-tiny", "-pp", "2", "--stage-layers", "5,1", "-n", "2")
+    assert "machine 0, this one: rank 0, with the server\n" in text
+    assert "machine 1: rank 1, which goes to 127.0.0.1\n" in text
+    assert "stage 0: layers 0 to 4, rank 0: whole layers" in text
+    assert "stage 1: layer 5, rank 1: whole layers" in text
+    text = tell("quire-tiny", "--kv-cache-size", "2 blocks", "--max-model-len", "1")
+    assert (
+        "KV cache: 1 block of 16 tokens in " in text and "sequences at once: 1 of 1 token\n" in text
+    )
+
+
 def test_one_process_has_nothing_to_exchange():
     text = tell("quire-tiny")
     assert text.startswith("quire-tiny: one process\n")
@@ -86,7 +99,7 @@ def test_where_layers_are_placed_is_told():
     text = tell("quire-tiny", *small, "--dtype", "float32", "--device-map", "auto",
         "--max-memory", "cpu=14MiB,reference=1GiB")  # fmt: skip
     assert "device_map = 2 stages: cpu layers 0 to 2 (" in text
-    assert "stage 1: layers 3 to 5, ranks 1: whole layers" in text
+    assert "stage 1: layers 3 to 5, rank 1: whole layers" in text
 
 
 @pytest.mark.parametrize("last", [["--dry-run"], []], ids=["dry run", "start"])

@@ -16,6 +16,7 @@ from quire.cli.calc.calc_models import kv_spec, weight_bytes
 from quire.cli.flags.engine_flags import CountType
 from quire.cli.table import print_table
 from quire.core.model.kv_cache_spec import DTYPE_BYTES, INT4_GROUP, SCALE_BYTES, KVCacheSpec
+from quire.core.plurals import counted
 from quire.planner.device_memory import DEFAULT_FRACTION, DeviceMemory, sequences_bytes
 from quire.planner.memory_budget import num_sequences, shares
 from quire.planner.named_shapes import NAMED_SHAPES
@@ -61,7 +62,9 @@ def kv(models: tuple[str, ...], tokens: int, sequences: int, dtype: str, as_json
         click.echo(json.dumps(rows))
         return
     head = HEAD_BYTES.get(dtype, "head dim x bytes")
-    click.echo(f"{sequences} x {tokens} tokens in {dtype}: 2 x layers x KV heads x {head}")
+    click.echo(
+        f"{sequences} x {counted(tokens, 'token')} in {dtype}: 2 x layers x KV heads x {head}"
+    )
     print_table([
         ("model", "bytes/token", "bytes", "GB", "GiB"),
         *(
@@ -182,7 +185,10 @@ def concurrency(model: str, device: Device, tokens: int, dtype: str, as_json: bo
     if as_json:
         click.echo(json.dumps({"kv_bytes": kv_bytes, "sequences": count}))
     else:
-        click.echo(f"{kv_bytes / 1e9:.2f} GB for KV: {count:,} sequences of {tokens:,} tokens")
+        click.echo(
+            f"{kv_bytes / 1e9:.2f} GB for KV: {counted(count, 'sequence')} of "
+            f"{counted(tokens, 'token')}"
+        )
 
 
 @calc.command(short_help="Show where a device's memory goes.")
@@ -214,4 +220,7 @@ def memory(model: str, device: Device, dtype: str, as_json: bool) -> None:
         ),
     ])  # fmt: skip
     tokens = blocks * spec.block_size
-    click.echo(f"KV cache: {blocks:,} blocks of {spec.block_size} tokens, {tokens:,} in all")
+    click.echo(
+        f"KV cache: {counted(blocks, 'block')} of {counted(spec.block_size, 'token')}, "
+        f"{tokens:,} in all"
+    )

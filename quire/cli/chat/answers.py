@@ -13,6 +13,7 @@ from typing import Any
 
 from quire.core.errors import EngineDeadError
 from quire.core.outputs import RequestOutput
+from quire.core.plurals import counted
 from quire.core.sampling_params import SamplingParams
 from quire.llm.engine_client import Prompt
 from quire.llm.progress import loading_bar
@@ -58,7 +59,8 @@ class GrowingAnswer:
         """Say how much came how fast, on one line."""
         if self.first_token is None or self.last_token is None:
             return "no tokens"
-        line = f"{self.num_tokens} tokens, first after {self.first_token - self.started:.2f} s"
+        line = f"{counted(self.num_tokens, 'token')}, "
+        line += f"first after {self.first_token - self.started:.2f} s"
         seconds = self.last_token - self.first_token
         if self.num_tokens > 1 and seconds > 0:
             line += f", {(self.num_tokens - 1) / seconds:.1f} tok/s"

@@ -8,6 +8,7 @@ from typing import Any
 
 from quire.cli.chat.answers import GrowingAnswer, follow
 from quire.cli.flags.lora_flag import adapter_attributes
+from quire.core.plurals import counted
 from quire.core.sampling_params import SamplingParams
 from quire.llm.requests.prompts import chat_prompt
 from quire.llm.text_engine import TextEngine
@@ -63,7 +64,7 @@ class LocalChat:
 
     def describe(self) -> str:
         model = self._engine.config.model.model
-        return f"{model}: {self._engine.max_model_len:,} tokens of context"
+        return f"{model}: {counted(self._engine.max_model_len, 'token')} of context"
 
     def summary(self) -> str:
         return self._answer.summary()

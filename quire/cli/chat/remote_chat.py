@@ -99,7 +99,7 @@ class RemoteChat:
         for model in self._models():
             if self._model in (model["id"], *model["aliases"]):
                 context = model["max_model_len"]
-                told = f", {context:,} tokens of context" if context else ""
+                told = f", {counted(context, 'token')} of context" if context else ""
                 return f"{self._model}: {model['status']['value']}{told}"
         return f"{self._model} at {self._base_url}"
 

@@ -27,6 +27,7 @@ from quire.cli.server_connection import (
     request,
 )
 from quire.core.errors import ConfigError
+from quire.core.plurals import counted
 from quire.settings.adapter_options import AdapterOptions
 from quire.system import env
 
@@ -132,8 +133,8 @@ def run(
         click.echo(f"[{session.last_summary}]", err=True)
     elif session.limit_reached is not None:
         click.echo(
-            f"quire: the answer was cut at {session.limit_reached:,} tokens. Give --max-tokens for "
-            "more.",
+            f"quire: the answer was cut at {counted(session.limit_reached, 'token')}. Give "
+            "--max-tokens for more.",
             err=True,
         )
 

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from quire.core.plurals import counted
+
 if TYPE_CHECKING:
     from rich.table import Table
 
@@ -57,7 +59,7 @@ def speed_table(rows: list[Row], document: dict[str, Any]) -> Table:
     """Return tokens a second, and how many times the reference's they are."""
     table = _table(
         f"tokens/s, and times those of {document['reference']}: median of "
-        f"{document['num_rounds']} rounds (least to largest)",
+        f"{counted(document['num_rounds'], 'round')} (least to largest)",
         "model",
     )
     table.add_column(f"prompt of {document['prompt_len']}", justify="right")
@@ -74,7 +76,8 @@ def quality_table(rows: list[Row], reference: str) -> Table:
     """Return perplexity, and the comparison with the reference."""
     text = rows[0]["quality"]["text"]
     table = _table(
-        f"quality on {text['num_counted']:,} tokens, with 95% intervals; next to {reference}",
+        f"quality on {counted(text['num_counted'], 'token')}, with 95% intervals; next to "
+        f"{reference}",
         "model",
     )
     for name in ("perplexity", "ratio", "KL, nats", "same best token"):

@@ -42,7 +42,8 @@ def _print_text(report: dict[str, Any]) -> None:
     overlap = f", {text['stride']} new in each" if text["stride"] < text["window"] else ""
     windows = counted(text["num_windows"], "window")
     click.echo(
-        f"\n{Path(text['file']).name}: {text['num_counted']:,} of {text['num_tokens']:,} tokens "
+        f"\n{Path(text['file']).name}: {text['num_counted']:,} of "
+        f"{counted(text['num_tokens'], 'token')} "
         f"counted; {windows} of up to {text['window']:,}{overlap}"
     )
     rows: list[tuple[str, ...]] = [HEAD, _row("perplexity", text["perplexity"], _decimals)]

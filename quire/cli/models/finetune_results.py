@@ -161,8 +161,9 @@ def _write_rounded(
     groups = "whole rows" if asked["group_size"] == -1 else f"groups of {asked['group_size']}"
     sign = "asymmetric" if asked["asymmetric"] else "symmetric"
     how = f"{asked['bits']} bits, {groups}, {sign}"
+    matrices = counted(len(modules), "matrix", "matrices")
     lines = [
-        f"{len(modules)} matrices were trained as they are when they are rounded to nearest to "
+        f"Training rounded {matrices} to nearest in each step, as they are now: "
         f"{how}, with gradients straight through the rounding. All other tensors are those of the "
         "source."
     ]
@@ -199,13 +200,13 @@ def _write_adapter(
     merge = job.asked["merge"]
     folder = out / ADAPTER if merge else out
     kind.save(folder, job.source)
+    matrices = counted(len(modules), "matrix", "matrices")
     lines = [
-        f"{len(modules)} matrices have adapters of rank {job.plan.rank}, alpha {job.plan.alpha:g}, "
+        f"Adapters of {matrices} have rank {job.plan.rank}, alpha {job.plan.alpha:g}, and were "
         "trained on a base held in NF4 with groups of 64. The base was not changed: the SHA-256 of "
         f"its tensors is {after} before and after."
     ]
     if not merge:
-        matrices = counted(len(modules), "matrix", "matrices")
         return f"an adapter of rank {job.plan.rank} for {matrices}", lines
     base = job.asked["merge_into"] or "source"
     (folder / "README.md").unlink(missing_ok=True)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from quire.core.errors import ConfigError, QuireError
+from quire.core.plurals import counted
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -116,7 +117,8 @@ def _memory(path: Path | None, named: NamedModel | None) -> str:
     about = "" if fit.context is not None else "about "
     said = f"needs {about}{size(fit.needed_bytes)} of {size(fit.budget_bytes)}"
     if fit.fits:
-        return said + (f"; requests of up to {fit.context:,} tokens fit" if fit.context else "")
+        longest = f"; requests of up to {counted(fit.context, 'token')} fit" if fit.context else ""
+        return said + longest
     room = room_in(machine.free_bytes)
     other = largest_in_family(named, room) if named is not None else None
     return f"{said}: does not fit" + (f"; {other.name} would" if other is not None else "")

@@ -12,6 +12,7 @@ from statistics import mean
 
 from quire.cli.top.figures import figures
 from quire.cli.top.reading import Reading
+from quire.core.plurals import counted
 
 #: What alarms look back on. Shorter, and one long prompt is an alarm; longer, and one that is over
 #: stays.
@@ -131,9 +132,9 @@ def _shares(first: Reading, last: Reading) -> Iterator[Alarm]:
 
     ended = added("request_success")
     if (count := added("request_success", finished_reason="error")) > ERRORS * ended:
-        yield Alarm(True, f"{count:.0f} of {ended:.0f} sequences ended with an error")
+        yield Alarm(True, f"{count:.0f} of {counted(round(ended), 'sequence')} ended with an error")
     if (count := added("request_timeouts")) > TIMEOUTS * ended:
-        yield Alarm(False, f"{count:.0f} of {ended:.0f} sequences were ended by their deadline")
+        yield Alarm(False, f"the deadline ended {count:.0f} of {counted(round(ended), 'sequence')}")
     if count := added("num_preemptions"):
         again, computed = added("preemption_recomputed_tokens"), added("num_computed_tokens")
         part = again / computed if computed else 0.0

@@ -51,7 +51,7 @@ class MemoryPlan:
         lengths = [self.max_model_len]
         while len(lengths) < 4 and lengths[-1] >= 4 * spec.block_size:
             lengths.append(lengths[-1] // 4)
-        fits = ", ".join(f"{budget.num_sequences(n):,} of {n:,} tokens" for n in lengths)
+        fits = ", ".join(f"{budget.num_sequences(n):,} of {counted(n, 'token')}" for n in lengths)
         uses = [
             f"{name} {format_bytes(size)} ({share:.1f}%)"
             for name, (size, share) in budget.shares().items()
@@ -64,9 +64,9 @@ class MemoryPlan:
         host = f"; KV {format_bytes(host_bytes)} on the host" if host_bytes else ""
         return [
             f"memory: {' + '.join(uses)} = {device}{host}",
-            f"KV cache: {budget.num_blocks - 1:,} blocks of {spec.block_size} tokens in "
-            f"{spec.dtype}, {format_bytes(token_bytes)} a token{scales}; "
-            f"sequences at once: {fits}",
+            f"KV cache: {counted(budget.num_blocks - 1, 'block')} of "
+            f"{counted(spec.block_size, 'token')} in {spec.dtype}, {format_bytes(token_bytes)} a "
+            f"token{scales}; sequences at once: {fits}",
         ]
 
 

@@ -44,7 +44,7 @@ def test_layers_are_placed_by_memory():
     assert 11e9 < totals[0] <= 12e9 and totals[1] < 6e9
     text = show("parallel llama-3.1-8b --max-memory gpu=12GB,cpu=64GB")
     assert "device_map = 2 stages: gpu layers 0 to 22 (" in text
-    assert "stage 1: layers 23 to 31, ranks 1: whole layers" in text
+    assert "stage 1: layers 23 to 31, rank 1: whole layers" in text
     assert "one stage: gpu" in show("parallel llama-3.1-8b --max-memory gpu=24GB,cpu=64GB")
 
 

@@ -53,7 +53,7 @@ def test_states_are_told(reading):
             {},
             {'request_timeouts_total{stage="queue"}': 6,
              'request_success_total{finished_reason="timeout"}': 100},
-            (False, "6 of 100 sequences were ended by their deadline"),
+            (False, "the deadline ended 6 of 100 sequences"),
         ),
         (
             {},
