@@ -62,7 +62,7 @@ class GroupedHelp(click.Command):
         """Return the help on a group, a word or :data:`ALL`.
 
         Raises:
-            click.UsageError: There is no such group, and no flag has the word.
+            click.UsageError: No group has the name, and no flag has the word.
         """
         ctx.meta[_TOPIC] = topic
         if not any(rows for _, rows in self._sections(ctx)):
