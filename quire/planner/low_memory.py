@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from quire.core.model.kv_cache_spec import KVCacheSpec
-from quire.planner.measured_formats import MEASURED_FORMATS, QUALITY_MODEL
+from quire.planner.advice.measured_formats import MEASURED_FORMATS, QUALITY_MODEL
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,10 +11,10 @@ import click
 from quire.cli.calc.calc_flags import COUNT, DTYPE, JSON, finite
 from quire.cli.calc.calc_models import kv_spec, num_parameters, stated_parameters
 from quire.cli.table import print_table
-from quire.planner.cpu_weight_advice import CpuAdvice, advise_cpu
-from quire.planner.named_cards import NAMED_CARDS
-from quire.planner.number_types import NUMBER_TYPES
-from quire.planner.weight_advice import Advice, Cards, FormatChoice, ServingLoad, advise
+from quire.planner.advice.cpu_weight_advice import CpuAdvice, advise_cpu
+from quire.planner.advice.named_cards import NAMED_CARDS
+from quire.planner.advice.number_types import NUMBER_TYPES
+from quire.planner.advice.weight_advice import Advice, Cards, FormatChoice, ServingLoad, advise
 
 
 @click.command("advise-quant", short_help="Show which weight format to take, and why.")
@@ -54,7 +54,7 @@ class TargetMachine:
     """Hardware that the model is to run on.
 
     Attributes:
-        card: A name of :data:`~quire.planner.named_cards.NAMED_CARDS`; None for this machine.
+        card: A name of :data:`~quire.planner.advice.named_cards.NAMED_CARDS`; None for this machine.
         tensor_parallel_size: Cards that share the model.
         memory: Bytes of each card, or of the machine; None for all.
         fraction: Part of the memory for weights and KV.

@@ -11,11 +11,11 @@ import torch
 from click.testing import CliRunner
 
 from quire.cli.calc.calc import calc
-from quire.planner.cpu_weight_advice import advise_cpu
+from quire.planner.advice.cpu_weight_advice import advise_cpu
+from quire.planner.advice.measured_formats import MEASURED_FORMATS, MEASURED_METHODS
+from quire.planner.advice.named_cards import NAMED_CARDS
+from quire.planner.advice.weight_advice import BF16, INT4, ServingLoad
 from quire.planner.machine_speed import MachineSpeed
-from quire.planner.measured_formats import MEASURED_FORMATS, MEASURED_METHODS
-from quire.planner.named_cards import NAMED_CARDS
-from quire.planner.weight_advice import BF16, INT4, ServingLoad
 
 RESULTS = Path(__file__).parents[3] / "benchmarks" / "results"
 

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 from quire.core.model.kv_cache_spec import KVCacheSpec
 from quire.core.plurals import counted
-from quire.planner.measured_formats import MEASURED_METHODS, QUALITY_MODEL
-from quire.planner.named_cards import Card
+from quire.planner.advice.measured_formats import MEASURED_METHODS, QUALITY_MODEL
+from quire.planner.advice.named_cards import Card
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +23,7 @@ class AdvisedFormat:
     Attributes:
         name: The format's usual name.
         bits: Bits of a weight, with its share of scales and zeros.
-        unit: Type of number whose peak binds it, of :class:`~quire.planner.named_cards.Card`.
+        unit: Type of number whose peak binds it, of :class:`~quire.planner.advice.named_cards.Card`.
     """
 
     name: str

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from quire.planner.machine_speed import MachineSpeed
-from quire.planner.measured_formats import (
+from quire.planner.advice.measured_formats import (
     MEASURED_FORMATS,
     PROCESSOR,
     QUALITY_MODEL,
     SPEED_MODEL,
     MeasuredFormat,
 )
-from quire.planner.weight_advice import ServingLoad, gigabytes, needed
+from quire.planner.advice.weight_advice import ServingLoad, gigabytes, needed
+from quire.planner.machine_speed import MachineSpeed
 
 #: Most that perplexity may rise by for a format to be chosen for its speed.
 MAX_LOSS = 0.02
