@@ -54,7 +54,8 @@ class TargetMachine:
     """Hardware that the model is to run on.
 
     Attributes:
-        card: A name of :data:`~quire.planner.advice.named_cards.NAMED_CARDS`; None for this machine.
+        card: A name of :data:`~quire.planner.advice.named_cards.NAMED_CARDS`; None for this
+            machine.
         tensor_parallel_size: Cards that share the model.
         memory: Bytes of each card, or of the machine; None for all.
         fraction: Part of the memory for weights and KV.

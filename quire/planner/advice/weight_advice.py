@@ -23,7 +23,8 @@ class AdvisedFormat:
     Attributes:
         name: The format's usual name.
         bits: Bits of a weight, with its share of scales and zeros.
-        unit: Type of number whose peak binds it, of :class:`~quire.planner.advice.named_cards.Card`.
+        unit: Type of number whose peak binds it, of
+            :class:`~quire.planner.advice.named_cards.Card`.
     """
 
     name: str
