@@ -27,7 +27,7 @@ class TargetOptions:
     endpoint: str | None = option(None, "path; default: the backend's own")
     model: str | None = option(None, "name to ask for; default: the first the server lists")
     header: tuple[str, ...] = option((), "extra header K=V")
-    api_key: str | None = option(None, "sent as a bearer token; or set QUIRE_API_KEY")
+    api_key: str | None = option(None, "sent as a bearer token", env="QUIRE_API_KEY")
     insecure: bool = option(False, "do not check the TLS certificate")
     ready_check_timeout_sec: float = option(0.0, "seconds to wait for the server to answer")
     request_timeout: float = option(3600.0, "seconds after which a request has failed")

@@ -18,7 +18,7 @@ from typing import Any
 
 from quire.core.counts import parse_count
 from quire.settings.config import SETTINGS
-from quire.settings.flags import Flag, engine_flags
+from quire.settings.flags import Flag, setting_flags
 from quire.settings.known_settings import engine_settings, flag_name
 
 
@@ -44,15 +44,15 @@ def add_flags(parser: ArgumentParser) -> None:
 
     Flags that the parser has stay the script's own.
     """
-    flags = {name: (flag.names, _read(flag), flag.help) for name, flag in engine_flags().items()}
+    flags = {name: (flag.names, _read(flag), flag.help) for name, flag in setting_flags().items()}
     for name, known in engine_settings().items():
         kind = {"action": BooleanOptionalAction} if known.is_switch else {"type": str}
         flags[name] = ((flag_name(name),), kind, SUPPRESS)
     for name, (names, keywords, text) in flags.items():
         spellings = [flag for flag in names if flag not in parser._option_string_actions]
         if spellings:
-            keywords = {"dest": name, "default": None, "help": text.replace("%", "%%"), **keywords}
-            parser.add_argument(*spellings, **keywords)
+            action = parser.add_argument(*spellings, dest=name, **{"default": None, **keywords})
+            action.help = text.replace("%", "%%")  # not with a default of argparse's own
 
 
 def settings_of(arguments: Namespace) -> dict[str, Any]:

@@ -105,6 +105,6 @@ def read_flags(*owners: type) -> dict[str, Flag]:
 
 
 @functools.cache
-def engine_flags() -> dict[str, Flag]:
+def setting_flags() -> dict[str, Flag]:
     """Return the flag of every setting of an engine, by name."""
     return read_flags(*PARTS.values(), EngineConfig)

@@ -14,7 +14,7 @@ from quire.cli.chat.run import _fields, run
 from quire.cli.main import COMMANDS
 from quire.planner import machine_speed
 from quire.server.options import ServerOptions
-from quire.settings.flags import engine_flags
+from quire.settings.flags import setting_flags
 from tests.commands import changed_early, environment
 
 
@@ -156,7 +156,7 @@ def test_help_all_of_serve_lists_every_flag_of_the_server(quire):
 
 def test_help_all_lists_every_engine_flag(quire):
     short, whole = quire("generate", "--help").stdout, quire("generate", "--help-all").stdout
-    flags = {f"--{name}".replace("_", "-") for name in engine_flags()}
+    flags = {f"--{name}".replace("_", "-") for name in setting_flags()}
     listed = set(re.findall(r"--[a-z-]+", whole.replace("--[no-]", "--")))
     assert flags <= listed
     assert "--max-model-len" in short and "--block-size" not in short

@@ -63,7 +63,8 @@ def test_every_setting_has_a_flag_and_the_script_s_own_stay() -> None:
     own.add_argument("--seed", type=float, dest="mine")
     EngineArgs.add_cli_args(own)
     assert own.parse_args(["--seed", "0.5"]).mine == 0.5
-    own.format_help()
+    text = " ".join(own.format_help().split())
+    assert "recompute every token each step (for teaching) [on] --kv-offload" in text
 
 
 @pytest.mark.parametrize("value", ["x", "1.5"])

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from quire.server.options import ServerOptions
-from quire.settings.flags import Flag, engine_flags, read_flags
+from quire.settings.flags import Flag, read_flags, setting_flags
 from quire.settings.option import GROUPS, option, options_of
 from quire.system import env
 
-FLAGS = {**engine_flags(), **read_flags(ServerOptions)}
+FLAGS = {**setting_flags(), **read_flags(ServerOptions)}
 
 
 def flag(hint: object, default: object, text: str = "a text", **told: object) -> Flag:

@@ -25,9 +25,8 @@ from quire.cli.flags.known_flags import known_options
 from quire.cli.flags.multi_value_flags import repeat_flags
 from quire.core.counts import parse_count
 from quire.core.errors import ConfigError
-from quire.settings import flags
 from quire.settings.engine_keywords import read_keywords
-from quire.settings.flags import Flag
+from quire.settings.flags import Flag, setting_flags
 from quire.settings.known_settings import KnownSetting, engine_settings
 from quire.settings.other_programs import instead_of, same_flags
 
@@ -166,14 +165,14 @@ def engine_flags(function: Callable[..., Any]) -> Callable[..., Any]:
 
     A setting that cannot be is misuse (exit code 2) and names its flag.
     """
-    return _with_flags(function, flags.engine_flags())
+    return _with_flags(function, setting_flags())
 
 
 def some_engine_flags(
     names: Collection[str],
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Give a command MODEL and those engine flags that mean something to it, as ``config``."""
-    settings = {name: flag for name, flag in flags.engine_flags().items() if name in names}
+    settings = {name: flag for name, flag in setting_flags().items() if name in names}
     assert len(settings) == len(names), set(names) - set(settings)
     return lambda function: _with_flags(function, settings)
 
