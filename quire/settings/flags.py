@@ -27,7 +27,7 @@ class Flag:
         is_optional: Whether the setting may be None.
         is_list: Whether the flag may be given several times.
         choices: Values that it must have one of; empty for any.
-        told: Details in the setting's declaration (:func:`quire.settings.option.option`).
+        told: Attributes of the setting's declaration (:func:`quire.settings.option.option`).
     """
 
     name: str

@@ -34,7 +34,7 @@ def option(
         repr: Whether the setting is shown where all are, such as in logs.
         **extra: Further attributes. ``common``: the short help of a command shows it. ``aliases``:
             further names of its flag. ``metavar``: the value's name in the help. ``env``: an
-            environment variable that gives it where the flag does not. ``spellings``: further
+            environment variable that is read for it, too. ``spellings``: further
             values, with what they stand for. ``sized``: text with a unit, such as ``8GiB``, is
             taken from Python, too. ``is_json``: text of JSON, or what it stands for.
             ``unavailable``: values that other engines have, each with the rule that it breaks here.

@@ -33,7 +33,8 @@ def instead_of(kind: str, place: str) -> dict[str, str]:
 
     Args:
         kind: ``flags`` or ``commands``.
-        place: Command of a flag, or ``engine`` for all that load one; group of a command.
+        place: Name of a command, or ``engine`` for all that load one, for flags; name of their
+            group, for commands.
     """
     return {
         word: remedy

@@ -62,7 +62,7 @@ class GroupedHelp(click.Command):
         """Return the help on a group, a word or :data:`ALL`.
 
         Raises:
-            click.UsageError: No group has the name, and no flag has the word.
+            click.UsageError: The topic is no group, and no word of a flag.
         """
         ctx.meta[_TOPIC] = topic
         if not any(rows for _, rows in self._sections(ctx)):
