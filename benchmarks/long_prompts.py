@@ -60,7 +60,7 @@ class Load:
         seen = Seen()
         tasks = [asyncio.create_task(self._stream(seen))] if stream else []
         if stream:
-            while not seen.gaps:
+            while not seen.gaps and not tasks[0].done():
                 await asyncio.sleep(0.01)
         end = asyncio.Event()
         arrivals = asyncio.create_task(self._short(seen, num_short, bool(num_long), end))
@@ -84,7 +84,7 @@ class Load:
 
     async def _stream(self, seen: Seen) -> None:
         while True:  # one after the other, as long as the context allows
-            await self._ask(4, 4000, seen.gaps)
+            await self._ask(4, min(4000, self._llm.max_model_len - 4), seen.gaps)
 
     async def _ask(
         self, num_tokens: int, max_tokens: int, gaps: list[float] | None = None

@@ -118,6 +118,8 @@ async def measure(arguments: argparse.Namespace) -> dict[str, Any]:
 
 def compare(served: Mapping[str, Served]) -> dict[str, Any]:
     """Return a row for each way, those with bounds next to the one that gives parts up."""
+    if not all(one.all_newcomers for one in served.values()):
+        raise SystemExit("[newcomers] no request arrived meanwhile. Raise --tokens or --rate.")
     base, rows = served[GIVEN_UP], dict[str, Any]()
     for name, one in served.items():
         newcomers = one.all_newcomers

@@ -104,7 +104,8 @@ class StepTimes:
         if is_late:
             missed = most if self._was_late else 0.0
         self._was_late = is_late
-        unit, noise = self._unit, NOISE * min(seconds, predicted)
+        # A step that takes much less than predicted is no accident: noise only adds.
+        unit, noise = self._unit, NOISE * (predicted if missed > -most else seconds)
         shape = self._shape(num_rows)
         self._fit.observe(missed / unit, noise / unit, shape / unit, num_prompt_tokens)
         if self._seconds and not num_prompt_tokens:

@@ -85,9 +85,9 @@ class PrefillPolicy:
         self.divides = (
             takes_more and options.enable_chunked_prefill and options.batching_type == "inflight"
         )
+        self.chunk_size = ChunkSize()
         #: Of sequences as rows: their proposed tokens and drafts are a part of what they take.
         self._times = StepTimes()
-        self.chunk_size = ChunkSize(self._times)
         self._passed: dict[str, int] = {}  # steps in a row in which a prompt got nothing
 
     def step_ended(
@@ -116,7 +116,7 @@ class PrefillPolicy:
             num_prompt_tokens: Number of prompt tokens that it computed.
             has_part: Whether some of them were a part of a prompt that is not at its end yet.
         """
-        self.chunk_size.step_ended(has_part)
+        self.chunk_size.observe(seconds, num_prompt_tokens, has_part)
         self._times.observe(seconds, num_decodes, num_prompt_tokens)
 
     def step_seconds(self, num_decodes: int) -> float:
