@@ -94,7 +94,7 @@ def timed(
     found: dict[str, list[float]] = {name: [] for name in cases}
     for index in range(repeats + 2):
         for name, (call, times) in cases.items():
-            group.barrier()
+            group.any(False)
             start = time.perf_counter()
             for _ in range(times):
                 call()

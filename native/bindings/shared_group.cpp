@@ -103,11 +103,6 @@ struct Group {
     Call call(0);
     return group.any(flag, call);
   }
-
-  void barrier() {
-    Call call(0);
-    group.barrier(call);
-  }
 };
 
 struct Stream {
@@ -188,8 +183,7 @@ void bind_shared_group(nb::module_& m) {
       .def("all_reduce", &Group::all_reduce)
       .def("gather", &Group::gather, nb::arg(), nb::arg(), nb::arg(), nb::arg().none(), nb::arg())
       .def("all_to_all", &Group::all_to_all)
-      .def("any", &Group::any)
-      .def("barrier", &Group::barrier);
+      .def("any", &Group::any);
   nb::class_<Stream>(m, "SharedStream")
       .def(nb::init<nb::object, size_t, size_t, int, std::vector<int>, int>())
       .def_static("num_bytes", &SharedStream::bytes)

@@ -7,7 +7,7 @@
 namespace quire {
 namespace {
 
-const char* const call_names[] = {"all_reduce", "gather", "all_to_all", "any", "barrier"};
+const char* const call_names[] = {"all_reduce", "gather", "all_to_all", "any"};
 
 size_t rounds_of(size_t bytes, size_t piece) {
   return std::max<size_t>(1, (bytes + piece - 1) / piece);
@@ -168,12 +168,6 @@ bool SharedGroup::any(bool flag, Rest& rest) {
   bool found = false;
   for (size_t i = 0; i < size(); ++i) found |= meet(i, rest).number != 0;
   return found;
-}
-
-void SharedGroup::barrier(Rest& rest) {
-  begin(Call::barrier, 0, 0, rest);
-  publish();
-  meet_all(rest);
 }
 
 }  // namespace quire

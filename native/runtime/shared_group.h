@@ -42,10 +42,9 @@ class SharedGroup {
   };
   void all_to_all(const std::vector<Array>& parts, const std::vector<Array>& out, Rest& rest);
   bool any(bool flag, Rest& rest);
-  void barrier(Rest& rest);
 
  private:
-  enum class Call : uint32_t { all_reduce, gather, all_to_all, any, barrier };
+  enum class Call : uint32_t { all_reduce, gather, all_to_all, any };
   struct Note {
     Call call;
     uint32_t number;  // what the call tells all ranks

@@ -91,10 +91,6 @@ class Group(Protocol):
         """Write a rank's next message to ``x``; its messages arrive in their order."""
         ...
 
-    def barrier(self) -> None:
-        """Return when all ranks are here."""
-        ...
-
     def close(self) -> None:
         """Release memory and connections; no call follows."""
         ...

@@ -82,9 +82,6 @@ class SharedMemoryGroup:
         self._stream(rank, self.rank).read_into(x)
         return x
 
-    def barrier(self) -> None:
-        self._group.barrier()
-
     def close(self) -> None:
         self._streams.clear()
         self._group = None

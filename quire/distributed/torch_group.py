@@ -293,10 +293,6 @@ class TorchGroup:
         self._world.finish(received)
         return x
 
-    def barrier(self) -> None:
-        self._gather(self._world.number(True))
-        self._world.finish_given()
-
     def close(self) -> None:
         while self._sent:
             self._finish_oldest()

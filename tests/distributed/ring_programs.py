@@ -38,7 +38,7 @@ def follow(world: World) -> None:
 def idle(world: World) -> None:
     """A worker uses no core while nothing comes, and wakes up when something does."""
     word = np.zeros(1, np.int32)
-    world.group.barrier()
+    world.group.any(False)
     if world.group.rank == 0:
         time.sleep(2.0)
         seconds = []

@@ -96,9 +96,6 @@ class ThreadGroup:
             x[...] = queue.popleft()
         return x
 
-    def barrier(self) -> None:
-        self._exchange(None)
-
     def close(self) -> None:
         self._meeting.barrier.abort()
 
