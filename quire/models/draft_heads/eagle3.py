@@ -33,7 +33,7 @@ from quire.models.draft_heads.head_layer import (
 )
 from quire.models.draft_heads.head_tensors import HeadBuilder, HeadTensors
 from quire.models.draft_heads.recurrent import HeadParts, MaskPair, RecurrentHead, WideEntry
-from quire.models.draft_heads.state_norms import LayerNorms, StateNorm, WholeNorm
+from quire.models.draft_heads.state_norms import StateNorms
 from quire.models.model import Model
 
 LAYER_IDS = "eagle_aux_hidden_state_layer_ids"
@@ -94,10 +94,6 @@ def load_eagle3(
     )
     first, *further = build_layers(builder, shape, max_positions, builder.norm("norm", eps))
     norms = [builder.norm(name, eps) for name in _state_norms(builder.tensors, shape)]
-    state_norm: StateNorm | None = None
-    if norms:
-        each = config.boolean("fc_norm", False)
-        state_norm = LayerNorms(norms, backend) if each else WholeNorm(norms[0], backend)
     draft_ids, mask = None, None
     if "d2t" in builder.tensors.names:
         draft_ids = _draft_ids(builder.tensors, shape.config.vocab_size)
@@ -113,7 +109,7 @@ def load_eagle3(
         weight_bytes=builder.weight_bytes,
         feeds_normed=config.boolean("norm_output", False),
         further=tuple(further),
-        state_norm=state_norm,
+        state_norm=StateNorms(norms, backend) if norms else None,
         mask=mask,
     )
     return RecurrentHead(shape.config, backend, parts, shape.layers)

@@ -25,7 +25,7 @@ from quire.kernels.batch.forward_batch import BatchRows, ForwardBatch
 from quire.layers.decoder_layer import Layer
 from quire.layers.norm import Norm
 from quire.layers.workspace import Activations, Workspace, workspace_bytes
-from quire.models.draft_heads.state_norms import StateNorm
+from quire.models.draft_heads.state_norms import StateNorms
 
 #: Buffers (T, D) besides those of a decoder: embeddings, features, and both side by side.
 NUM_BUFFERS = 4
@@ -222,7 +222,7 @@ class HeadParts:
     weight_bytes: int
     feeds_normed: bool = False
     further: tuple[Layer, ...] = ()
-    state_norm: StateNorm | None = None
+    state_norm: StateNorms | None = None
     mask: MaskPair | None = None
 
 

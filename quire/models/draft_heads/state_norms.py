@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 
@@ -15,37 +14,12 @@ from quire.kernels.backend import Array, Backend
 from quire.layers.norm import Norm
 
 
-class StateNorm(Protocol):
-    """A norm of states."""
-
-    def __call__(self, states: Array) -> Array:
-        """Return (T, S) of (T, S), which stay as they are."""
-        ...
-
-
 @dataclass(frozen=True, slots=True)
-class WholeNorm:
-    """One norm over all of S.
+class StateNorms:
+    """Norms of as many equal parts of a state: one over all of S, or one for each captured layer.
 
     Attributes:
-        norm: Norm over S.
-        backend: The backend of the states.
-    """
-
-    norm: Norm
-    backend: Backend
-
-    def __call__(self, states: Array) -> Array:
-        """Scale each state."""
-        return self.norm(states, self.backend.empty(states.shape, self.backend.activation_dtype))
-
-
-@dataclass(frozen=True, slots=True)
-class LayerNorms:
-    """One norm over D for each captured layer.
-
-    Attributes:
-        norms: C norms over D.
+        norms: One norm over S, or C norms over D.
         backend: The backend of the states.
     """
 
@@ -53,7 +27,7 @@ class LayerNorms:
     backend: Backend
 
     def __call__(self, states: Array) -> Array:
-        """Scale each layer's part of each state."""
+        """Return (T, S) of (T, S), which stay as they are."""
         backend, (num_states, size), count = self.backend, states.shape, len(self.norms)
         dtype = backend.activation_dtype
         out = backend.empty((num_states * count, size // count), dtype)
