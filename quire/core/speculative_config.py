@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal, NoReturn, TypeAlias, get_args
 
-from quire.core.errors import ConfigError
+from quire.core.errors import ConfigError, QuireError
 from quire.core.model.quantization_names import (
     QUANTIZATIONS,
     STORED_NAMES,
@@ -265,3 +265,11 @@ class SpeculativeMethod:
 def refuse(key: str, rule: str, value: Any) -> NoReturn:
     """Raise the error of one key of ``--speculative-config``."""
     raise ConfigError(f'[config] --speculative-config: "{key}" {rule}; got {value!r:.80}.')
+
+
+def refuse_drafter(method: SpeculativeMethod, error: QuireError) -> ConfigError:
+    """Return the error of a drafter that cannot be loaded."""
+    name = method.model or method.method
+    return ConfigError(
+        f"[config] --speculative-config must name a drafter that can be loaded; got {name}: {error}"
+    )

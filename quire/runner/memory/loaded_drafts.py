@@ -12,7 +12,7 @@ from pathlib import Path
 from quire.core.counts import format_bytes
 from quire.core.errors import ConfigError, QuireError
 from quire.core.model.model_config import ModelConfig
-from quire.core.speculative_config import SpeculativeMethod, refuse
+from quire.core.speculative_config import SpeculativeMethod, refuse, refuse_drafter
 from quire.kernels.backend import Backend
 from quire.layers.workspace import workspace_bytes
 from quire.models.config.config_reader import read_generating_config
@@ -164,7 +164,7 @@ def find_drafts(
             try:
                 drafts.append(_find(method, folder, target, resolved, machine))
             except QuireError as error:
-                raise _refuse(method, error) from error
+                raise refuse_drafter(method, error) from error
     return drafts
 
 
@@ -219,7 +219,7 @@ def load_draft(draft: Draft, target: Model, on_progress: Progress | None = None)
                 on_progress=on_progress,
             )
     except QuireError as error:
-        raise _refuse(draft.method, error) from error
+        raise refuse_drafter(draft.method, error) from error
     for line in draft.settings.notices:
         log.warning("drafts by %s: %s", draft.name, line)
     log.info(
@@ -278,10 +278,3 @@ def _find(
     if kept is not None and (seen is None or seen > kept):
         limits.append(kept)  # the draft would need blocks that the target frees
     return Draft(method, path, config, settings, target.vocab_size, min(limits), target_plan)
-
-
-def _refuse(method: SpeculativeMethod, error: QuireError) -> ConfigError:
-    name = method.model or method.method
-    return ConfigError(
-        f"[config] --speculative-config must name a drafter that can be loaded; got {name}: {error}"
-    )

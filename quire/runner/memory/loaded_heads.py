@@ -13,7 +13,7 @@ from quire.core.counts import format_bytes
 from quire.core.errors import ConfigError, QuireError
 from quire.core.model.kv_cache_spec import DTYPE_BYTES, KVCacheSpec
 from quire.core.model.model_config import ModelConfig
-from quire.core.speculative_config import SpeculativeMethod, refuse
+from quire.core.speculative_config import SpeculativeMethod, refuse, refuse_drafter
 from quire.kernels.backend import Backend
 from quire.layers.rope import rope_table_bytes
 from quire.models.draft_heads import recurrent
@@ -264,7 +264,7 @@ def find_heads(
             except ConfigError:
                 raise
             except QuireError as error:
-                raise _refuse(method, error) from error
+                raise refuse_drafter(method, error) from error
     return found
 
 
@@ -278,7 +278,7 @@ def load_head(found: FoundHead, target: Model) -> LoadedHead:
     try:
         loaded = found.load(target)
     except QuireError as error:
-        raise _refuse(method, error) from error
+        raise refuse_drafter(method, error) from error
     name = method.model or f"the {method.method} heads of {found.folder.tensors.path}"
     log.info("drafts by %s: %s", name, format_bytes(loaded.weight_bytes))
     return loaded
@@ -329,10 +329,3 @@ def _find_tensors(method: SpeculativeMethod, folder: Path, target: ModelConfig) 
             return HeadTensors(folder, {name: files[name] for name in sorted(names)})
         rule += f", as there is no module in {folder}"
     refuse("model", rule, None)
-
-
-def _refuse(method: SpeculativeMethod, error: QuireError) -> ConfigError:
-    name = method.model or method.method
-    return ConfigError(
-        f"[config] --speculative-config must name a drafter that can be loaded; got {name}: {error}"
-    )
