@@ -20,7 +20,7 @@ from quire.evaluation.windows import Window
 from quire.kernels.batch.forward_batch import ForwardBatch
 from quire.kernels.registry import create_backend
 from quire.models.config.config_reader import read_generating_config
-from quire.models.decoder import Decoder, HiddenStates
+from quire.models.decoder import HiddenStates
 from quire.models.model_builder import Progress
 from quire.runner.memory.loaded_model import expected_demand, load
 from quire.settings.config import EngineConfig
@@ -48,6 +48,7 @@ class LocalModel:
             caller makes steps of its own.
 
     Attributes:
+        decoder: The model's own decoder.
         vocab_size: V.
         dtype, kv_cache_dtype: Element types as they were chosen.
         quantization: Format that the model's weights were rounded to, or None.
@@ -89,12 +90,12 @@ class LocalModel:
                 f"{format_bytes(kv_bytes)} for KV. Lower --window or --max-num-batched-tokens."
             )
         loaded = load(folder, self._backend, resolved, on_progress=on_progress)
-        self._decoder = loaded.decoder
+        self.decoder = loaded.decoder
         self.vocab_size = loaded.config.vocab_size
         self.dtype, self.kv_cache_dtype = loaded.config.dtype, resolved.kv_cache_dtype
         self.weight_bytes = loaded.decoder.weight_bytes
         self.block_size, self.max_model_len = spec.block_size, resolved.max_model_len
-        self._decoder.reserve(step_tokens, _logits_rows(self.vocab_size))
+        self.decoder.reserve(step_tokens, _logits_rows(self.vocab_size))
         self._kv_cache = self._backend.kv_cache(spec, num_blocks)
 
     def losses(self, windows: Sequence[Window], on_tokens: OnTokens) -> Iterator[np.ndarray]:
@@ -112,22 +113,17 @@ class LocalModel:
         return _measure([self, reference], windows, on_tokens)
 
     @property
-    def decoder(self) -> Decoder:
-        """The model's own decoder."""
-        return self._decoder
-
-    @property
     def kernel_names(self) -> dict[str, str]:
         """See :class:`~quire.kernels.backend.Backend`."""
         return self._backend.kernel_names()
 
     def forward(self, batch: ForwardBatch) -> HiddenStates:
         """Compute a step; the states are the decoder's until the next one."""
-        return self._decoder.forward(self._backend.upload(batch), self._kv_cache)
+        return self.decoder.forward(self._backend.upload(batch), self._kv_cache)
 
     def logits(self, hidden: HiddenStates) -> np.ndarray:
         """Return (L, V) float32 that the next call overwrites."""
-        found: np.ndarray = self._backend.to_numpy(self._decoder.logits(hidden))
+        found: np.ndarray = self._backend.to_numpy(self.decoder.logits(hidden))
         return found
 
 

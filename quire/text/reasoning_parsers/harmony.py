@@ -81,24 +81,22 @@ class HarmonyReader:
 
     Args:
         header: The header of the message that the prompt began; None when the answer begins it.
+
+    Attributes:
+        header: The header of the message under way; None between messages.
     """
 
     def __init__(self, header: Header | None = None) -> None:
-        self._header = header
+        self.header = header
         self._buffer = ""
         self._arguments = JsonScanner()
-
-    @property
-    def header(self) -> Header | None:
-        """The header of the message under way; None between messages."""
-        return self._header
 
     def add(self, text: str) -> list[HarmonyPiece]:
         """Take the next text and return the pieces that are certain."""
         self._buffer += text
         pieces: list[HarmonyPiece] = []
         while self._buffer:
-            read = self._read_header if self._header is None else self._read_body
+            read = self._read_header if self.header is None else self._read_body
             if not read(pieces):
                 break
         return pieces
@@ -109,8 +107,8 @@ class HarmonyReader:
         if not rest:
             return []
         text = rest.lstrip(SPACE)
-        is_cut = self._header is None and (not text or text.startswith((START, CHANNEL)))
-        return [HarmonyPiece(self._header or PLAIN, rest, "header" if is_cut else "body")]
+        is_cut = self.header is None and (not text or text.startswith((START, CHANNEL)))
+        return [HarmonyPiece(self.header or PLAIN, rest, "header" if is_cut else "body")]
 
     def _read_header(self, pieces: list[HarmonyPiece]) -> bool:
         text = self._buffer.lstrip(SPACE)
@@ -119,20 +117,20 @@ class HarmonyReader:
         if begun and at >= 0:
             end = at + len(MESSAGE)
             header, self._buffer = self._buffer[:end], self._buffer[end:]
-            self._header = read_header(header)
+            self.header = read_header(header)
             self._arguments = JsonScanner()
-            pieces.append(HarmonyPiece(self._header, header, "header"))
+            pieces.append(HarmonyPiece(self.header, header, "header"))
             return True
         waits = bool(begun) or any(mark.startswith(text) for mark in _BEGINS)
         if waits and len(self._buffer) < MAX_HEADER:
             return False
         # The first character is taken, so that a mark is not found again.
         pieces.append(HarmonyPiece(PLAIN, self._buffer[:1]))
-        self._header, self._buffer = PLAIN, self._buffer[1:]
+        self.header, self._buffer = PLAIN, self._buffer[1:]
         return True
 
     def _read_body(self, pieces: list[HarmonyPiece]) -> bool:
-        header = self._header or PLAIN
+        header = self.header or PLAIN
         found = _END.search(self._buffer)
         keep = 0 if found else max(held_back(self._buffer, mark) for mark in (*_ENDS, *_NEW))
         at = found.start() if found else len(self._buffer) - keep
@@ -143,7 +141,7 @@ class HarmonyReader:
         if header.is_call and self._arguments.in_string:  # a mark in an argument is text
             self._take(pieces, header, len(found[0]))
             return True
-        self._header = None
+        self.header = None
         if found[0] not in _NEW:
             pieces.append(HarmonyPiece(header, found[0], "end"))
             self._buffer = self._buffer[len(found[0]) :]

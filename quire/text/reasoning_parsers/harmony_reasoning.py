@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 from quire.core.structured_outputs import StructuredOutputs
 from quire.text.grammars.harmony_grammar import final_header
@@ -26,10 +27,7 @@ class HarmonyReasoning:
     ``harmony_utils.py``.
     """
 
-    @property
-    def marks(self) -> tuple[str, ...]:
-        """All marks."""
-        return MARKS
+    marks: ClassVar[tuple[str, ...]] = MARKS
 
     def begins_open(self, prompt: str) -> bool:
         """Say whether the prompt began the analysis."""
