@@ -26,12 +26,12 @@ from rich.table import Table
 
 from benchmarks import results
 from quire import SamplingParams
+from quire.core.engine_request import EngineRequest
 from quire.core.metrics import add_up
-from quire.core.request import EngineRequest
 from quire.llm.engine_client import EngineClient
-from quire.llm.loading import Loading
+from quire.llm.load_state import Loading
 from quire.llm.process.proxy import EngineProxy
-from quire.llm.replicas.loading import load_replicas
+from quire.llm.replicas.load_replicas import load_replicas
 from quire.llm.replicas.roles import Roles
 from quire.settings.config import EngineConfig
 from quire.system.machine import read_machine

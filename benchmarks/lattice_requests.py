@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 
 from quire import SamplingParams, StructuredOutputs
+from quire.core.engine_request import Picture
 from quire.core.model.model_config import ModelConfig
 from quire.core.model.vision_config import VisionConfig
-from quire.core.request import Picture
 from quire.llm.engine_client import Prompt
 
 BLOCK_SIZE = 8

@@ -32,7 +32,7 @@ from benchmarks.scripted_proposer import use_script
 from benchmarks.speculated import OFF, Ask, take_turns
 from benchmarks.speculation_methods import THINGS
 from quire import LLM, SamplingParams
-from quire.bench.prompts import built_in
+from quire.bench.sample_texts import built_in
 from quire.checkpoints.embedded import ASSETS
 from quire.system.machine import read_machine
 from tools.random_checkpoint import PRESETS, random_checkpoint

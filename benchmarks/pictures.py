@@ -29,11 +29,11 @@ import numpy as np
 from benchmarks import results
 from benchmarks.engine_steps import prompt, start_decoding, stop_decoding
 from quire import LLM, SamplingParams
-from quire.core.request import Picture
+from quire.core.engine_request import Picture
 from quire.kernels.backend import Backend
 from quire.kernels.registry import create_backend
 from quire.models.config.config_reader import read_model_config
-from quire.models.vision.loader import load_encoder
+from quire.models.vision.encoder_loader import load_encoder
 from quire.models.vision.slices import finish
 from tools.random_checkpoint import PRESETS, random_checkpoint
 

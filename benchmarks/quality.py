@@ -33,7 +33,7 @@ from quire.kernels.batch.forward_batch import ForwardBatch
 from quire.kernels.registry import create_backend
 from quire.models.gguf.gguf_export import GgufExport
 from quire.models.loader import load_model
-from quire.quantization.plan import create_plan
+from quire.quantization.quantization_plan import create_plan
 from quire.settings.config import ModelOptions
 from quire.store.hub import find_model, resolve_model
 from quire.text.tokenizers.tokenizer import load_tokenizer

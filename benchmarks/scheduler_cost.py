@@ -23,10 +23,10 @@ from rich.table import Table
 
 from benchmarks import results
 from quire.core.client import Client
+from quire.core.engine_request import EngineRequest
 from quire.core.metrics import Samples
 from quire.core.model.kv_cache_spec import KVCacheSpec
 from quire.core.model.model_config import ModelConfig
-from quire.core.request import EngineRequest
 from quire.core.sampling_params import SamplingParams
 from quire.core.step import SchedulerOutput, SequenceResult, StepOutput
 from quire.engine.engine import Engine

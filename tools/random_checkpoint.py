@@ -18,7 +18,7 @@ import numpy as np
 
 from quire.models.config.config_reader import read_model_config
 from quire.models.family_tensors import family_names
-from quire.models.vision.loader import vision_weights
+from quire.models.vision.encoder_loader import vision_weights
 from quire.models.weight_map import WeightMap
 
 FORMAT_DTYPES = {"float32": "F32", "float16": "F16", "bfloat16": "BF16"}

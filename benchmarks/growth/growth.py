@@ -34,8 +34,8 @@ from benchmarks.peers.burst import free_port, running
 from benchmarks.peers.cases import Work
 from benchmarks.peers.setup import ROOT
 from quire import LLM
-from quire.bench.options import BenchOptions
-from quire.bench.run import run_benchmark
+from quire.bench.bench_options import BenchOptions
+from quire.bench.load_run import run_benchmark
 from quire.kernels.cpu.native import native
 from quire.system.machine import read_machine
 from tools.random_checkpoint import PRESETS, random_checkpoint

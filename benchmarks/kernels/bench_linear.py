@@ -24,7 +24,7 @@ from quire.kernels.backend import Weight
 from quire.kernels.cpu.linear import CpuLinear
 from quire.kernels.cpu.native import native
 from quire.kernels.matrices.host_tensor import HostTensor
-from quire.quantization.round_to_nearest import create_scheme, quantize
+from quire.quantization.rounding_schemes import create_scheme, quantize
 from tests.quantization.gguf_cases import random_matrix
 
 #: name: (in_features, out_features, rows)

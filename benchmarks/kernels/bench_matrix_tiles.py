@@ -19,7 +19,7 @@ import numpy as np
 
 from benchmarks import results
 from benchmarks.kernels.bench_linear import WORKING_SET
-from quire.kernels.cpu import matrix_rows
+from quire.kernels.cpu import tile_threshold as matrix_rows
 from quire.kernels.cpu.linear import CpuLinear
 from quire.kernels.cpu.matrix_forms import bfloat16_sample, quantized_forms, sample_of
 from quire.kernels.cpu.native import native

@@ -36,7 +36,7 @@ from benchmarks import results
 from benchmarks.peers.burst import PEER, QUIRE, free_port, running, tree
 from benchmarks.peers.quiet import Watch
 from benchmarks.peers.setup import Peers, add_options, build_server, convert_model, locate
-from quire.bench.prompts import built_in
+from quire.bench.sample_texts import built_in
 from quire.store.hub import resolve_model
 
 RESULT = "speculation_peers"
@@ -74,7 +74,7 @@ class Work:
     """What both are asked, and with which speculation.
 
     Attributes:
-        dataset: Of ``quire.bench.prompts``.
+        dataset: Of ``quire.bench.sample_texts``.
         max_tokens: Of an answer.
         requests: Of one client alone in a part; four send half as many each.
         flags: Settings of llama-server to choose from.

@@ -7,7 +7,7 @@ from pathlib import Path
 import schemathesis
 from hypothesis.configuration import set_hypothesis_home_dir
 
-from quire.server.http.errors import ErrorForm, error_form_of_path
+from quire.server.http.http_errors import ErrorForm, error_form_of_path
 
 #: Tables of characters, which take seconds to make, are kept here, and not in the working folder.
 set_hypothesis_home_dir(Path(__file__).parents[2] / ".hypothesis")

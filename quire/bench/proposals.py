@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from quire.bench.client import get
 from quire.bench.connection import ConnectionPool
+from quire.bench.load_client import get
 from quire.core.errors import ConfigError
 
 _STEM = ":spec_decode_num_"

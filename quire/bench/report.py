@@ -11,9 +11,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from quire.bench.client import Record
-from quire.bench.metrics import Distribution, Latencies, Metrics, measure
-from quire.bench.options import BenchOptions
+from quire.bench.bench_options import BenchOptions
+from quire.bench.latency_metrics import Distribution, Latencies, Metrics, measure
+from quire.bench.load_client import Record
 from quire.bench.server_options import TargetOptions, pairs
 from quire.core.errors import ConfigError
 

@@ -8,11 +8,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from quire.bench.client import LoadClient, Record
-from quire.bench.metrics import Metrics, few_samples, measure
-from quire.bench.prompts import Message, built_in, only_text, read_prompts
+from quire.bench.latency_metrics import Metrics, few_samples, measure
+from quire.bench.load_client import LoadClient, Record
+from quire.bench.load_run import OnDone, connected, send_jobs, warm_up
 from quire.bench.proposals import Proposals, read_proposals
-from quire.bench.run import OnDone, connected, send_jobs, warm_up
+from quire.bench.sample_texts import Message, built_in, only_text, read_prompts
 from quire.bench.spec_options import PERCENT, SpecOptions
 from quire.bench.workload import BenchRequest
 from quire.core.errors import ConfigError

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from quire.bench.client import parse_fields
+from quire.bench.load_client import parse_fields
 from quire.bench.server_options import TargetOptions, check
 from quire.core.errors import ConfigError
 from quire.settings.option import option

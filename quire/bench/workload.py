@@ -12,7 +12,7 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from quire.bench.options import BenchOptions
+from quire.bench.bench_options import BenchOptions
 from quire.core.errors import ConfigError
 
 if TYPE_CHECKING:

@@ -54,7 +54,7 @@ COMMANDS = {
     ),
     "calc": ("quire.cli.calc.calc:calc", "Compute KV cache sizes and how many sequences fit."),
     "doctor": ("quire.cli.measure.doctor:doctor", "Show what this machine gives Quire, measured."),
-    "completion": ("quire.cli.completion:completion", "Print a shell's completion script."),
+    "completion": ("quire.cli.shell_completion:completion", "Print a shell's completion script."),
     "help": ("quire.cli.help:help_", "Show the help of a command."),
     "version": ("quire.cli.version:version", "Print version, commit and instruction set."),
 }

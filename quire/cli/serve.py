@@ -15,7 +15,7 @@ from click.core import ParameterSource
 
 from quire.cli.flags.engine_flags import EngineCommand, config_option, engine_flags
 from quire.core.errors import ConfigError
-from quire.server.options import ServerOptions
+from quire.server.server_options import ServerOptions
 from quire.settings.config import EngineConfig
 from quire.settings.flags import read_flags
 from quire.settings.known_settings import server_settings
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from quire.cli.serve_plan import ServingPlan
     from quire.server.access.authentication import ApiKey
-    from quire.server.generation.models import ManagedModels
+    from quire.server.generation.served_models import ManagedModels
 
 #: Connections that wait to be accepted; as uvicorn's.
 BACKLOG = 2048
@@ -99,7 +99,7 @@ def _answer(configs: Sequence[EngineConfig], options: ServerOptions) -> None:
     # It imports the engine on another core. The kernel ends it with this thread, the main one.
     process = start_engine_process() if options.preload or not options.load_on_demand else None
     from quire.cli.serve_plan import first_name
-    from quire.llm.loading import Loading
+    from quire.llm.load_state import Loading
     from quire.server.access.authentication import ApiKey
     from quire.server.lifecycle import LoadModels, Server, handle_signals, run_server
     from quire.server.loading_app import create_loading_app

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from quire.cli.serve_plan import Grant, MemoryShare, ServingPlan
 from quire.core.metrics import stem_of
-from quire.llm.loading import Loading
+from quire.llm.load_state import Loading
 from quire.llm.process.launcher import ChildLauncher, EngineLauncher
 from quire.llm.process.proxy import EngineProxy
 from quire.server.access.authentication import ApiKey
-from quire.server.generation.models import ManagedModels, OneModel
+from quire.server.generation.served_models import ManagedModels, OneModel
 from quire.server.generation.service import Service, model_names
 from quire.server.generation.shared import Shared
 from quire.server.registry.engines import RegisteredEngine
@@ -53,7 +53,7 @@ class EngineLoader:
         if parallel.data_parallel_size == 1:
             return self._load_one(0, config, loading)
         # Imported where they are needed: one engine starts without them.
-        from quire.llm.replicas.loading import load_replicas
+        from quire.llm.replicas.load_replicas import load_replicas
         from quire.llm.replicas.remote_placement import engines_elsewhere
 
         machine, roles = read_machine(), self.plan.roles

@@ -12,12 +12,12 @@ from quire.core.errors import ConfigError
 from quire.llm.replicas.roles import Roles
 from quire.planner.memory_budget import budget_from_total
 from quire.planner.memory_needs import MemoryNeeds, share_memory
-from quire.server.generation.adapters import NamedFolder, parse_modules
 from quire.server.generation.answer_parser import AnswerFormats
-from quire.server.generation.scoring import Scoring
+from quire.server.generation.scoring_methods import Scoring
+from quire.server.generation.served_adapters import NamedFolder, parse_modules
 from quire.server.observability.tracing import check_available
-from quire.server.options import ServerOptions
 from quire.server.registry.core_weights import CoreWeights
+from quire.server.server_options import ServerOptions
 from quire.settings.cache_options import CacheOptions
 from quire.settings.config import EngineConfig, ModelOptions
 from quire.settings.resolve import check_memory
@@ -115,7 +115,7 @@ class ServingPlan:
             QuireError: A model cannot be loaded, or they do not fit together.
         """
         from quire.llm.planning.model_plan import plan_model
-        from quire.llm.replicas.loading import own_engines
+        from quire.llm.replicas.load_replicas import own_engines
         from quire.llm.requests.adapter_references import AdapterReferences
 
         for config in self.granted:

@@ -15,7 +15,7 @@ from quire.system import env
 if TYPE_CHECKING:
     from http.client import HTTPConnection, HTTPResponse
 
-    from quire.bench.client import Event
+    from quire.bench.load_client import Event
 
 DEFAULT_URL = "http://127.0.0.1:8000"
 #: Hosts that are this machine.
@@ -86,7 +86,7 @@ def request(
     """
     from http.client import HTTPException
 
-    from quire.bench.client import HEAD_BYTES, refusal
+    from quire.bench.load_client import HEAD_BYTES, refusal
 
     headers = {"Content-Type": "application/json", "Accept": "text/event-stream"}
     key = env.get("QUIRE_API_KEY")
@@ -138,7 +138,7 @@ def events(response: HTTPResponse) -> Iterator[Event]:
     """
     import msgspec
 
-    from quire.bench.client import NO_JSON, Event, message_of
+    from quire.bench.load_client import NO_JSON, Event, message_of
 
     decoder = msgspec.json.Decoder(Event)
     for line in _lines(response):

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
+from quire.core.engine_request import EngineRequest
 from quire.core.errors import RequestFailure
 from quire.core.model.forward_work import ForwardWork
-from quire.core.request import EngineRequest
 from quire.core.sampling_params import SamplingParams
 
 

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 
+from quire.core.engine_request import EngineRequest
 from quire.core.errors import (
     EngineDeadError,
     PromptTooLongError,
@@ -15,7 +16,6 @@ from quire.core.errors import (
 from quire.core.metrics import Samples
 from quire.core.model.model_config import ModelConfig
 from quire.core.outputs import RequestMetrics
-from quire.core.request import EngineRequest
 from quire.engine.cache.block_lifetimes import BlockLifetimes
 from quire.engine.cache.block_observer import CanaryFeed
 from quire.engine.cache.block_pool import BlockPool

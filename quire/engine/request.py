@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from enum import Enum
 from hashlib import blake2b
 
+from quire.core.engine_request import EngineRequest, RangeKey
 from quire.core.outputs import RequestMetrics
-from quire.core.request import EngineRequest, RangeKey
 from quire.core.sampling_params import SamplingParams
 from quire.core.step import NewRequest, PromptLogprobs
 

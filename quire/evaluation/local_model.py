@@ -15,7 +15,13 @@ import numpy as np
 from quire.core.counts import format_bytes
 from quire.core.errors import ConfigError
 from quire.evaluation.distributions import compare_rows, loss_rows
-from quire.evaluation.steps import WindowPiece, create_batch, most_blocks, plan_steps, targets
+from quire.evaluation.window_steps import (
+    WindowPiece,
+    create_batch,
+    most_blocks,
+    plan_steps,
+    targets,
+)
 from quire.evaluation.windows import Window
 from quire.kernels.batch.forward_batch import ForwardBatch
 from quire.kernels.registry import create_backend

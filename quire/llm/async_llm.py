@@ -17,11 +17,11 @@ from os import PathLike
 from queue import Empty, SimpleQueue
 from typing import Any, Unpack
 
-from quire.core.adapters import AdapterReference
+from quire.core.adapter_reference import AdapterReference
+from quire.core.engine_request import EngineRequest
 from quire.core.errors import EngineDeadError
 from quire.core.metrics import Samples
 from quire.core.outputs import RequestOutput
-from quire.core.request import EngineRequest
 from quire.core.sampling_params import SamplingParams
 from quire.llm.engine_args import EngineArgs
 from quire.llm.engine_client import EngineClient, EngineProgress, Prompt

@@ -8,11 +8,11 @@ from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NotRequired, TypeAlias, TypedDict
 
-from quire.core.adapters import AdapterReference
+from quire.core.adapter_reference import AdapterReference
+from quire.core.engine_request import EngineRequest
 from quire.core.metrics import Samples
 from quire.core.model.model_config import ModelConfig
 from quire.core.outputs import RequestOutput
-from quire.core.request import EngineRequest
 from quire.llm.outputs.output_streams import OutputStreams
 from quire.text.tokenizers.tokenizer import Tokenizer
 

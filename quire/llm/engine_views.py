@@ -7,10 +7,10 @@ from collections.abc import AsyncGenerator
 from functools import cached_property
 from typing import Any
 
-from quire.core.adapters import AdapterReference
+from quire.core.adapter_reference import AdapterReference
+from quire.core.engine_request import EngineRequest
 from quire.core.metrics import Samples, add_counters
 from quire.core.outputs import RequestOutput
-from quire.core.request import EngineRequest
 from quire.llm.engine_client import EngineClient, EngineProgress
 from quire.settings.config import ModelOptions
 from quire.text.tokenizers.tokenizer import Tokenizer

@@ -13,9 +13,9 @@ from typing import Any, Literal, Never, Self, TypeAlias, Unpack
 import numpy as np
 
 from quire.core.beam_search_params import BeamSearchParams
+from quire.core.engine_request import EngineRequest
 from quire.core.errors import RequestError
 from quire.core.outputs import RequestOutput
-from quire.core.request import EngineRequest
 from quire.core.sampling_params import RequestOutputKind, SamplingParams
 from quire.core.suggestions import did_you_mean
 from quire.llm.beams.beam_search import BeamSearch, BeamSearchOutput, width_errors

@@ -9,13 +9,13 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Self
 
-from quire.core.adapters import AdapterReference
+from quire.core.adapter_reference import AdapterReference
+from quire.core.engine_request import EngineRequest
 from quire.core.errors import EngineDeadError, FailureKind, RequestFailure
 from quire.core.metrics import Samples
 from quire.core.model.model_config import ModelConfig
 from quire.core.outputs import RequestOutput
 from quire.core.plurals import counted
-from quire.core.request import EngineRequest
 from quire.core.sampling_params import SamplingParams
 from quire.engine.engine import Engine
 from quire.engine.engine_output import EngineOutput

@@ -28,9 +28,9 @@ from quire.models.opened_checkpoint import OpenedCheckpoint
 from quire.models.shards.rank_model import Shard
 from quire.models.shared_weights import SharedWeights
 from quire.models.stage import Stage
-from quire.models.vision.loader import encoder_names
+from quire.models.vision.encoder_loader import encoder_names
 from quire.models.weight_map import WeightMap
-from quire.quantization.plan import QuantizationPlan
+from quire.quantization.quantization_plan import QuantizationPlan
 
 log = logging.getLogger(__name__)
 

@@ -8,7 +8,7 @@ from collections import Counter
 
 from quire.core.errors import ConfigError
 from quire.kernels.matrices.quantized_tensor import QuantizedForm
-from quire.quantization.plan import SMALL_MODEL, QuantizationPlan
+from quire.quantization.quantization_plan import SMALL_MODEL, QuantizationPlan
 
 log = logging.getLogger(__name__)
 

@@ -38,8 +38,8 @@ from quire.models.opened_checkpoint import OpenedCheckpoint
 from quire.models.shards.rank_model import RankModel, Shard, WholeModel
 from quire.models.shared_weights import LinearKey, RopeTables, SharedWeights
 from quire.models.weight_map import LinearWeights, NormWeights
-from quire.quantization.plan import QuantizationPlan, refuse_quantized
-from quire.quantization.round_to_nearest import RoundingScheme, quantize
+from quire.quantization.quantization_plan import QuantizationPlan, refuse_quantized
+from quire.quantization.rounding_schemes import RoundingScheme, quantize
 from quire.system.machine import read_machine
 
 Progress = Callable[[int, int], None]

@@ -20,8 +20,8 @@ from quire.layers.rope import rope_table_bytes
 from quire.models.family_tensors import family_names, map_weights, open_tensors, stored_names
 from quire.models.shards.rank_weights import RankPart
 from quire.models.weight_map import LinearWeights, WeightMap
-from quire.quantization.plan import QuantizationPlan, refuse_quantized
-from quire.quantization.round_to_nearest import RoundingScheme
+from quire.quantization.quantization_plan import QuantizationPlan, refuse_quantized
+from quire.quantization.rounding_schemes import RoundingScheme
 
 #: Names of matrices that are one linear.
 Modules = tuple[str, ...]

@@ -11,7 +11,7 @@ from typing import Any
 from quire.pretrained.auto_awq import AutoAWQForCausalLM
 from quire.pretrained.auto_gptq import AutoGPTQForCausalLM, BaseQuantizeConfig
 from quire.pretrained.auto_model import AutoModelForCausalLM
-from quire.pretrained.generation import GenerationConfig
+from quire.pretrained.generation_config import GenerationConfig
 from quire.pretrained.quantization_configs import AwqConfig, BitsAndBytesConfig, GPTQConfig
 
 __all__ = [

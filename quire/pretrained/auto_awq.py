@@ -9,7 +9,15 @@ from typing import Any, NoReturn
 from quire.core.counts import parse_count
 from quire.core.errors import ConfigError
 from quire.pretrained.auto_model import ENGINE, engine_keywords
-from quire.pretrained.options import GPUS, KERNELS, ForeignOption, done, idle, read_options, refused
+from quire.pretrained.foreign_options import (
+    GPUS,
+    KERNELS,
+    ForeignOption,
+    done,
+    idle,
+    read_options,
+    refused,
+)
 from quire.pretrained.quantizable import QuantizableModel, floats_folder, quantized_source
 from quire.pretrained.quantization_configs import QuantizationRequest, calibration_text, encode_by
 from quire.quantizing.inputs.calibration import Calibration

@@ -10,7 +10,15 @@ from typing import Any, ClassVar, NoReturn
 
 from quire.core.errors import ConfigError
 from quire.pretrained.auto_model import ENGINE, engine_keywords
-from quire.pretrained.options import GPUS, KERNELS, ForeignOption, done, idle, read_options, refused
+from quire.pretrained.foreign_options import (
+    GPUS,
+    KERNELS,
+    ForeignOption,
+    done,
+    idle,
+    read_options,
+    refused,
+)
 from quire.pretrained.quantizable import QuantizableModel, floats_folder, quantized_source
 from quire.pretrained.quantization_configs import QuantizationRequest
 from quire.pretrained.quantized_folder import tokens_of

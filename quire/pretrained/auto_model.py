@@ -9,8 +9,16 @@ from typing import Any, NoReturn
 
 from quire.checkpoints.config_fields import read_json
 from quire.core.errors import ConfigError
-from quire.pretrained.model import PretrainedModel
-from quire.pretrained.options import GPUS, KERNELS, ForeignOption, done, idle, read_options, refused
+from quire.pretrained.foreign_options import (
+    GPUS,
+    KERNELS,
+    ForeignOption,
+    done,
+    idle,
+    read_options,
+    refused,
+)
+from quire.pretrained.pretrained_model import PretrainedModel
 from quire.pretrained.quantization_configs import QuantizationConfig
 from quire.pretrained.quantized_folder import TemporaryFolder, quantized_folder
 from quire.pretrained.types import dtype_name

@@ -8,7 +8,7 @@ from typing import Any
 
 from quire.checkpoints.config_fields import read_json
 from quire.core.errors import ConfigError
-from quire.pretrained.model import PretrainedModel
+from quire.pretrained.pretrained_model import PretrainedModel
 from quire.pretrained.quantization_configs import QuantizationRequest
 from quire.pretrained.quantized_folder import TemporaryFolder, quantized_folder
 from quire.pretrained.saved_folder import save_folder

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from quire.core.errors import ConfigError
-from quire.pretrained.options import KERNELS, ForeignOption, idle, refused
+from quire.pretrained.foreign_options import KERNELS, ForeignOption, idle, refused
 from quire.pretrained.types import dtype_name
 from quire.quantizing.inputs.calibration import Calibration
 from quire.quantizing.scheme import QuantizationScheme, create_scheme

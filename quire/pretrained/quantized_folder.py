@@ -16,8 +16,8 @@ from quire.llm.stage_bar import stage_bar
 from quire.models.config.config_reader import read_model_config
 from quire.pretrained.quantization_configs import HEADS, QuantizationRequest
 from quire.quantizing.inputs.calibration import calibration_samples
+from quire.quantizing.quantization_run import QuantizationJob, linear_modules
 from quire.quantizing.quantize_checkpoint import Order, quantize_checkpoint
-from quire.quantizing.run import QuantizationJob, linear_modules
 from quire.quantizing.scheme import Recipe, skip_rules
 from quire.quantizing.stored_format import FORMATS
 from quire.system.log import get_logger

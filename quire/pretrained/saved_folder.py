@@ -8,8 +8,8 @@ from pathlib import Path
 from quire.checkpoints.checkpoint import INDEX, Checkpoint
 from quire.core.errors import ConfigError, ModelLoadError
 from quire.quantizing.output import write_weights
+from quire.quantizing.quantization_run import in_file_order
 from quire.quantizing.resumable_run import stored_data
-from quire.quantizing.run import in_file_order
 
 
 def save_folder(

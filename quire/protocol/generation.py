@@ -11,8 +11,8 @@ from msgspec import UNSET, UnsetType
 from quire.core.beam_search_params import BeamSearchParams
 from quire.core.errors import RequestError
 from quire.core.sampling_params import RequestOutputKind, SamplingParams
-from quire.protocol.speculation import SpeculativeField, asked_speculation
-from quire.protocol.structured_outputs import StructuredRequest
+from quire.protocol.speculative_fields import SpeculativeField, asked_speculation
+from quire.protocol.structured_output_fields import StructuredRequest
 
 #: Fields that go to :class:`SamplingParams` under their own name.
 SAMPLING_FIELDS = (

@@ -13,8 +13,8 @@ from quire.protocol.decimal_text import read_decimal
 from quire.protocol.generation import MAX_TOKEN_ID, Count, Seed
 from quire.protocol.openai.completion import CompletionRequest
 from quire.protocol.prompt_list import PromptField, read_prompts
-from quire.protocol.speculation import NumTokens, SpeculativeField, SpeculativeFields
-from quire.protocol.structured_outputs import StructuredOutputsField
+from quire.protocol.speculative_fields import NumTokens, SpeculativeField, SpeculativeFields
+from quire.protocol.structured_output_fields import StructuredOutputsField
 
 #: Our names of settings; ``n_predict`` and some others need more.
 _NAMES = {

@@ -9,8 +9,8 @@ from msgspec import UNSET, UnsetType
 
 from quire.protocol.compat import CommonSettings, CompatRequest, refuse, shared_fields
 from quire.protocol.openai.completion import CompletionRequest
-from quire.protocol.speculation import SpeculativeField
-from quire.protocol.structured_outputs import tgi_constraint
+from quire.protocol.speculative_fields import SpeculativeField
+from quire.protocol.structured_output_fields import tgi_constraint
 
 DEFAULT_MAX_NEW_TOKENS = 100
 _NAMES = {

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from quire.core.plurals import counted
-from quire.quantizing.run import Result
+from quire.quantizing.quantization_run import Result
 from quire.quantizing.scheme import QuantizationScheme
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from quire.evaluation.evaluate import judge
 from quire.evaluation.local_model import LocalModel
-from quire.evaluation.run import judge
 from quire.evaluation.scorer import LocalEncoder
 from quire.evaluation.task import Task, prepare
 from quire.models.config.config_reader import read_model_config

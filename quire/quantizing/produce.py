@@ -22,7 +22,7 @@ from quire.quantization.producers.half_quadratic import quantize_hqq
 from quire.quantization.producers.normal_float import quantize_fp4, quantize_nf4
 from quire.quantization.producers.quip import quantize_quip, rotate_inputs
 from quire.quantization.producers.round_to_nearest import quantize_rtn
-from quire.quantization.producers.row_tables import (
+from quire.quantization.producers.squeezellm import (
     Clustering,
     column_importance,
     outlier_threshold,

@@ -11,8 +11,8 @@ from quire.kernels.registry import create_backend
 from quire.quantizing import output
 from quire.quantizing.card import CardFacts, model_card
 from quire.quantizing.inputs.layer_inputs import Bar
+from quire.quantizing.quantization_run import QuantizationJob, QuantizationRun, Result
 from quire.quantizing.resumable_run import Unfinished
-from quire.quantizing.run import QuantizationJob, QuantizationRun, Result
 from quire.system.machine import read_machine
 
 

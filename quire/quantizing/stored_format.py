@@ -8,9 +8,9 @@ from quire.quantizing.layouts.compressed_tensors import CompressedTensorsLayout
 from quire.quantizing.layouts.fp8 import FP8Layout
 from quire.quantizing.layouts.gptq import GPTQLayout
 from quire.quantizing.layouts.hqq import HQQLayout
-from quire.quantizing.layouts.layout import StoredFormat
 from quire.quantizing.layouts.quip import QuipLayout
 from quire.quantizing.layouts.squeezellm import SqueezeLLMLayout
+from quire.quantizing.layouts.stored_layout import StoredFormat
 
 __all__ = ["FORMATS", "StoredFormat"]
 

@@ -21,7 +21,7 @@ from quire.models.model_builder import Progress
 from quire.planner import machine_speed
 from quire.runner.blocks.kv_canary import create_canary
 from quire.runner.blocks.tiers.block_tiers import BlockTiers
-from quire.runner.blocks.tiers.create import create_tiers
+from quire.runner.blocks.tiers.create_tiers import create_tiers
 from quire.runner.blocks.tiers.no_tiers import NoTiers
 from quire.runner.blocks.transfer.outbox import Outbox
 from quire.runner.memory.adapter_placing import create_reader
@@ -38,7 +38,7 @@ from quire.runner.step.picture_encoding import NoPictures
 from quire.runner.step.step_retry import StepEnd
 from quire.runner.step_estimate import StepEstimate
 from quire.settings.config import EngineConfig
-from quire.speculative.create import Maker, create_proposers
+from quire.speculative.create_proposers import Maker, create_proposers
 from quire.speculative.drafters.vocabularies import VocabularyPair
 from quire.system.log import get_logger
 from quire.system.machine import Machine, read_machine

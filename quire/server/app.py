@@ -21,7 +21,7 @@ from quire.server.compat import (
 from quire.server.compat.invocations import Invocations
 from quire.server.generation.endpoint import GenerationEndpoint
 from quire.server.generation.model_routes import ByModel
-from quire.server.generation.models import ManagedModels
+from quire.server.generation.served_models import ManagedModels
 from quire.server.http.missing_routes import MissingRoute
 from quire.server.openai import adapters, openapi, responses, scoring, tokenization
 from quire.server.openai import models as openai_models
@@ -31,7 +31,7 @@ from quire.server.openai.embeddings import Embeddings
 from quire.server.openai.pooling import Pooling
 from quire.server.openai.websocket import WebSocketStream
 from quire.server.operations import debug, health, prefix_cache
-from quire.server.operations import models as models_operations
+from quire.server.operations import model_operations as models_operations
 from quire.server.playground import rendering
 from quire.server.playground import routes as playground
 

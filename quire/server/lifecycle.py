@@ -22,7 +22,7 @@ from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 from uvicorn.server import HANDLED_SIGNALS
 
 from quire.core.errors import ConfigError
-from quire.llm.loading import Loading
+from quire.llm.load_state import Loading
 from quire.server.access.authentication import OPEN_PATHS
 from quire.server.http.body import MAX_BODY_BYTES
 from quire.server.http.connection_rules import (
@@ -34,12 +34,12 @@ from quire.server.http.host_rule import HostRule
 from quire.server.http.protocol import HttpProtocol
 from quire.server.http.unread_answers import UnreadAnswers
 from quire.server.http.websocket_protocol import WebSocketProtocol
-from quire.server.options import ServerOptions
+from quire.server.server_options import ServerOptions
 from quire.system.background_stream import wait_until_logged
 from quire.system.log import get_logger, library_config
 
 if TYPE_CHECKING:  # it imports the engine, and the first second comes before that
-    from quire.server.generation.models import ManagedModels
+    from quire.server.generation.served_models import ManagedModels
 
 log = get_logger(__name__)
 

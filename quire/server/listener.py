@@ -9,7 +9,7 @@ import stat
 from typing import Any, NoReturn
 
 from quire.core.errors import ConfigError
-from quire.server.options import ServerOptions
+from quire.server.server_options import ServerOptions
 
 
 def bind(options: ServerOptions) -> socket.socket:

@@ -13,13 +13,13 @@ from starlette.routing import Route, Router
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from quire.core.metrics import Samples
-from quire.llm.loading import Loading
+from quire.llm.load_state import Loading
 from quire.server.access.authentication import ApiKey
 from quire.server.access.outer_layers import with_outer_layers
 from quire.server.http.body import json_response
-from quire.server.http.errors import not_loaded
-from quire.server.options import ServerOptions
+from quire.server.http.http_errors import not_loaded
 from quire.server.playground import routes as playground
+from quire.server.server_options import ServerOptions
 
 
 def create_loading_app(

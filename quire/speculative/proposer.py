@@ -84,8 +84,8 @@ class Proposer(Protocol):
 
         Args:
             row: Row of the table.
-            extra_keys: Keys of the request (:class:`~quire.core.request.EngineRequest`); only
-                requests with the same ones may learn from each other's tokens.
+            extra_keys: Keys of the request (:class:`~quire.core.engine_request.EngineRequest`);
+                only requests with the same ones may learn from each other's tokens.
         """
         ...
 

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import msgspec
 
-from quire.core.adapters import AdapterReference
+from quire.core.adapter_reference import AdapterReference
 from quire.core.client import Client
-from quire.core.request import Continuation, EngineRequest, Picture, RangeKey
+from quire.core.engine_request import Continuation, EngineRequest, Picture, RangeKey
 from quire.core.sampling_params import SamplingParams
 from quire.core.speculative_params import SpeculativeParams
 from quire.core.structured_outputs import StructuredOutputs

@@ -8,9 +8,9 @@ import socket
 
 import pytest
 
-from quire.bench import client
-from quire.bench.options import BenchOptions
-from quire.bench.run import run_benchmark
+from quire.bench import load_client as client
+from quire.bench.bench_options import BenchOptions
+from quire.bench.load_run import run_benchmark
 from quire.core.errors import ConfigError
 
 

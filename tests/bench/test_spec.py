@@ -12,10 +12,10 @@ from functools import partial
 
 import pytest
 
-from quire.bench.client import Record
-from quire.bench.metrics import Latencies
-from quire.bench.prompts import built_in, read_prompts
+from quire.bench.latency_metrics import Latencies
+from quire.bench.load_client import Record
 from quire.bench.proposals import Proposals, parse_proposals
+from quire.bench.sample_texts import built_in, read_prompts
 from quire.bench.spec import LoadResult, RoundPart, SpecRun, Workload, metrics_of, run_spec
 from quire.bench.spec_options import SpecOptions
 from quire.bench.spec_report import spec_document

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from quire.bench.arrivals import arrival_times
-from quire.bench.options import BenchOptions
+from quire.bench.bench_options import BenchOptions
 from quire.bench.workload import make_jobs, read_trace
 from quire.core.errors import ConfigError
 from quire.store.hub import resolve_model

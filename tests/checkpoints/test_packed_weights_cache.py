@@ -15,8 +15,8 @@ from quire.core.errors import ConfigError
 from quire.kernels.cpu.native import native
 from quire.kernels.registry import create_backend
 from quire.models.loader import load_model
-from quire.quantization.plan import QuantizationPlan
-from quire.quantization.round_to_nearest import create_scheme
+from quire.quantization.quantization_plan import QuantizationPlan
+from quire.quantization.rounding_schemes import create_scheme
 from tests.models.conftest import Driver
 from tools.random_checkpoint import PRESETS, random_checkpoint
 from tools.random_gguf import random_gguf

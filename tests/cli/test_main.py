@@ -13,7 +13,7 @@ import pytest
 from quire.cli.chat.run import _fields, run
 from quire.cli.main import COMMANDS
 from quire.planner import machine_speed
-from quire.server.options import ServerOptions
+from quire.server.server_options import ServerOptions
 from quire.settings.flags import setting_flags
 from tests.commands import changed_early, environment
 

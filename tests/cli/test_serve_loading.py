@@ -12,7 +12,7 @@ import httpx2
 import psutil
 import pytest
 
-from quire.llm.loading import FIRST_RETRY_SECONDS, MAX_RETRY_SECONDS, Loading
+from quire.llm.load_state import FIRST_RETRY_SECONDS, MAX_RETRY_SECONDS, Loading
 from tests.cli.held_engines import Hold, wait_stopped
 from tests.server.browser import missing, start_browser
 from tests.server.websocket_client import Client, Refused

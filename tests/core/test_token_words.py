@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from quire.core.engine_request import EngineRequest
 from quire.core.errors import InvalidSamplingParamsError
-from quire.core.request import EngineRequest
 from quire.core.sampling_params import SamplingParams
 from quire.core.token_words import TokenWords
 from quire.llm.process.engine_messages import Add, to_engine

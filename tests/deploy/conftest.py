@@ -11,7 +11,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from quire.llm.process.proxy import EngineProxy
 from quire.server.generation.service import Service
 from quire.server.generation.shared import Shared
-from quire.server.options import ServerOptions
+from quire.server.server_options import ServerOptions
 from quire.settings.config import EngineConfig
 from tests.server.conftest import run_in_thread
 from tools.random_checkpoint import PRESETS, random_checkpoint

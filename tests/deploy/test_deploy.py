@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from quire.server.options import ServerOptions
+from quire.server.server_options import ServerOptions
 from tests.deploy.promql import read_names
 
 DEPLOY = Path(__file__).parents[2] / "deploy"

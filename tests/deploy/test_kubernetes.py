@@ -16,7 +16,7 @@ from click.testing import CliRunner
 
 from quire.cli.serve import serve
 from quire.server.openai.openapi import OPERATIONS
-from quire.server.options import ServerOptions
+from quire.server.server_options import ServerOptions
 
 FOLDER = Path(__file__).parents[2] / "deploy/kubernetes"
 FILES = {path.stem: list(yaml.safe_load_all(path.read_text())) for path in FOLDER.glob("*.yaml")}

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from quire.core.errors import ConfigError
-from quire.server.generation.scoring import Scoring
-from quire.server.options import ServerOptions
+from quire.server.generation.scoring_methods import Scoring
+from quire.server.server_options import ServerOptions
 from quire.settings.config import EngineConfig
 from tests.encoders.conftest import TEXTS
 from tests.server.conftest import serve_live

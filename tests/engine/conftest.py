@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from quire.core.engine_request import EngineRequest
 from quire.core.model.model_config import ModelConfig
-from quire.core.request import EngineRequest
 from quire.core.sampling_params import SamplingParams
 from quire.core.step import (
     SchedulerOutput,

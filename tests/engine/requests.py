@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from quire.core.client import SHARED, Client
+from quire.core.engine_request import EngineRequest, RangeKey
 from quire.core.model.kv_cache_spec import KVCacheSpec
 from quire.core.outputs import RequestMetrics
-from quire.core.request import EngineRequest, RangeKey
 from quire.core.sampling_params import SamplingParams
 from quire.engine.request import Request
 from quire.engine.scheduling.fair_queue import FairQueue

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from quire.core.request import EngineRequest
+from quire.core.engine_request import EngineRequest
 from quire.core.sampling_params import SamplingParams
 from tests.sizes import sized
 

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from quire.core.errors import ConfigError
-from quire.evaluation.steps import create_batch, most_blocks, plan_steps, targets
+from quire.evaluation.window_steps import create_batch, most_blocks, plan_steps, targets
 from quire.evaluation.windows import Cut, first_tokens
 
 

@@ -10,7 +10,7 @@ import pytest
 from benchmarks.equality import check_lattice
 from quire.checkpoints.gguf.gguf_layouts import LAYOUTS
 from quire.kernels.registry import create_backend
-from quire.quantization.plan import QuantizationPlan
+from quire.quantization.quantization_plan import QuantizationPlan
 from tests.integration.conftest import lattice
 from tests.models.conftest import Driver
 from tests.sizes import sized

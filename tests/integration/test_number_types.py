@@ -16,8 +16,8 @@ from quire.kernels.matrices.small_floats import E4M3
 from quire.kernels.registry import create_backend
 from quire.models.loader import load_model
 from quire.planner.advice.number_types import NUMBER_TYPES
-from quire.quantization.plan import create_plan
-from quire.quantization.round_to_nearest import create_scheme, quantize
+from quire.quantization.quantization_plan import create_plan
+from quire.quantization.rounding_schemes import create_scheme, quantize
 from quire.settings.config import ModelOptions
 
 PAGE = Path(__file__).parents[2] / "docs" / "choosing_quantization.md"

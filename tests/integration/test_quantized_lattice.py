@@ -17,7 +17,7 @@ from tokenizers.models import WordLevel
 from benchmarks.equality import check_lattice
 from quire.cli.main import run
 from quire.kernels.registry import create_backend
-from quire.quantization.plan import QuantizationPlan
+from quire.quantization.quantization_plan import QuantizationPlan
 from tests.integration.conftest import lattice
 from tests.models.conftest import Driver
 

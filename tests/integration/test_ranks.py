@@ -19,8 +19,8 @@ from benchmarks import lattice_requests
 from benchmarks.equality import Condition, check_lattice, run_baseline
 from quire import LLM, LoRARequest, SamplingParams
 from quire.checkpoints.embedded import ASSETS
+from quire.core.engine_request import EngineRequest
 from quire.core.errors import EngineDeadError
-from quire.core.request import EngineRequest
 from quire.core.step import SchedulerOutput
 from quire.engine.scheduling.turns import Turns
 from quire.models.config.config_reader import read_model_config

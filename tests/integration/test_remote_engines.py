@@ -17,7 +17,7 @@ from click.testing import CliRunner
 from quire.cli.serve import serve
 from quire.cli.serve_plan import plan_serving
 from quire.core.errors import ConfigError
-from quire.server.options import ServerOptions
+from quire.server.server_options import ServerOptions
 from quire.settings.config import EngineConfig
 from tests.ports import free_ports
 from tests.preforked import children

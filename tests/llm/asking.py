@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator
 from typing import Any
 
+from quire.core.engine_request import EngineRequest
 from quire.core.outputs import RequestOutput
-from quire.core.request import EngineRequest
 from quire.core.sampling_params import SamplingParams
 from quire.llm.engine_client import EngineClient
 

@@ -19,9 +19,9 @@ import pytest
 import pytest_asyncio
 
 from quire import LLM, AsyncLLM, RequestOutputKind, SamplingParams, StructuredOutputs
+from quire.core.engine_request import salt_keys
 from quire.core.errors import EngineDeadError, PromptTooLongError, RankDeadError, RequestError
 from quire.core.outputs import RequestOutput
-from quire.core.request import salt_keys
 from quire.llm.engine_client import EngineClient
 from quire.llm.process import proxy
 from quire.llm.process.proxy import EngineProxy

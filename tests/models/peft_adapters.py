@@ -5,9 +5,9 @@ import warnings
 
 import numpy as np
 
+from quire.models.adapters.adapter_placement import place_adapter
 from quire.models.adapters.base_weights import BaseWeights
 from quire.models.adapters.peft_folder import read_adapter
-from quire.models.adapters.placement import place_adapter
 
 
 class AdaptedModels:

@@ -15,6 +15,7 @@ lazy_package("peft")
 from quire.checkpoints.checkpoint import Checkpoint  # noqa: E402
 from quire.cli.main import run  # noqa: E402
 from quire.core.errors import ModelLoadError  # noqa: E402
+from quire.models.adapters.adapter_placement import largest_adapter_bytes, place_adapter  # noqa: E402
 from quire.models.adapters.base_weights import BaseWeights  # noqa: E402
 from quire.models.adapters.matching import check_adapter  # noqa: E402
 from quire.models.adapters.peft_folder import (  # noqa: E402
@@ -24,7 +25,6 @@ from quire.models.adapters.peft_folder import (  # noqa: E402
     read_adapter,
 )
 from quire.models.adapters.peft_settings import CONFIG  # noqa: E402
-from quire.models.adapters.placement import largest_adapter_bytes, place_adapter  # noqa: E402
 from quire.models.adapters.places import read_places  # noqa: E402
 from tests.models.peft_adapters import add, check_rows  # noqa: E402
 

@@ -14,17 +14,17 @@ peft = lazy_package("peft")
 transformers = lazy_package("transformers")
 
 from quire.checkpoints.gguf.gguf_writer import write_gguf  # noqa: E402
+from quire.models.adapters.adapter_placement import place_adapter  # noqa: E402
 from quire.models.adapters.base_weights import BaseWeights  # noqa: E402
 from quire.models.adapters.matching import check_adapter  # noqa: E402
 from quire.models.adapters.peft_folder import read_adapter  # noqa: E402
-from quire.models.adapters.placement import place_adapter  # noqa: E402
 from quire.models.adapters.places import read_places  # noqa: E402
 from quire.models.arranged_tensors import arrange  # noqa: E402
 from quire.models.config.config_reader import read_model_config  # noqa: E402
 from quire.models.family_tensors import family_names, map_weights, open_tensors  # noqa: E402
 from quire.models.gguf.gguf_export import GgufExport  # noqa: E402
 from quire.models.weight_map import WeightMap  # noqa: E402
-from quire.quantization.plan import QuantizationPlan  # noqa: E402
+from quire.quantization.quantization_plan import QuantizationPlan  # noqa: E402
 from tools.random_checkpoint import PRESETS  # noqa: E402
 from tools.random_gguf import SIZES, random_gguf  # noqa: E402
 

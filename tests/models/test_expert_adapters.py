@@ -19,6 +19,7 @@ from quire.cli.main import run  # noqa: E402
 from quire.core.errors import ModelLoadError  # noqa: E402
 from quire.kernels.matrices.host_tensor import HostTensor  # noqa: E402
 from quire.layers.adapters.adapter_slots import AdapterPlace, StackedExperts  # noqa: E402
+from quire.models.adapters.adapter_placement import place_adapter  # noqa: E402
 from quire.models.adapters.base_weights import BaseWeights  # noqa: E402
 from quire.models.adapters.matching import check_adapter, find_parts  # noqa: E402
 from quire.models.adapters.peft_folder import (  # noqa: E402
@@ -28,7 +29,6 @@ from quire.models.adapters.peft_folder import (  # noqa: E402
     read_adapter,
 )
 from quire.models.adapters.peft_settings import CONFIG, PeftSettings  # noqa: E402
-from quire.models.adapters.placement import place_adapter  # noqa: E402
 from quire.models.adapters.places import read_places  # noqa: E402
 from quire.models.loader import open_checkpoint  # noqa: E402
 from tests.models.peft_adapters import add, check_rows  # noqa: E402

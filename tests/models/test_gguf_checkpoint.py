@@ -26,7 +26,7 @@ from quire.models.gguf import gguf_config
 from quire.models.gguf.gguf_architectures import ARCHITECTURES
 from quire.models.gguf.gguf_export import GgufExport
 from quire.models.loader import load_model
-from quire.quantization.plan import QuantizationPlan
+from quire.quantization.quantization_plan import QuantizationPlan
 from quire.system.machine import Machine
 from tests.models.gguf_settings import SETTINGS
 

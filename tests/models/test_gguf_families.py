@@ -24,7 +24,7 @@ from quire.checkpoints.gguf.gguf_writer import TensorPlan, write_gguf
 from quire.kernels.registry import create_backend
 from quire.models.config.config_reader import read_model_config
 from quire.models.gguf.gguf_export import GgufExport
-from quire.quantization.plan import QuantizationPlan
+from quire.quantization.quantization_plan import QuantizationPlan
 from tests.models.gguf_settings import SETTINGS
 from tests.models.llama_converter import converter_classes, write_with
 

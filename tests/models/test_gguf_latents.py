@@ -14,7 +14,7 @@ from quire.kernels.registry import create_backend
 from quire.models.config.config_reader import read_model_config
 from quire.models.gguf.gguf_export import GgufExport
 from quire.models.loader import load_model
-from quire.quantization.plan import QuantizationPlan
+from quire.quantization.quantization_plan import QuantizationPlan
 from tests.models.gguf_settings import SETTINGS
 
 TOKENS = np.arange(3, 43)

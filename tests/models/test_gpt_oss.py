@@ -13,8 +13,8 @@ from quire.kernels.registry import create_backend
 from quire.models.config.config_reader import read_model_config
 from quire.models.loader import load_model, open_checkpoint
 from quire.models.weight_bytes import expected_weight_bytes
-from quire.quantization.plan import QuantizationPlan, create_plan
 from quire.quantization.producers.float4 import quantize_mxfp4
+from quire.quantization.quantization_plan import QuantizationPlan, create_plan
 from quire.settings.config import EngineConfig
 from tests.lazy_packages import lazy_package
 

@@ -10,8 +10,8 @@ from quire.kernels.registry import create_backend
 from quire.models.config.config_reader import read_model_config
 from quire.models.loader import load_model, load_rounded
 from quire.models.weight_bytes import expected_weight_bytes
-from quire.quantization.plan import QuantizationPlan
-from quire.quantization.round_to_nearest import create_scheme
+from quire.quantization.quantization_plan import QuantizationPlan
+from quire.quantization.rounding_schemes import create_scheme
 from tests.models.conftest import Driver
 from tools.random_checkpoint import PRESETS, random_checkpoint
 from tools.random_gguf import random_gguf

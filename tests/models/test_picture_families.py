@@ -16,8 +16,8 @@ from quire.llm.pictures.decoding import decode
 from quire.models.config.config_reader import read_model_config
 from quire.models.vision import slices
 from quire.models.vision.encoder import BATCH_PATCHES
+from quire.models.vision.encoder_loader import expected_encoder_bytes, load_encoder
 from quire.models.vision.encoding_memory import encoding_bytes
-from quire.models.vision.loader import expected_encoder_bytes, load_encoder
 from tests.picture_families import FAMILIES
 from tests.sizes import sized
 from tools.hostile_pictures import picture

@@ -11,7 +11,7 @@ from quire.core.errors import ModelLoadError
 from quire.models.config.config_reader import read_model_config
 from quire.models.loader import load_model
 from quire.models.vision import attention, slices
-from quire.models.vision.loader import expected_encoder_bytes, load_encoder
+from quire.models.vision.encoder_loader import expected_encoder_bytes, load_encoder
 from quire.models.vision.slices import finish
 from tests.lazy_packages import lazy_package
 from tests.models.conftest import SHARED

@@ -27,8 +27,8 @@ from quire.models.config.config_reader import read_model_config
 from quire.models.family_tensors import open_tensors
 from quire.models.loader import load_model
 from quire.models.weight_bytes import expected_weight_bytes
-from quire.quantization.plan import QuantizationPlan
-from quire.quantization.round_to_nearest import create_scheme, quantize
+from quire.quantization.quantization_plan import QuantizationPlan
+from quire.quantization.rounding_schemes import create_scheme, quantize
 from tests.kernels.bfloat16 import brain
 
 FIXTURES = Path(__file__).parents[1] / "fixtures" / "quantized"

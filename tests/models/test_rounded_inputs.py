@@ -21,7 +21,7 @@ from quire.kernels.matrices.activation_scheme import ActivationScheme, round_row
 from quire.kernels.matrices.quantized_tensor import QuantizedTensor
 from quire.kernels.registry import create_backend
 from quire.models.loader import load_model
-from quire.quantization.plan import QuantizationPlan, create_plan
+from quire.quantization.quantization_plan import QuantizationPlan, create_plan
 from quire.settings.config import ModelOptions
 from tests.models.conftest import Driver
 

@@ -15,8 +15,8 @@ from quire.models.config.config_reader import read_model_config
 from quire.models.shards.rank_model import Shard
 from quire.models.shards.rank_weights import RankPart
 from quire.models.weight_bytes import expected_weight_bytes
-from quire.quantization.plan import QuantizationPlan
-from quire.quantization.round_to_nearest import create_scheme
+from quire.quantization.quantization_plan import QuantizationPlan
+from quire.quantization.rounding_schemes import create_scheme
 from quire.store.hub import resolve_model
 from tests.distributed.thread_ranks import on_ranks
 from tests.models.conftest import MODELS

@@ -12,8 +12,8 @@ from quire.checkpoints.formats.compressed_tensors import pack_halves
 from quire.core.errors import WeightMismatchError
 from quire.kernels.registry import create_backend
 from quire.models.loader import load_model, open_checkpoint
-from quire.quantization.plan import QuantizationPlan
 from quire.quantization.producers.float4 import quantize_mxfp4
+from quire.quantization.quantization_plan import QuantizationPlan
 from tests.lazy_packages import lazy_package
 
 mxfp4 = lazy_package("transformers.integrations.mxfp4")

@@ -11,7 +11,7 @@ from quire.models.config.config_reader import read_model_config
 from quire.models.shards.rank_model import Shard
 from quire.models.stage import GroupLink, SentCapture, Stage, receive
 from quire.models.weight_bytes import expected_weight_bytes
-from quire.quantization.plan import create_plan
+from quire.quantization.quantization_plan import create_plan
 from quire.settings.config import EngineConfig
 from quire.settings.parallel_layout import ParallelLayout
 from tests.distributed.thread_group import thread_groups

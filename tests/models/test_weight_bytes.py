@@ -8,7 +8,7 @@ from quire.models.config.config_reader import read_model_config
 from quire.models.gguf.gguf_export import GgufExport
 from quire.models.loader import load_model
 from quire.models.weight_bytes import expected_weight_bytes
-from quire.quantization.plan import create_plan
+from quire.quantization.quantization_plan import create_plan
 from quire.settings.config import EngineConfig
 from tests.models.conftest import MODELS
 from tools.random_checkpoint import PRESETS, random_checkpoint

@@ -12,7 +12,7 @@ import pytest
 from quire import SamplingParams
 from quire.core.errors import ConfigError, QuireError
 from quire.pretrained import AutoModelForCausalLM, GenerationConfig
-from quire.pretrained.model import PretrainedModel
+from quire.pretrained.pretrained_model import PretrainedModel
 from quire.store.hub import resolve_model
 from tests.sizes import sized
 

@@ -21,9 +21,9 @@ from quire.pretrained import (
     auto_awq,
     auto_gptq,
     auto_model,
-    generation,
 )
-from quire.pretrained.options import ForeignOption, read_options
+from quire.pretrained import generation_config as generation
+from quire.pretrained.foreign_options import ForeignOption, read_options
 
 #: AutoAWQ 0.2.9 (commit 88e4c76), AutoGPTQ 0.8.0.dev0: neither installs next to this torch.
 THEIRS: dict[str, tuple[Mapping[str, ForeignOption], dict[str, Any]]] = {

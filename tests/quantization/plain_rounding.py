@@ -6,11 +6,11 @@ import numpy as np
 
 from quire.kernels.matrices.host_tensor import HostTensor
 from quire.kernels.matrices.quantized_tensor import QuantizedTensor
-from quire.quantization.round_to_nearest import LOWEST_HALF_SCALE, PIECE, RoundingScheme
+from quire.quantization.rounding_schemes import LOWEST_HALF_SCALE, PIECE, RoundingScheme
 
 
 def plainly_quantized(tensor: HostTensor, scheme: RoundingScheme) -> QuantizedTensor:
-    """Return what :func:`quire.quantization.round_to_nearest.quantize` does of finite values."""
+    """Return what :func:`quire.quantization.rounding_schemes.quantize` does of finite values."""
     rows, columns = tensor.shape
     size = scheme.columns_per_scale(columns)
     groups = -(-columns // size)

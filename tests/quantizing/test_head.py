@@ -17,10 +17,10 @@ from quire.cli.main import run
 from quire.core.errors import ModelLoadError
 from quire.kernels.registry import create_backend
 from quire.models.loader import load_model
-from quire.quantization.plan import QuantizationPlan
 from quire.quantization.producers.gptq import quantize_gptq
 from quire.quantization.producers.integer_grid import IntegerGrid
 from quire.quantization.producers.round_to_nearest import quantize_rtn
+from quire.quantization.quantization_plan import QuantizationPlan
 from quire.quantizing.resumable_run import Unfinished
 from tests.quantizing.stored_values import FEW, files_of, quantized_names, values_of
 

@@ -21,7 +21,7 @@ from quire.models.family_tensors import open_tensors
 from quire.models.loader import load_model
 from quire.models.shards.rank_model import Shard
 from quire.models.weight_bytes import expected_weight_bytes
-from quire.quantization.plan import QuantizationPlan
+from quire.quantization.quantization_plan import QuantizationPlan
 from quire.quantizing.layouts.quip import QuipLayout
 from quire.quantizing.scheme import create_scheme
 from tests.distributed.thread_ranks import on_ranks

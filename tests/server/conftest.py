@@ -15,24 +15,24 @@ import httpx2
 import openai
 import pytest
 
-from quire.core.adapters import AdapterReference
+from quire.core.adapter_reference import AdapterReference
 from quire.core.client import Client
+from quire.core.engine_request import EngineRequest
 from quire.core.errors import EngineDeadError, FailureKind, ModelLoadError, RequestFailure
 from quire.core.model.model_config import ModelConfig
 from quire.core.outputs import CompletionOutput, Logprob, RequestMetrics, RequestOutput
-from quire.core.request import EngineRequest
 from quire.core.sampling_params import RequestOutputKind, SamplingParams
 from quire.llm.async_llm import AsyncLLM
 from quire.llm.engine_client import EngineProgress
 from quire.llm.engine_views import SharedEngine
 from quire.server.app import create_app
-from quire.server.generation.models import OneModel
+from quire.server.generation.served_models import OneModel
 from quire.server.generation.service import Service
 from quire.server.generation.shared import Shared
 from quire.server.http import sse
 from quire.server.lifecycle import Server
 from quire.server.listener import address, bind
-from quire.server.options import ServerOptions
+from quire.server.server_options import ServerOptions
 from quire.settings.config import EngineConfig, ModelOptions
 from quire.text.tokenizers.tokenizer import Tokenizer, load_tokenizer
 from tests.server.browser import Browser, missing, start_browser

@@ -10,12 +10,12 @@ import httpx2
 
 from quire.llm.engine_client import EngineClient
 from quire.server.app import create_app
-from quire.server.generation.models import OneModel
+from quire.server.generation.served_models import OneModel
 from quire.server.generation.service import Service
 from quire.server.generation.shared import Shared
 from quire.server.lifecycle import Server
 from quire.server.listener import address, bind
-from quire.server.options import ServerOptions
+from quire.server.server_options import ServerOptions
 from quire.settings.config import EngineConfig
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from quire.core.errors import ConfigError
 from quire.server.listener import address, bind
-from quire.server.options import ServerOptions
+from quire.server.server_options import ServerOptions
 from tests.server.running import Running
 
 
@@ -126,10 +126,10 @@ def test_who_comes_while_it_ends_is_told_so(engine):
 
 HUNG = """
 import asyncio, threading
-from quire.llm.loading import Loading
+from quire.llm.load_state import Loading
 from quire.server import lifecycle
 from quire.server.listener import bind
-from quire.server.options import ServerOptions
+from quire.server.server_options import ServerOptions
 
 async def app(scope, receive, send):
     asyncio.get_running_loop().run_in_executor(None, threading.Event().wait)

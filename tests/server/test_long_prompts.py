@@ -7,7 +7,11 @@ import random
 import pytest
 
 from quire.core.errors import PromptTooLongError
-from quire.server.generation.prompts.prompts import CHARACTERS_PER_TOKEN, CUT_TOKENS, PromptLimit
+from quire.server.generation.prompts.tokenized_prompts import (
+    CHARACTERS_PER_TOKEN,
+    CUT_TOKENS,
+    PromptLimit,
+)
 from quire.store.hub import resolve_model
 from quire.text.tokenizers.tokenizer import load_tokenizer
 from tests.sizes import sized

@@ -16,7 +16,7 @@ import pytest
 
 from quire.server.generation.service import Service
 from quire.server.generation.shared import Shared
-from quire.server.options import ServerOptions
+from quire.server.server_options import ServerOptions
 from quire.settings.config import EngineConfig
 from tests.ports import free_ports
 from tests.server.conftest import ScriptedEngine, run_in_thread

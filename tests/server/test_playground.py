@@ -10,8 +10,8 @@ from quire.core.errors import CapacityError
 from quire.server.access.authentication import ApiKey
 from quire.server.generation.service import Service
 from quire.server.generation.shared import Shared
-from quire.server.options import ServerOptions
 from quire.server.playground.routes import FOLDER, PAGE
+from quire.server.server_options import ServerOptions
 from quire.settings.config import EngineConfig
 from tests.server.browser import ENTER, ESCAPE, RIGHT, SHIFT, UP
 from tests.server.chat_page import Page

@@ -10,7 +10,7 @@ import pytest
 from starlette.requests import Request
 
 from quire.server.access.authentication import ApiKey
-from quire.server.http.errors import ApiError
+from quire.server.http.http_errors import ApiError
 from quire.server.playground import markdown, rendering
 from quire.server.playground.markdown import MAX_CHARACTERS, TooComplex, render
 from tests.server.browser import ENTER

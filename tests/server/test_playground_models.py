@@ -11,7 +11,7 @@ import pytest
 from quire.server.access.authentication import ApiKey
 from quire.server.generation.service import Service
 from quire.server.generation.shared import Shared
-from quire.server.options import ServerOptions
+from quire.server.server_options import ServerOptions
 from quire.settings.config import EngineConfig
 from quire.store.pull_progress import PullProgress
 from quire.store.store import Store

@@ -15,7 +15,7 @@ from quire.checkpoints.gguf.gguf_writer import write_gguf
 from quire.llm.async_llm import AsyncLLM
 from quire.server.generation.service import Service
 from quire.server.generation.shared import Shared
-from quire.server.options import ServerOptions
+from quire.server.server_options import ServerOptions
 from quire.settings.config import EngineConfig
 from quire.text.tokenizers.gguf_vocabulary import gguf_vocabulary
 from tests.server.conftest import run_in_thread

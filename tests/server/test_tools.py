@@ -11,7 +11,7 @@ import pytest
 
 from quire.core.errors import ConfigError
 from quire.server.generation.answer_parser import AnswerFormats
-from quire.server.options import ServerOptions
+from quire.server.server_options import ServerOptions
 from quire.text.templates.chat_template import ChatTemplate
 
 TEMPLATE = """\

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from quire.server.options import ServerOptions
+from quire.server.server_options import ServerOptions
 from quire.settings.flags import Flag, read_flags, setting_flags
 from quire.settings.option import GROUPS, option, options_of
 from quire.system import env

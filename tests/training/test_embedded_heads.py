@@ -10,8 +10,8 @@ torch = pytest.importorskip("torch")
 from quire import LLM, SamplingParams  # noqa: E402
 from quire.training.examples import Examples, write_states  # noqa: E402
 from quire.training.rollouts import roll_out  # noqa: E402
-from quire.training.run import measure_folder  # noqa: E402
 from quire.training.target import TrainingTarget, load_vocabulary  # noqa: E402
+from quire.training.train import measure_folder  # noqa: E402
 from tests.sizes import sized  # noqa: E402
 
 ASSETS = Path(__file__).parents[2] / "quire" / "assets"

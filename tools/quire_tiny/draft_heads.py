@@ -16,9 +16,9 @@ from tokenizers import Tokenizer
 
 from quire.llm.llm import LLM
 from quire.llm.stage_bar import stage_bar
-from quire.training.plan import METHODS, TrainingPlan
+from quire.training.training_plan import METHODS, TrainingPlan
 from quire.training.rollouts import RollOut, load_rollouts, roll_out, save_rollouts
-from quire.training.run import Data, train_head
+from quire.training.train import Data, train_head
 from quire.training.trainer import Budget
 from tools.quire_tiny import plain_text, tool_use
 from tools.quire_tiny.corpus import SECOND, THIRD, draw_chat, draw_simple, render

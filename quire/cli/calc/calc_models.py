@@ -69,7 +69,7 @@ def weight_bytes(model: str, dtype: str | None) -> int:
         return shape.weight_bytes(dtype or "bfloat16")
     from quire.models.config.config_reader import read_model_config
     from quire.models.weight_bytes import expected_weight_bytes
-    from quire.quantization.plan import create_plan
+    from quire.quantization.quantization_plan import create_plan
     from quire.settings.config import ModelOptions
 
     path = checkpoint(model)

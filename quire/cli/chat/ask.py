@@ -13,7 +13,7 @@ from quire.cli.flags.sampling_flags import sampling_flags
 from quire.cli.server_connection import base_url_option, connect, events, request
 
 if TYPE_CHECKING:
-    from quire.bench.client import Event
+    from quire.bench.load_client import Event
 
 
 @click.command()

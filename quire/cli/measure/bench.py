@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from quire.bench.options import BenchOptions
+from quire.bench.bench_options import BenchOptions
 from quire.cli.measure.bench_flags import BenchCommand, bench_flags, requests_bar
 from quire.cli.measure.bench_quant import quant
 from quire.cli.measure.bench_spec import spec
@@ -29,8 +29,8 @@ def serve(options: BenchOptions) -> None:
     """
     import uvloop
 
+    from quire.bench.load_run import run_benchmark
     from quire.bench.report import block, check_file, document, load_name, names_of_result, save
-    from quire.bench.run import run_benchmark
 
     check_file(options, names_of_result(options))
     with requests_bar(options, options.num_prompts) as bar:

@@ -74,7 +74,7 @@ def quant(
     from quire.bench.plot_file import check_plot
     from quire.bench.quant_plot import draw
     from quire.cli.measure.bench_quant_tables import show
-    from quire.evaluation.formats.run import FormatsTask, compare_formats
+    from quire.evaluation.formats.compare_formats import FormatsTask, compare_formats
     from quire.llm.progress import loading_bar
     from quire.llm.stage_bar import stage_bar
 

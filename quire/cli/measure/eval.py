@@ -125,8 +125,8 @@ def _judge_here(
     config: EngineConfig, asked: dict[str, Any], reference: str | None, reference_dtype: str
 ) -> dict[str, Any]:
     """Judge a checkpoint in this process."""
+    from quire.evaluation.evaluate import judge
     from quire.evaluation.local_model import LocalModel
-    from quire.evaluation.run import judge
     from quire.evaluation.scorer import LocalEncoder
     from quire.evaluation.task import prepare
     from quire.llm.progress import loading_bar
@@ -196,7 +196,7 @@ def _reference_folder(reader: Any, reference: str) -> Path:
 def _judge_server(config: EngineConfig, task: Task, url: str) -> dict[str, Any]:
     """Judge a running server."""
     from quire.cli.server_connection import connect, read_answer, request
-    from quire.evaluation.run import judge
+    from quire.evaluation.evaluate import judge
     from quire.evaluation.scorer import Encoder, LocalEncoder
     from quire.evaluation.server_model import ServerEncoder, ServerModel
     from quire.evaluation.task import prepare

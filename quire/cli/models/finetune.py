@@ -16,8 +16,8 @@ from quire.core.errors import ConfigError
 if TYPE_CHECKING:
     from quire.cli.models.finetune_results import Finetuning
     from quire.models.opened_checkpoint import OpenedCheckpoint
-    from quire.training.finetuning.plan import FinetuningPlan
-    from quire.training.finetuning.windows import Windows
+    from quire.training.finetuning.finetuning_plan import FinetuningPlan
+    from quire.training.finetuning.training_windows import Windows
 
 METHODS = ("qat", "qlora")
 FORMATS = ("gptq", "compressed-tensors", "awq", "floats")
@@ -144,7 +144,7 @@ def _settle(asked: dict[str, Any]) -> None:
 
 
 def _plan(asked: dict[str, Any]) -> FinetuningPlan:
-    from quire.training.finetuning.plan import FinetuningPlan
+    from quire.training.finetuning.finetuning_plan import FinetuningPlan
 
     return FinetuningPlan(
         method=asked["method"],
@@ -162,7 +162,7 @@ def _windows(folder: Path, data: Path, length: int) -> Windows:
     from quire.evaluation.documents import read_documents
     from quire.evaluation.scorer import LocalEncoder, encode_document
     from quire.text.tokenizers.tokenizer import load_tokenizer
-    from quire.training.finetuning.windows import Windows
+    from quire.training.finetuning.training_windows import Windows
 
     encoder, where = LocalEncoder(load_tokenizer(folder), None), "[finetune] --data"
     documents = read_documents(data, where)

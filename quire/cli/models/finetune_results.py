@@ -17,17 +17,22 @@ from quire.core.errors import UnsupportedArchitectureError
 from quire.core.plurals import counted
 from quire.models.opened_checkpoint import OpenedCheckpoint
 from quire.quantizing.output import copy_files, write_card, write_config, write_weights
+from quire.quantizing.quantization_run import (
+    QuantizationJob,
+    QuantizationRun,
+    in_file_order,
+    layer_linears,
+)
 from quire.quantizing.resumable_run import Unfinished, stored_data
-from quire.quantizing.run import QuantizationJob, QuantizationRun, in_file_order, layer_linears
 from quire.quantizing.scheme import QuantizationScheme, Recipe, skip_rules
 from quire.quantizing.stored_format import FORMATS
 from quire.training.finetuning.adapters import AdaptedModel
 from quire.training.finetuning.causal_model import load_causal_model
+from quire.training.finetuning.finetuning_plan import FinetuningPlan
 from quire.training.finetuning.loop import FinetuningProgress
-from quire.training.finetuning.merge import Adapter, merged_tensors
-from quire.training.finetuning.plan import FinetuningPlan
+from quire.training.finetuning.merge_trained import Adapter, merged_tensors
 from quire.training.finetuning.quantization_aware import RoundedModel
-from quire.training.finetuning.windows import Windows
+from quire.training.finetuning.training_windows import Windows
 
 if TYPE_CHECKING:
     import torch

@@ -21,12 +21,12 @@ def merge(base: str, adapter: str, out: Path) -> None:
     Weights keep the type that BASE has. Serving the adapter with --enable-lora needs no merge.
     """
     from quire.checkpoints.checkpoint import Checkpoint
-    from quire.models.adapters.merge import merged_tensors
+    from quire.models.adapters.merge_adapter import merged_tensors
     from quire.models.adapters.peft_folder import read_adapter
     from quire.models.loader import open_checkpoint
     from quire.quantizing.output import copy_files, write_weights
+    from quire.quantizing.quantization_run import in_file_order
     from quire.quantizing.resumable_run import stored_data
-    from quire.quantizing.run import in_file_order
     from quire.store.float_checkpoint import resolve_float_folder
 
     folder = resolve_float_folder(base, "merge", "BASE")

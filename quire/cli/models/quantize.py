@@ -83,8 +83,8 @@ def quantize(source: str, out: Path, **asked: Any) -> None:
     GGUF files, K-types included, are written by quire convert.
     """
     from quire.llm.stage_bar import stage_bar
+    from quire.quantizing.quantization_run import QuantizationJob
     from quire.quantizing.quantize_checkpoint import Order, quantize_checkpoint
-    from quire.quantizing.run import QuantizationJob
     from quire.quantizing.stored_format import FORMATS as STORED
     from quire.store.float_checkpoint import resolve_float_folder
 

@@ -73,7 +73,7 @@ def _facts(model: StoredModel) -> dict[str, Any]:
     from quire.models.config.config_reader import supported_config
     from quire.server.generation.answer_parser import AnswerFormats
     from quire.server.generation.model_facts import capabilities
-    from quire.server.options import ServerOptions
+    from quire.server.server_options import ServerOptions
     from quire.store.named_models import named_model
     from quire.text.templates.file_texts import read_file_texts
 

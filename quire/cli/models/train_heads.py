@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from quire.llm.llm import LLM
     from quire.training.acceptance import Acceptance
     from quire.training.rollouts import RollOut
-    from quire.training.run import Data
+    from quire.training.train import Data
 
 METHODS = ("eagle3", "eagle", "medusa", "mtp")
 #: One prompt in this many is answered for the report only.
@@ -81,9 +81,9 @@ def train_heads(
     _check_torch()
     from quire.llm.stage_bar import stage_bar
     from quire.store.hub import resolve_model
-    from quire.training.plan import TrainingPlan
-    from quire.training.run import train_head, use_threads
+    from quire.training.train import train_head, use_threads
     from quire.training.trainer import Budget
+    from quire.training.training_plan import TrainingPlan
 
     if threads is not None:
         use_threads(threads)
@@ -114,12 +114,12 @@ def _answers(
 ) -> Data:
     """Return the model's answers, made once for a work folder."""
     from quire.training.rollouts import load_rollouts
-    from quire.training.run import Data
+    from quire.training.train import Data
 
     paths = work / "rollouts.npz", work / "held_out.npz"
     if not all(path.exists() for path in paths):
         from quire.llm.llm import LLM
-        from quire.training.prompts import read_prompts, write_prompts
+        from quire.training.rollout_prompts import read_prompts, write_prompts
 
         llm = LLM(model, max_model_len=_context(model))
         if prompts_file is not None:

@@ -12,7 +12,7 @@ import time
 from collections.abc import Sequence, Set
 from typing import Protocol
 
-from quire.core.adapters import AdapterReference
+from quire.core.adapter_reference import AdapterReference
 from quire.core.errors import RequestFailure
 from quire.core.metrics import Samples
 from quire.engine.gates.gates import Queue

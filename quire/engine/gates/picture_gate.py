@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from quire.core.request import Picture
+from quire.core.engine_request import Picture
 from quire.engine.cache.kv_cache_manager import KVCacheManager
 from quire.engine.gates.gates import Queue
 from quire.engine.request import Request, RequestStatus

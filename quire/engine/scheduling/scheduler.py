@@ -27,7 +27,7 @@ from quire.engine.scheduling.picture_boundaries import tokens_of_whole_pictures
 from quire.engine.scheduling.prefill_policy import PrefillDivision, PrefillPolicy
 from quire.engine.scheduling.prompt_logprobs_budget import PromptLogprobsBudget
 from quire.engine.scheduling.sequence_groups import SequenceGroups
-from quire.engine.scheduling.stop import check_stop
+from quire.engine.scheduling.stop_conditions import check_stop
 from quire.engine.scheduling.turns import Turns
 from quire.engine.stats import EngineStats
 from quire.settings.config import SchedulerOptions

@@ -22,9 +22,9 @@ from quire.kernels.cpu.kernel_names import kernel_names
 from quire.kernels.cpu.latent_attention import CpuLatentAttention
 from quire.kernels.cpu.linear import CpuLinear
 from quire.kernels.cpu.low_rank import CpuLowRank, add_low_rank, adjust_rows
-from quire.kernels.cpu.matrix_rows import choose_matrix_rows, range_of_rows
 from quire.kernels.cpu.moe import CpuExperts, CpuGroupedLinear, route
 from quire.kernels.cpu.native import isa_choice, native
+from quire.kernels.cpu.tile_threshold import choose_matrix_rows, range_of_rows
 from quire.kernels.matrices.host_tensor import HostTensor
 
 Floats = npt.NDArray[np.float32]

@@ -15,9 +15,9 @@ from itertools import islice
 from msgspec import structs
 
 from quire.core.beam_search_params import BeamSearchParams
+from quire.core.engine_request import Continuation, EngineRequest
 from quire.core.errors import InvalidSamplingParamsError, RequestError
 from quire.core.outputs import CompletionOutput, Logprob, RequestOutput
-from quire.core.request import Continuation, EngineRequest
 from quire.core.sampling_params import RequestOutputKind, SamplingParams
 from quire.text.tokenizers.tokenizer import Tokenizer
 

@@ -7,8 +7,8 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 
 from quire.core.beam_search_params import BeamSearchParams
+from quire.core.engine_request import EngineRequest
 from quire.core.outputs import RequestOutput
-from quire.core.request import EngineRequest
 from quire.llm.beams.beam_search import BeamSearch, width_errors
 from quire.llm.engine_client import EngineClient
 

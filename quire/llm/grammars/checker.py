@@ -24,7 +24,7 @@ from quire.system.sandboxes import Sandbox, SandboxDied, Sandboxes
 from quire.text.grammars.grammar import GrammarCompiler, grammar_of
 from quire.text.grammars.grammar_vocabulary import GrammarVocabulary
 
-_COMPILER = "quire.llm.grammars.sandbox:compile_in_sandbox"
+_COMPILER = "quire.llm.grammars.grammar_sandbox:compile_in_sandbox"
 #: Grammars compiled at once: one that takes long does not hold up the others.
 MAX_PROCESSES = 3
 #: Grammars of one client at a time, so that a client that sends long ones leaves a process free.

@@ -9,10 +9,10 @@ import time
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
+from quire.core.engine_request import EngineRequest
 from quire.core.errors import FailureKind, RequestFailure
 from quire.core.metrics import Samples
 from quire.core.outputs import CompletionOutput, Logprob, RequestMetrics, RequestOutput
-from quire.core.request import EngineRequest
 from quire.core.sampling_params import RequestOutputKind, SamplingParams
 from quire.core.step import TokenLogprobs
 from quire.engine.engine_output import EngineOutput

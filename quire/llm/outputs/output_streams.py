@@ -7,9 +7,9 @@ import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 
+from quire.core.engine_request import EngineRequest
 from quire.core.errors import QuireError, RequestError
 from quire.core.outputs import RequestOutput
-from quire.core.request import EngineRequest
 from quire.core.sampling_params import RequestOutputKind
 
 

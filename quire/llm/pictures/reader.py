@@ -16,11 +16,12 @@ from importlib.util import find_spec
 import msgspec
 
 from quire.core.built_types import built
+from quire.core.engine_request import Picture
 from quire.core.errors import CapacityError, ConfigError, RequestError
 from quire.core.model.picture_tiling import Tiling
 from quire.core.model.vision_config import PictureShape, VisionConfig
-from quire.core.request import Picture
 from quire.llm.pictures.decoding import Pixels, Prepared
+from quire.llm.pictures.picture_sandbox import Decoded
 from quire.llm.pictures.placing import (
     crops_text,
     cut_at_marks,
@@ -29,14 +30,13 @@ from quire.llm.pictures.placing import (
     least_written,
     tiles_text,
 )
-from quire.llm.pictures.sandbox import Decoded
 from quire.llm.pictures.sources import PictureSource, SourceRules
 from quire.settings.config import ModelOptions
 from quire.system.fair_slots import FairSlots
 from quire.system.sandboxes import Sandbox, SandboxDied, Sandboxes
 from quire.text.tokenizers.tokenizer import Tokenizer
 
-_DECODER = "quire.llm.pictures.sandbox:decode_in_sandbox"
+_DECODER = "quire.llm.pictures.picture_sandbox:decode_in_sandbox"
 #: Pictures that are read at once, and of one client: one that is slow to fetch holds up no others.
 MAX_READ, MAX_READ_PER_CLIENT = 8, 4
 #: Pictures decoded at once.

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from quire.llm.planning.model_plan import plan_model
-from quire.llm.replicas.loading import own_engines
+from quire.llm.replicas.load_replicas import own_engines
 from quire.llm.replicas.roles import NO_ROLES, Roles
 from quire.planner.parallel_costs import SplitShape
 from quire.planner.plan_report import engine_lines, rank_lines, ranks_text, role_lines

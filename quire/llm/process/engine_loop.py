@@ -19,10 +19,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from quire.core.engine_request import EngineRequest
 from quire.core.errors import QuireError, RequestError
 from quire.core.metrics import Samples
 from quire.core.model.model_config import ModelConfig
-from quire.core.request import EngineRequest
 from quire.engine.engine import Engine
 from quire.llm.grammars.compile_thread import Compiler, GrammarThread
 from quire.llm.grammars.lazy_compiler import LazyCompiler

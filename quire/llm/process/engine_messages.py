@@ -9,9 +9,9 @@ from typing import TypeAlias
 
 import msgspec
 
+from quire.core.engine_request import EngineRequest
 from quire.core.metrics import Samples
 from quire.core.model.model_config import ModelConfig
-from quire.core.request import EngineRequest
 from quire.engine.engine_output import EngineOutput
 from quire.settings.config import EngineConfig
 from quire.system.log import LogFormat

@@ -17,14 +17,14 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from quire.core import errors
-from quire.core.adapters import AdapterReference
+from quire.core.adapter_reference import AdapterReference
+from quire.core.engine_request import EngineRequest
 from quire.core.errors import CapacityError, EngineDeadError, QuireError
 from quire.core.metrics import Samples, add_counters
 from quire.core.outputs import RequestOutput
-from quire.core.request import EngineRequest
 from quire.llm.engine_client import EngineProgress
 from quire.llm.engine_views import SharedEngine
-from quire.llm.loading import Loading
+from quire.llm.load_state import Loading
 from quire.llm.outputs.output_processor import OutputProcessor, stop_strings_of
 from quire.llm.outputs.output_streams import OutputStream, OutputStreams
 from quire.llm.planning.inferred_methods import infer_methods

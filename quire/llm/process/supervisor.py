@@ -17,7 +17,7 @@ from typing import Protocol
 from quire.core import errors
 from quire.core.errors import CapacityError, EngineDeadError, QuireError
 from quire.core.metrics import METRICS, Samples, add_counters, stem_of
-from quire.llm.loading import Loading
+from quire.llm.load_state import Loading
 from quire.llm.process.engine_messages import (
     Done,
     Failed,

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from quire.core.errors import EngineDeadError, QuireError
 from quire.llm.planning.inferred_methods import infer_methods
 from quire.llm.process.remote_engine_loop import OwnSettings, hand_over
-from quire.llm.replicas.loading import divide
+from quire.llm.replicas.load_replicas import divide
 from quire.llm.replicas.shared_settings import model_folders, shared_settings
 from quire.runner.ranks.rendezvous import JoinRequest, hello, join
 from quire.settings.config import EngineConfig

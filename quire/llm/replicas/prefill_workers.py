@@ -6,9 +6,9 @@ import time
 from contextlib import aclosing
 from dataclasses import replace
 
+from quire.core.engine_request import EngineRequest
 from quire.core.errors import QuireError
 from quire.core.metrics import Samples
-from quire.core.request import EngineRequest
 from quire.core.sampling_params import RequestOutputKind, SamplingParams
 from quire.llm.replicas.dispatcher import Assignment, Dispatcher, RequestLoad
 from quire.llm.replicas.prefill_choice import PrefillChoice

@@ -11,7 +11,7 @@ from collections import OrderedDict
 from collections.abc import Container, Mapping, Sequence
 from itertools import islice
 
-from quire.core.request import RangeKey
+from quire.core.engine_request import RangeKey
 
 #: Of a prompt, this many blocks are looked at: what follows them decides nothing any more.
 MOST_BLOCKS = 1024

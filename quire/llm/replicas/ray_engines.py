@@ -9,7 +9,7 @@ import time
 from concurrent.futures import Future, wait
 
 from quire.core.errors import EngineDeadError, QuireError
-from quire.llm.loading import Loading
+from quire.llm.load_state import Loading
 from quire.llm.process.restart_delay import RestartDelay
 from quire.llm.replicas.ray_keeper import News, RayPlacement, Wanted
 from quire.llm.replicas.remote_engines import RemoteEngines

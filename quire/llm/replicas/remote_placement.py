@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from quire.llm.loading import Loading
+from quire.llm.load_state import Loading
 from quire.llm.replicas.ray_engines import RayEngines
 from quire.llm.replicas.ray_keeper import Wanted
 from quire.llm.replicas.remote_engines import RemoteEngines, listen_for_machines

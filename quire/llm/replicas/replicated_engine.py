@@ -15,11 +15,11 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
-from quire.core.adapters import AdapterReference
+from quire.core.adapter_reference import AdapterReference
+from quire.core.engine_request import EngineRequest
 from quire.core.errors import CapacityError, EngineDeadError
 from quire.core.metrics import Samples, add_label, add_up
 from quire.core.outputs import RequestOutput
-from quire.core.request import EngineRequest
 from quire.core.sampling_params import RequestOutputKind
 from quire.engine.request import derive_seed
 from quire.llm.engine_client import EngineProgress

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from quire.checkpoints.file_state import FileState, file_states
-from quire.core.adapters import AdapterReference
+from quire.core.adapter_reference import AdapterReference
 from quire.core.errors import RequestError
 from quire.settings.adapter_options import AdapterOptions
 

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from quire.checkpoints.gguf.gguf_file import forget_gguf
+from quire.core.engine_request import EngineRequest, salt_keys
 from quire.core.model.model_config import ModelConfig
-from quire.core.request import EngineRequest, salt_keys
 from quire.core.sampling_params import SamplingParams
 from quire.core.speculative_config import SpeculativeMethod
 from quire.core.speculative_params import choose_speculation
@@ -170,7 +170,7 @@ class RequestReader:
             prompt, params, request_id: Prompt, settings and id of the request.
             cache_salt: A text; only requests with the same salt share cached blocks.
             lora_request: The request's adapter.
-            **attributes: Fields of :class:`~quire.core.request.EngineRequest`.
+            **attributes: Fields of :class:`~quire.core.engine_request.EngineRequest`.
 
         Raises:
             RequestError: The prompt is wrong.

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from quire.checkpoints.embedded import ASSETS, EMBEDDED
 from quire.checkpoints.safetensors_file import DTYPES, SafetensorsFile
-from quire.core.adapters import AdapterReference
+from quire.core.adapter_reference import AdapterReference
 from quire.core.errors import ModelLoadError
 from quire.kernels.matrices.host_tensor import HostTensor
 from quire.models.adapters.peft_settings import CONFIG, PeftSettings, read_settings, unreadable

@@ -15,7 +15,7 @@ from quire.core.errors import ModelLoadError
 from quire.kernels.backend import Array, Backend, Linear
 from quire.kernels.matrices.host_tensor import HostTensor
 from quire.layers.norm import RMSNorm
-from quire.quantization.round_to_nearest import RoundingScheme, quantize
+from quire.quantization.rounding_schemes import RoundingScheme, quantize
 
 
 class HeadTensors:

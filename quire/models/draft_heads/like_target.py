@@ -16,7 +16,7 @@ from quire.models.model_builder import ModelBuilder
 from quire.models.opened_checkpoint import OpenedCheckpoint
 from quire.models.shared_weights import SharedWeights
 from quire.models.weight_map import WeightMap
-from quire.quantization.plan import QuantizationPlan
+from quire.quantization.quantization_plan import QuantizationPlan
 
 
 def is_like_target(tensors: HeadTensors, target: ModelConfig, layout: MTPLayout) -> bool:

@@ -17,7 +17,7 @@ from quire.checkpoints.tensor_source import NamedTensors
 from quire.core.model.model_config import ModelConfig
 from quire.models.shards.shares import find_heads
 from quire.models.weight_map import LinearWeights, WeightMap
-from quire.quantization.plan import QuantizationPlan
+from quire.quantization.quantization_plan import QuantizationPlan
 
 #: Most activations that kernels round together; a divisor of it where fewer are.
 ROUNDED_TOGETHER = 128

@@ -20,8 +20,8 @@ from quire.layers.parallel.parallel_linear import (
     Scratch,
     VocabularyLinear,
 )
+from quire.layers.parallel.parted_experts import PartedExperts, SplitExperts
 from quire.layers.parallel.rank_experts import RankExperts
-from quire.layers.parallel.split_experts import PartedExperts, SplitExperts
 from quire.models.adapters.places import Places, adaptable_head
 from quire.models.arranged_tensors import arrange
 from quire.models.expert_maker import ExpertMaker
@@ -31,7 +31,7 @@ from quire.models.shards.rank_weights import RankPart
 from quire.models.shards.share_weights import ShareWeights, own_parts
 from quire.models.shards.shares import find_shares, has_whole_attention
 from quire.models.weight_map import LinearWeights, WeightMap
-from quire.quantization.plan import QuantizationPlan
+from quire.quantization.quantization_plan import QuantizationPlan
 
 log = logging.getLogger(__name__)
 

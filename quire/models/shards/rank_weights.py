@@ -11,7 +11,7 @@ from quire.models.shards.cuts import find_cuts
 from quire.models.shards.share_weights import ShareWeights
 from quire.models.shards.shares import find_shares
 from quire.models.weight_map import WeightMap
-from quire.quantization.plan import QuantizationPlan
+from quire.quantization.quantization_plan import QuantizationPlan
 
 
 @dataclass(frozen=True, slots=True)

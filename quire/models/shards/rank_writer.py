@@ -34,7 +34,7 @@ from quire.models.opened_checkpoint import OpenedCheckpoint
 from quire.models.shards.cuts import find_cuts
 from quire.models.shards.share_weights import ShareWeights, own_parts
 from quire.models.shards.shares import find_shares
-from quire.quantization.plan import QuantizationPlan
+from quire.quantization.quantization_plan import QuantizationPlan
 from quire.settings.parallel_layout import ParallelLayout
 
 #: Types of floats as files name them.

@@ -18,7 +18,7 @@ from quire.core.model.vision_config import PictureShape, VisionConfig
 from quire.kernels.backend import Array, Backend, Linear
 from quire.layers.norm import Norm
 from quire.models.vision.attention import SpanAttention, SpanPart
-from quire.models.vision.layout import PatchLayout, lay_out
+from quire.models.vision.patch_layout import PatchLayout, lay_out
 from quire.models.vision.projectors import Projector
 from quire.models.vision.slices import Slices, cut_rows, norm_in_place
 from quire.models.vision.tiles import TileJoiner

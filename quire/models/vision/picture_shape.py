@@ -9,7 +9,7 @@ from pathlib import Path
 from quire.checkpoints.config_fields import ConfigFields, read_json
 from quire.core.errors import ModelLoadError
 from quire.core.model.vision_config import PictureShape, VisionConfig
-from quire.models.vision.config import MAX_EDGE, read_grids
+from quire.models.vision.encoder_config import MAX_EDGE, read_grids
 
 FILE = "preprocessor_config.json"
 NESTED_FILE = "processor_config.json"

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from quire.checkpoints.config_fields import ConfigFields
 from quire.core.model.vision_config import PictureShape, VisionConfig, Writing
-from quire.models.vision.config import MAX_EDGE, read_activation, vision_fields
+from quire.models.vision.encoder_config import MAX_EDGE, read_activation, vision_fields
 
 
 def read_qwen2_vision(config: ConfigFields) -> VisionConfig:

@@ -17,8 +17,8 @@ from quire.protocol.compat import refuse
 from quire.protocol.generation import Count, Seed
 from quire.protocol.openai.chat_completion import ChatCompletionRequest
 from quire.protocol.request_body import StreamableBody
-from quire.protocol.speculation import SpeculativeField
-from quire.protocol.structured_outputs import StructuredOutputsField
+from quire.protocol.speculative_fields import SpeculativeField
+from quire.protocol.structured_output_fields import StructuredOutputsField
 from quire.protocol.thinking import Thinking
 from quire.protocol.tools import FunctionDefinition, NamedFunction, NamedTool, Tool, ToolChoice
 

@@ -21,8 +21,8 @@ from quire.protocol.openai.chat_completion import (
 )
 from quire.protocol.openai.completion import CompletionRequest
 from quire.protocol.request_body import RequestBody
-from quire.protocol.speculation import SpeculativeField
-from quire.protocol.structured_outputs import StructuredOutputsField
+from quire.protocol.speculative_fields import SpeculativeField
+from quire.protocol.structured_output_fields import StructuredOutputsField
 from quire.protocol.tools import CalledFunction, Tool, ToolCall
 
 #: Our names of options; ``num_predict`` needs more.

@@ -12,7 +12,11 @@ from quire.protocol.generation import GenerationRequest
 from quire.protocol.openai.chat_completion import ChatCompletionRequest, Message
 from quire.protocol.openai.response_input import KeptItems, ResponseInput
 from quire.protocol.request_fields import REFUSED
-from quire.protocol.structured_outputs import JsonSchemaFormat, ResponseFormat, StructuredRequest
+from quire.protocol.structured_output_fields import (
+    JsonSchemaFormat,
+    ResponseFormat,
+    StructuredRequest,
+)
 from quire.protocol.thinking import ReasoningEffort
 from quire.protocol.tools import (
     AllowedTool,

@@ -12,7 +12,7 @@ from quire.protocol.compat import CommonSettings, CompatRequest, refuse, shared_
 from quire.protocol.decode import to_struct
 from quire.protocol.generation import Count, Seed
 from quire.protocol.openai.completion import CompletionRequest
-from quire.protocol.speculation import SpeculativeField, SpeculativeFields
+from quire.protocol.speculative_fields import SpeculativeField, SpeculativeFields
 
 #: Our names of settings.
 NAMES = {

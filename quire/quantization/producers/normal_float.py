@@ -19,7 +19,7 @@ import numpy as np
 from quire.kernels.matrices.nested_scales import NestedScales
 from quire.kernels.matrices.quantized_tensor import QuantizedTensor
 from quire.quantization.producers.finite_weights import check_finite
-from quire.quantization.round_to_nearest import NF4
+from quire.quantization.rounding_schemes import NF4
 
 BLOCK, NESTED_BLOCK = 64, 256
 #: Values of the codes of FP4; there are two of 0.

@@ -22,7 +22,7 @@ from quire.quantizing.inputs.input_sums import sum_of_squares
 from quire.quantizing.inputs.layer_inputs import Bar
 from quire.quantizing.inputs.layer_runner import LayerRunner
 from quire.quantizing.inputs.statistics import Statistics, source_state
-from quire.quantizing.run import layer_linears
+from quire.quantizing.quantization_run import layer_linears
 
 
 class _Squares:

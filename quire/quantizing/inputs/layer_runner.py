@@ -20,7 +20,7 @@ from quire.models.arranged_tensors import ChangedTensors
 from quire.models.model_builder import ModelBuilder
 from quire.models.opened_checkpoint import OpenedCheckpoint
 from quire.models.shared_weights import SharedWeights
-from quire.quantization.plan import QuantizationPlan
+from quire.quantization.quantization_plan import QuantizationPlan
 from quire.quantizing.inputs.observed_backend import ObservedBackend, Observer
 
 BLOCK_SIZE = 32

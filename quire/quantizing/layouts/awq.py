@@ -10,7 +10,7 @@ import numpy as np
 from quire.checkpoints.formats.awq import store_awq
 from quire.core.errors import ConfigError
 from quire.kernels.matrices.quantized_tensor import QuantizedTensor
-from quire.quantizing.layouts.layout import (
+from quire.quantizing.layouts.stored_layout import (
     Fitting,
     Schemes,
     Shapes,

@@ -10,7 +10,7 @@ import numpy as np
 from quire.checkpoints.formats.bitsandbytes import store_four_bits, store_row_bytes
 from quire.core.errors import ConfigError
 from quire.kernels.matrices.quantized_tensor import QuantizedTensor
-from quire.quantizing.layouts.layout import Fitting, Schemes, Shapes, StoredFormat
+from quire.quantizing.layouts.stored_layout import Fitting, Schemes, Shapes, StoredFormat
 from quire.quantizing.scheme import QuantizationScheme
 
 #: Columns that share a scale in every row number at least this.

@@ -18,7 +18,7 @@ from quire.checkpoints.formats.compressed_tensors import (
 from quire.checkpoints.safetensors_writer import TensorData, tensor_data
 from quire.kernels.matrices.quantized_tensor import QuantizedTensor
 from quire.quantization.producers.float8 import BLOCK
-from quire.quantizing.layouts.layout import (
+from quire.quantizing.layouts.stored_layout import (
     HEAD,
     Fitting,
     Schemes,

@@ -10,7 +10,7 @@ from quire.checkpoints.safetensors_writer import TensorData, tensor_data
 from quire.core.errors import ConfigError
 from quire.kernels.matrices.quantized_tensor import QuantizedTensor
 from quire.quantization.producers.float8 import BLOCK
-from quire.quantizing.layouts.layout import Fitting, Schemes, Shapes, StoredFormat
+from quire.quantizing.layouts.stored_layout import Fitting, Schemes, Shapes, StoredFormat
 from quire.quantizing.scheme import QuantizationScheme
 
 

@@ -11,7 +11,7 @@ import numpy as np
 from quire.checkpoints.formats.gptq import store_gptq
 from quire.core.errors import ConfigError
 from quire.kernels.matrices.quantized_tensor import QuantizedTensor
-from quire.quantizing.layouts.layout import (
+from quire.quantizing.layouts.stored_layout import (
     HEAD,
     Fitting,
     Schemes,

@@ -9,7 +9,7 @@ import numpy as np
 
 from quire.checkpoints.formats.hqq import store_hqq
 from quire.kernels.matrices.quantized_tensor import QuantizedTensor
-from quire.quantizing.layouts.layout import (
+from quire.quantizing.layouts.stored_layout import (
     Fitting,
     Schemes,
     Shapes,

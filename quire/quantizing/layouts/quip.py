@@ -13,7 +13,7 @@ from quire.core.plurals import counted
 from quire.kernels.matrices.lattice_codes import SIZE
 from quire.kernels.matrices.lattice_matrix import MAX_BASE, LatticeMatrix
 from quire.kernels.matrices.rotation import odd_part
-from quire.quantizing.layouts.layout import Fitting, Schemes, Shapes, StoredFormat
+from quire.quantizing.layouts.stored_layout import Fitting, Schemes, Shapes, StoredFormat
 from quire.quantizing.scheme import QuantizationScheme
 
 #: Experts of a mixture are computed as one job, which knows no rotations.

@@ -11,7 +11,7 @@ from quire.checkpoints.formats.squeezellm import store_squeezellm
 from quire.core.errors import ConfigError
 from quire.kernels.matrices.quantized_tensor import QuantizedTensor
 from quire.kernels.matrices.row_tables import TABLE_COLUMNS
-from quire.quantizing.layouts.layout import Fitting, Schemes, Shapes, StoredFormat
+from quire.quantizing.layouts.stored_layout import Fitting, Schemes, Shapes, StoredFormat
 from quire.quantizing.scheme import QuantizationScheme
 
 

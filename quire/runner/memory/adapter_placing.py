@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from quire.core.adapters import AdapterReference
+from quire.core.adapter_reference import AdapterReference
 from quire.core.errors import ModelLoadError
 from quire.kernels.backend import Backend
+from quire.models.adapters.adapter_placement import (
+    PlacedAdapter,
+    largest_adapter_bytes,
+    place_adapter,
+)
 from quire.models.adapters.base_weights import BaseWeights
 from quire.models.adapters.matching import check_adapter
 from quire.models.adapters.peft_folder import hash_adapter, read_adapter
-from quire.models.adapters.placement import PlacedAdapter, largest_adapter_bytes, place_adapter
 from quire.models.adapters.places import read_places
 from quire.models.decoder import Decoder
 from quire.settings.adapter_options import AdapterOptions

@@ -11,10 +11,10 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from typing import Protocol
 
-from quire.core.adapters import AdapterReference
+from quire.core.adapter_reference import AdapterReference
 from quire.core.errors import FailureKind, QuireError, RequestFailure
 from quire.core.metrics import Samples
-from quire.models.adapters.placement import PlacedAdapter
+from quire.models.adapters.adapter_placement import PlacedAdapter
 from quire.runner.memory.adapter_placing import AdapterReader
 from quire.system.background_thread import step_back
 from quire.system.log import get_logger

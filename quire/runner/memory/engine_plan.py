@@ -14,14 +14,14 @@ from quire.core.model.model_config import ModelConfig
 from quire.kernels.registry import create_backend
 from quire.models.config.config_reader import read_model_config
 from quire.planner.memory_budget import MemoryDemand
-from quire.runner.blocks.tiers.create import check_tiers
+from quire.runner.blocks.tiers.create_tiers import check_tiers
 from quire.runner.memory.adapter_placing import expected_budget
 from quire.runner.memory.loaded_drafts import Draft, find_drafts, plan_with_drafts
 from quire.runner.memory.loaded_heads import FoundHead, find_heads, with_heads
 from quire.runner.memory.loaded_model import expected_demand
 from quire.runner.memory.memory_plan import MemoryPlan, kept_window, useful_memory
 from quire.runner.memory.model_part import RankPlace
-from quire.runner.ranks.device_map import map_devices
+from quire.runner.ranks.auto_stages import map_devices
 from quire.settings.config import EngineConfig
 from quire.settings.encoder_settings import fit_to_model
 from quire.settings.resolve import ResolvedConfig, resolve

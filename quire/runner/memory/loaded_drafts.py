@@ -22,11 +22,11 @@ from quire.models.model import Model
 from quire.models.model_builder import Progress
 from quire.models.weight_bytes import expected_weight_bytes
 from quire.planner.memory_budget import MemoryDemand
-from quire.quantization.plan import QuantizationPlan, create_plan
+from quire.quantization.quantization_plan import QuantizationPlan, create_plan
 from quire.runner.memory.memory_plan import MemoryPlan, kept_window, plan_memory
 from quire.settings.config import ModelOptions
 from quire.settings.resolve import ResolvedConfig, resolve
-from quire.speculative.create import Maker
+from quire.speculative.create_proposers import Maker
 from quire.speculative.drafters.draft_model import DraftModelProposer
 from quire.speculative.drafters.draft_prefill import most_tokens
 from quire.speculative.drafters.translated_draft import TranslatedDraftProposer

@@ -27,10 +27,10 @@ from quire.models.draft_heads.mtp_layouts import first_module
 from quire.models.draft_heads.recurrent import RecurrentHead
 from quire.models.model import Model
 from quire.planner.memory_budget import KVPool, MemoryDemand
-from quire.quantization.plan import create_plan
+from quire.quantization.quantization_plan import create_plan
 from quire.settings.known_settings import settle_quantization
 from quire.settings.resolve import ResolvedConfig
-from quire.speculative.create import Maker
+from quire.speculative.create_proposers import Maker
 from quire.speculative.drafters.draft_prefill import MOST_PAIRS, most_tokens
 from quire.speculative.drafters.medusa import MedusaProposer
 from quire.speculative.drafters.parallel import MAX_LOGITS, ParallelProposer

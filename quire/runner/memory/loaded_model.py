@@ -14,11 +14,11 @@ from quire.models.loader import load_opened, open_checkpoint
 from quire.models.model_builder import Progress
 from quire.models.shards.rank_weights import RankPart
 from quire.models.stage import Stage
-from quire.models.vision.loader import expected_encoder_bytes, load_encoder
+from quire.models.vision.encoder_loader import expected_encoder_bytes, load_encoder
 from quire.models.weight_bytes import expected_weight_bytes
 from quire.planner.memory_budget import MemoryDemand
 from quire.planner.parallel_costs import SplitShape, buffer_bytes
-from quire.quantization.plan import create_plan
+from quire.quantization.quantization_plan import create_plan
 from quire.runner.memory.memory_plan import model_demand
 from quire.runner.memory.model_part import ModelPart, RankPlace
 from quire.runner.memory.picture_memory import kept_bytes

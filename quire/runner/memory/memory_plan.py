@@ -20,7 +20,7 @@ from quire.planner.memory_budget import (
     free_from_kv_bytes,
     kv_bytes_from_free,
 )
-from quire.runner.blocks.tiers.create import tier_pools
+from quire.runner.blocks.tiers.create_tiers import tier_pools
 from quire.runner.memory.picture_memory import picture_bytes
 from quire.runner.step.token_sampling import LOGITS_CHUNK_ROWS
 from quire.settings.cache_options import CacheOptions

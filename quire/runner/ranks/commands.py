@@ -10,7 +10,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from quire.core.adapters import AdapterReference
+from quire.core.adapter_reference import AdapterReference
 from quire.kernels.backend import Backend
 from quire.kernels.batch.forward_batch import ForwardBatch
 from quire.system.connections import decoded

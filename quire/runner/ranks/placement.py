@@ -19,11 +19,11 @@ from quire.models.model import Model
 from quire.runner.memory.adapter_store import OtherRanks
 from quire.runner.memory.memory_plan import MemoryPlan
 from quire.runner.memory.model_part import ModelPart
-from quire.runner.ranks.adapters import ToldAdapters
 from quire.runner.ranks.commands import Allocate
 from quire.runner.ranks.driver_model import DriverDecoder, DriverKVCache
 from quire.runner.ranks.handshake import RankLoaded
 from quire.runner.ranks.local_ranks import start_local_ranks
+from quire.runner.ranks.rank_adapters import ToldAdapters
 from quire.runner.ranks.ranks import Ranks
 from quire.runner.ranks.ray_actors import RayActors
 from quire.runner.ranks.remote_ranks import gather_ranks

@@ -19,9 +19,9 @@ from quire.models.stage import SentCapture
 from quire.runner.memory.adapter_placing import AdapterReader
 from quire.runner.memory.model_part import ModelPart
 from quire.runner.ranks import commands
-from quire.runner.ranks.adapters import RankAdapters
 from quire.runner.ranks.cache_parts import gather_blocks, own_columns, sum_blocks
 from quire.runner.ranks.driver_model import together
+from quire.runner.ranks.rank_adapters import RankAdapters
 
 
 class Worker:

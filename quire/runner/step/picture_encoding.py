@@ -13,8 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from quire.core.engine_request import Picture
 from quire.core.metrics import Samples
-from quire.core.request import Picture
 from quire.core.step import ScheduledRequest
 from quire.kernels.backend import Array, Backend
 from quire.models.vision.encoder import BATCH_PATCHES, PictureEncoder

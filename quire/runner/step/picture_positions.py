@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from quire.core.request import Picture
+from quire.core.engine_request import Picture
 from quire.kernels.batch.forward_batch import ForwardBatch
 from quire.kernels.batch.token_table import IntArray
 

@@ -15,7 +15,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from quire.core.client import SHARED, Client
 from quire.core.errors import ConfigError
-from quire.server.http.errors import ApiError, path_of
+from quire.server.http.http_errors import ApiError, path_of
 from quire.system.regular_files import read_given_text
 
 SCOPES = ("infer", "read", "admin")

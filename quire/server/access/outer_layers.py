@@ -10,7 +10,7 @@ from starlette.types import ASGIApp
 from quire.server.access.authentication import ApiKey, RequireKey
 from quire.server.http.boundary import Boundary
 from quire.server.observability.request_record import Sink
-from quire.server.options import ServerOptions
+from quire.server.server_options import ServerOptions
 
 
 def with_outer_layers(

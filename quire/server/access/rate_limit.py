@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Callable
 
 from quire.server.access.authentication import ApiKey
-from quire.server.http.errors import ApiError
+from quire.server.http.http_errors import ApiError
 
 SECONDS = 60.0
 

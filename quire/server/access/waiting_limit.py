@@ -7,7 +7,7 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
 
-from quire.server.http.errors import ApiError, shutting_down
+from quire.server.http.http_errors import ApiError, shutting_down
 
 #: The service rate is measured over this window, and over at least the second.
 WINDOW_SECONDS = 30.0

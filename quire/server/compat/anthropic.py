@@ -21,10 +21,10 @@ from quire.server.access.authentication import client_of
 from quire.server.compat.anthropic_answer import AnthropicAnswer
 from quire.server.generation.endpoint import GenerationEndpoint, errors_in_sent_names
 from quire.server.generation.model_routes import ByModel, post_route
-from quire.server.generation.models import Models
 from quire.server.generation.prompts.chat_prompt import encode_chat, prepare_chat, written_out
-from quire.server.generation.prompts.prompts import MARK_CHARACTERS
 from quire.server.generation.prompts.reasoning_effort import idle_efforts
+from quire.server.generation.prompts.tokenized_prompts import MARK_CHARACTERS
+from quire.server.generation.served_models import Models
 from quire.server.generation.service import Service
 from quire.server.generation.submission import ApiRequest, Submission
 from quire.server.http.body import Fields, json_response, read_fields_in_turn

@@ -23,7 +23,7 @@ from quire.server.generation.answer_parser import (
     arguments_error,
     call_id,
 )
-from quire.server.generation.outputs import Outputs, Tally
+from quire.server.generation.generation_outputs import Outputs, Tally
 from quire.server.generation.prompts.tool_use import AnswerReading
 from quire.server.generation.submission import ApiRequest
 from quire.server.http.sse import ANTHROPIC_EVENTS

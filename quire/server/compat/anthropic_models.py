@@ -13,10 +13,10 @@ from quire.protocol.anthropic.anthropic import AnthropicModel, AnthropicModelLis
 from quire.protocol.decimal_text import read_decimal
 from quire.server.compat.ollama_models import stamp
 from quire.server.generation.model_facts import ModelFacts, find_facts, list_facts
-from quire.server.generation.models import Models
 from quire.server.generation.prompts.reasoning_effort import has_effect
+from quire.server.generation.served_models import Models
 from quire.server.http.body import json_response
-from quire.server.http.errors import ANTHROPIC_HEADER, ApiError
+from quire.server.http.http_errors import ANTHROPIC_HEADER, ApiError
 
 #: Models on a page, by default and at most.
 PAGE, MAX_PAGE = 20, 1000

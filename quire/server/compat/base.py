@@ -13,7 +13,7 @@ from quire.core.errors import RequestError
 from quire.core.outputs import CompletionOutput, RequestOutput
 from quire.protocol.compat import CompatRequest
 from quire.server.generation.endpoint import GenerationEndpoint
-from quire.server.generation.outputs import Outputs
+from quire.server.generation.generation_outputs import Outputs
 from quire.server.generation.service import Service
 from quire.server.http.sse import StreamForm
 

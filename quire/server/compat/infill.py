@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from quire.protocol.llama_server import InfillRequest
-from quire.server.generation.prompts.prompts import MARK_CHARACTERS, PromptLimit
+from quire.server.generation.prompts.tokenized_prompts import MARK_CHARACTERS, PromptLimit
 from quire.text.offloading import run_by_size
 from quire.text.tokenizers.fim_tokens import FimTokens
 from quire.text.tokenizers.plain_text import SpecialTexts

@@ -9,7 +9,7 @@ from starlette.types import Receive, Scope, Send
 
 from quire.core.errors import RequestError
 from quire.server.generation.endpoint import GenerationEndpoint
-from quire.server.generation.models import Models
+from quire.server.generation.served_models import Models
 from quire.server.http.body import JsonRequest
 
 

@@ -7,7 +7,7 @@ from contextlib import aclosing
 from dataclasses import dataclass
 
 from quire.core.outputs import RequestOutput
-from quire.server.generation.outputs import Outputs
+from quire.server.generation.generation_outputs import Outputs
 
 
 @dataclass(slots=True)

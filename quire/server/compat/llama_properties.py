@@ -17,12 +17,12 @@ from quire.protocol.openai.chat_completion import ChatCompletionRequest
 from quire.server.access.authentication import client_of
 from quire.server.generation.model_facts import ModelFacts, find_facts
 from quire.server.generation.model_routes import get_route, post_route
-from quire.server.generation.models import Models
 from quire.server.generation.prompts.chat_prompt import read_conversation
-from quire.server.generation.prompts.prompts import render
+from quire.server.generation.prompts.tokenized_prompts import render
+from quire.server.generation.served_models import Models
 from quire.server.generation.service import Service
 from quire.server.http.body import Fields, json_response, read_fields_in_turn
-from quire.server.http.errors import ApiError
+from quire.server.http.http_errors import ApiError
 from quire.text.offloading import run_by_size
 from quire.text.templates.chat_template import ChatTemplate
 

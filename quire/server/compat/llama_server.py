@@ -23,15 +23,15 @@ from quire.server.compat import llama_properties
 from quire.server.compat.base import CompatAnswer, CompatEndpoint
 from quire.server.compat.infill import InfillPrompt
 from quire.server.compat.line_limits import LineLimits
+from quire.server.generation.generation_outputs import Outputs
 from quire.server.generation.large_answers import written
 from quire.server.generation.model_routes import ByModel
-from quire.server.generation.models import Models
-from quire.server.generation.outputs import Outputs
 from quire.server.generation.prompts.completion_prompt import prepare_completion
+from quire.server.generation.served_models import Models
 from quire.server.generation.service import Service
 from quire.server.generation.submission import ApiRequest, Submission
 from quire.server.http.body import read_any_type
-from quire.server.http.errors import ApiError
+from quire.server.http.http_errors import ApiError
 from quire.server.http.sse import LLAMA_EVENTS
 from quire.server.openai.logprobs import TokenNames, entries
 from quire.text.offloading import INLINE_CHARACTERS, run_by_size

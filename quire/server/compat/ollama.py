@@ -43,14 +43,14 @@ from quire.server.generation.answer_parser import (
 )
 from quire.server.generation.endpoint import GenerationEndpoint
 from quire.server.generation.model_routes import ByModel
-from quire.server.generation.models import Models
 from quire.server.generation.prompts.chat_prompt import prepare_chat
 from quire.server.generation.prompts.completion_prompt import prepare_completion
-from quire.server.generation.prompts.prompts import MARK_CHARACTERS, encode_beginnings
+from quire.server.generation.prompts.tokenized_prompts import MARK_CHARACTERS, encode_beginnings
+from quire.server.generation.served_models import Models
 from quire.server.generation.service import Service
 from quire.server.generation.submission import ApiRequest, Submission
 from quire.server.http.body import JsonRequest, json_response, read_any_type, read_fields_in_turn
-from quire.server.http.errors import ApiError
+from quire.server.http.http_errors import ApiError
 from quire.server.http.sse import LINES
 from quire.server.openai.embeddings import Embeddings, PooledAnswer
 from quire.server.openai.logprobs import TokenNames, chat_logprobs

@@ -15,7 +15,7 @@ from starlette.routing import Route
 
 from quire.core.errors import CapacityError, ConfigError, ModelLoadError
 from quire.server.http.body import check_media_type
-from quire.server.http.errors import ApiError, without_folders
+from quire.server.http.http_errors import ApiError, without_folders
 from quire.store.blobs import MAX_BLOB_BYTES, BlobWriter, find_blob, read_digest
 from quire.store.store import Store
 

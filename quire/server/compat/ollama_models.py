@@ -22,7 +22,7 @@ from quire.server.generation.model_facts import (
     list_facts,
     weight_bytes,
 )
-from quire.server.generation.models import Models
+from quire.server.generation.served_models import Models
 from quire.server.generation.service import Service
 from quire.server.http.body import json_response, read_fields, read_json
 from quire.store.modelfile import write_modelfile

@@ -7,9 +7,9 @@ from contextlib import asynccontextmanager, contextmanager
 
 from starlette.types import Receive
 
-from quire.server.generation.models import KnownModel, Models
+from quire.server.generation.served_models import KnownModel, Models
 from quire.server.generation.service import Service
-from quire.server.http.errors import ApiError
+from quire.server.http.http_errors import ApiError
 from quire.store.manifests import LATEST
 
 

@@ -15,9 +15,9 @@ from quire.protocol.ollama.ollama_store import (
 )
 from quire.server.compat import ollama_blobs
 from quire.server.compat.ollama_blobs import in_thread
-from quire.server.generation.models import ManagedModels
+from quire.server.generation.served_models import ManagedModels
 from quire.server.http.body import json_response, read_fields, read_json
-from quire.server.http.errors import ApiError
+from quire.server.http.http_errors import ApiError
 from quire.server.http.sse import LINES
 from quire.server.operations.pulls import PullRoute
 from quire.store.manifests import Preset, canonical_name, check_messages, check_sampling

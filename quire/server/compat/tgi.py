@@ -23,8 +23,8 @@ from quire.protocol.tgi import (
 )
 from quire.server.compat.base import CompatAnswer, CompatEndpoint
 from quire.server.generation.model_routes import ByModel, get_route
-from quire.server.generation.models import Models
 from quire.server.generation.prompts.completion_prompt import prepare_completion
+from quire.server.generation.served_models import Models
 from quire.server.generation.service import Service
 from quire.server.generation.submission import ApiRequest, Submission
 from quire.server.http.body import json_response

@@ -17,11 +17,11 @@ from quire.protocol.triton.triton_tensors import INPUTS, TEXT_INPUT, TEXT_OUTPUT
 from quire.server.compat.base import CompatAnswer, CompatEndpoint
 from quire.server.compat.triton_infer import VERSION, Infer
 from quire.server.generation.model_routes import ByModel
-from quire.server.generation.models import Models, find_known
 from quire.server.generation.prompts.completion_prompt import prepare_completion
+from quire.server.generation.served_models import Models, find_known
 from quire.server.generation.submission import ApiRequest, Submission
 from quire.server.http.body import json_response
-from quire.server.http.errors import ApiError
+from quire.server.http.http_errors import ApiError
 from quire.server.http.sse import PLAIN_EVENTS
 
 PREFIX = "/v2/models/"

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from quire.core.errors import ConfigError, RequestError
 from quire.core.suggestions import did_you_mean
-from quire.server.options import ServerOptions
+from quire.server.server_options import ServerOptions
 from quire.text import tool_parsers
 from quire.text.reasoning_parsers import reasoning as reasoning_formats
 from quire.text.reasoning_parsers.reasoning import ReasoningFormat

@@ -15,6 +15,7 @@ from quire.protocol.generation import GenerationRequest
 from quire.protocol.request_body import RequestBody
 from quire.server.access.authentication import ApiKey, client_of
 from quire.server.generation.generate import generate
+from quire.server.generation.generation_outputs import Outputs, collect
 from quire.server.generation.large_answers import (
     characters_of,
     encode_in_parts,
@@ -22,14 +23,13 @@ from quire.server.generation.large_answers import (
     positions_of,
     write_by_size,
 )
-from quire.server.generation.outputs import Outputs, collect
 from quire.server.generation.pacing import paced
 from quire.server.generation.prompts.reasoning_effort import idle_efforts
 from quire.server.generation.service import Service
 from quire.server.generation.submission import ApiRequest, Submission
 from quire.server.http.body import JsonRequest, json_response, read_fields_in_turn, read_timeout
-from quire.server.http.connection import cancel_on_disconnect
-from quire.server.http.errors import renamed
+from quire.server.http.client_disconnects import cancel_on_disconnect
+from quire.server.http.http_errors import renamed
 from quire.server.http.sse import OPENAI_EVENTS, StreamForm, send_events
 
 T = TypeVar("T", bound=RequestBody)

@@ -11,8 +11,8 @@ from quire.core.outputs import RequestOutput
 from quire.llm.beams.beam_search_stream import search_beams
 from quire.server.generation.service import Service
 from quire.server.generation.submission import UNSTATED_OUTPUT, Submission
-from quire.server.http.errors import ApiError
 from quire.server.http.failures import failure_error
+from quire.server.http.http_errors import ApiError
 from quire.server.observability.request_observer import RequestObserver
 from quire.server.observability.request_record import Generation
 

@@ -17,9 +17,9 @@ from quire.llm.engine_views import actual_engine
 from quire.llm.requests.generation_defaults import read_generation_config
 from quire.models.config.config_reader import supported_config
 from quire.server.generation.answer_parser import AnswerFormats
-from quire.server.generation.models import KnownModel, Models
+from quire.server.generation.served_models import KnownModel, Models
 from quire.server.generation.service import Service, meant_name
-from quire.server.options import ServerOptions
+from quire.server.server_options import ServerOptions
 from quire.settings.known_settings import QUANTIZATIONS
 from quire.store.manifests import Preset
 from quire.store.model_details import ModelDetails

@@ -13,10 +13,10 @@ from starlette.types import Receive, Scope, Send
 
 from quire.server.access.authentication import ApiKey
 from quire.server.generation.endpoint import GenerationEndpoint
-from quire.server.generation.models import Models, find_known
+from quire.server.generation.served_models import Models, find_known
 from quire.server.generation.service import Service
 from quire.server.http.body import Fields, model_name, read_json
-from quire.server.http.errors import ApiError
+from quire.server.http.http_errors import ApiError
 
 #: What a token has of text, about, where tokens are not counted.
 BYTES_PER_TOKEN = 4

@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 
 from quire.core.outputs import RequestOutput
-from quire.server.generation.outputs import Outputs
+from quire.server.generation.generation_outputs import Outputs
 
 #: What is held back for this long is sent, however little it is.
 FLUSH_SECONDS = 0.25

@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 
 from quire.core.errors import CapacityError, ModelLoadError
-from quire.server.http.errors import ApiError, shutting_down, without_folders
+from quire.server.http.http_errors import ApiError, shutting_down, without_folders
 from quire.store.manifests import plain_name
 from quire.store.pull_progress import PullCancelled, PullProgress
 from quire.store.store import Store

@@ -14,12 +14,12 @@ from quire.llm.engine_client import EngineClient
 from quire.llm.pictures.reader import PictureReader
 from quire.protocol.generation import StreamOptions
 from quire.server.access.waiting_limit import WaitingLimit
-from quire.server.generation.adapters import ServedAdapters
 from quire.server.generation.answer_parser import AnswerFormats
-from quire.server.generation.scoring import Scoring
+from quire.server.generation.scoring_methods import Scoring
+from quire.server.generation.served_adapters import ServedAdapters
 from quire.server.generation.shared import Shared
-from quire.server.http.errors import ApiError
-from quire.server.observability.metrics import ModelMetrics
+from quire.server.http.http_errors import ApiError
+from quire.server.observability.metrics_endpoint import ModelMetrics
 from quire.settings.config import EngineConfig, ModelOptions
 from quire.store.hub import served_name
 from quire.store.manifests import plain_name

@@ -11,11 +11,11 @@ from quire.server.access.authentication import ApiKey
 from quire.server.access.rate_limit import RateLimits
 from quire.server.generation.pulls import Pulls
 from quire.server.generation.response_store import ResponseStore
-from quire.server.observability.metrics import ServerMetrics
+from quire.server.observability.metrics_endpoint import ServerMetrics
 from quire.server.observability.request_log import RequestLog
 from quire.server.observability.request_record import Sink
 from quire.server.observability.tracing import Tracing
-from quire.server.options import ServerOptions
+from quire.server.server_options import ServerOptions
 from quire.text.tokenizers import tokenizer_process
 
 

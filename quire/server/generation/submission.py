@@ -7,11 +7,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Generic, TypeVar
 
-from quire.core.adapters import AdapterReference
+from quire.core.adapter_reference import AdapterReference
 from quire.core.beam_search_params import BeamSearchParams
 from quire.core.client import Client
+from quire.core.engine_request import EngineRequest, Picture, salt_keys
 from quire.core.errors import PromptTooLongError, RequestError
-from quire.core.request import EngineRequest, Picture, salt_keys
 from quire.core.sampling_params import SamplingParams
 from quire.llm.requests.params import check_generates
 from quire.protocol.generation import GenerationRequest

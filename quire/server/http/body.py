@@ -17,7 +17,7 @@ from quire.core.client import SHARED
 from quire.core.errors import RequestError
 from quire.protocol.body_limits import check_field
 from quire.protocol.decode import decode_json, to_struct
-from quire.server.http.errors import ApiError
+from quire.server.http.http_errors import ApiError
 from quire.server.http.unread_bodies import UNREAD
 from quire.text.offloading import PROCESS_CHARACTERS, run_by_size
 

@@ -11,7 +11,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from quire.server.http.errors import ApiError, ErrorForm, error_form, to_api_error
+from quire.server.http.http_errors import ApiError, ErrorForm, error_form, to_api_error
 from quire.server.observability.request_record import RequestRecord, Sink
 
 _REQUEST_ID = re.compile(rb"[!-~]{1,128}")

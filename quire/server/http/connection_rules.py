@@ -9,8 +9,8 @@ from typing import Any
 
 import uvicorn
 
-from quire.server.http.errors import ApiError
 from quire.server.http.host_rule import HostRule
+from quire.server.http.http_errors import ApiError
 
 #: Why connections are refused; counted with what admission refuses.
 REASONS = ("host", "origin", "connections")

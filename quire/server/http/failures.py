@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from quire.core.errors import FailureKind, RequestError, RequestFailure
-from quire.server.http.errors import ApiError
+from quire.server.http.http_errors import ApiError
 
 
 class FailureAnswer(NamedTuple):

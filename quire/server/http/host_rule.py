@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
-from quire.server.http.errors import ApiError
+from quire.server.http.http_errors import ApiError
 
 #: RFC 9110, section 7.2: a name or address, then perhaps a port.
 _HOST = re.compile(rb"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._~%!$&'()*+;=-]+)(?::\d{0,5})?")

@@ -9,7 +9,7 @@ from starlette.routing import BaseRoute, Route
 from starlette.types import Receive, Scope, Send
 from starlette.websockets import WebSocketClose
 
-from quire.server.http.errors import ApiError, path_of
+from quire.server.http.http_errors import ApiError, path_of
 
 #: Characters; longer paths are not compared.
 MAX_COMPARED = 64

@@ -16,8 +16,8 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResp
 
 from quire.server.http.body import is_json
 from quire.server.http.connection_rules import PROBE_CONNECTIONS, ProtocolConfig
-from quire.server.http.errors import ApiError, to_api_error
 from quire.server.http.host_rule import HostError
+from quire.server.http.http_errors import ApiError, to_api_error
 
 MAX_URL_BYTES = 16 * 1024
 MAX_HEADERS = 200

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 from starlette.types import Send
 
-from quire.server.http.errors import ErrorForm, to_api_error
+from quire.server.http.http_errors import ErrorForm, to_api_error
 
 DONE = b"data: [DONE]\n\n"
 #: An early failure gets its own status; a long wait must not look like a dead server.

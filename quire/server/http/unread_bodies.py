@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from quire.server.http.errors import ApiError
+from quire.server.http.http_errors import ApiError
 
 #: Of all bodies that have not ended, and of those of one key.
 MAX_BYTES, MAX_KEY_BYTES = 256 * 2**20, 128 * 2**20

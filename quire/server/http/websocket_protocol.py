@@ -17,7 +17,7 @@ from wsproto import ConnectionType, WSConnection, events
 from wsproto.connection import ConnectionState
 from wsproto.utilities import LocalProtocolError, RemoteProtocolError
 
-from quire.server.http.errors import ApiError
+from quire.server.http.http_errors import ApiError
 from quire.server.http.unread_bodies import UNREAD, UnreadBody
 
 #: Received by the app when the server has begun to end. It is to close the connection soon.

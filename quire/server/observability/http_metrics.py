@@ -80,5 +80,5 @@ class HttpMetrics(Collector):
             yield sizes
 
     def describe(self) -> Iterator[Metric]:
-        """Yield nothing; see :class:`quire.server.observability.metrics.ServerMetrics`."""
+        """Yield nothing; see :class:`quire.server.observability.metrics_endpoint.ServerMetrics`."""
         return iter(())

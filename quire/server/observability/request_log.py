@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from quire.server.observability.request_record import RequestRecord
-from quire.server.options import ServerOptions
+from quire.server.server_options import ServerOptions
 from quire.system.log import get_logger
 
 log = get_logger(__name__)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from quire.core.outputs import RequestOutput
-from quire.server.observability.metrics import ModelMetrics
+from quire.server.observability.metrics_endpoint import ModelMetrics
 from quire.server.observability.request_record import Generation
 
 

@@ -10,10 +10,10 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
 from quire.core.errors import ModelLoadError
-from quire.server.generation.models import Models
+from quire.server.generation.served_models import Models
 from quire.server.generation.service import Service
 from quire.server.http.body import read_fields, read_json
-from quire.server.http.errors import ApiError
+from quire.server.http.http_errors import ApiError
 
 
 class LoadAdapter(msgspec.Struct, kw_only=True):

@@ -16,7 +16,7 @@ from quire.protocol.openai.chat_completion import (
     ChatCompletionRequest,
 )
 from quire.server.generation.endpoint import GenerationEndpoint
-from quire.server.generation.outputs import Outputs, Tally
+from quire.server.generation.generation_outputs import Outputs, Tally
 from quire.server.generation.prompts.chat_prompt import prepare_chat
 from quire.server.generation.prompts.tool_use import AnswerReading
 from quire.server.generation.service import Service

@@ -19,8 +19,8 @@ from quire.protocol.openai.completion import (
     CompletionRequest,
 )
 from quire.server.generation.endpoint import GenerationEndpoint
+from quire.server.generation.generation_outputs import Outputs, Tally
 from quire.server.generation.large_answers import empty, write_by_size
-from quire.server.generation.outputs import Outputs, Tally
 from quire.server.generation.prompts.completion_prompt import prepare_completion
 from quire.server.generation.service import Service
 from quire.server.generation.submission import ApiRequest, Submission

@@ -20,9 +20,9 @@ from quire.protocol.openai.embedding import (
 )
 from quire.protocol.prompt_list import read_prompts
 from quire.server.generation.endpoint import GenerationEndpoint, WholeAnswer
-from quire.server.generation.prompts.prompts import PromptLimit, encode_texts
+from quire.server.generation.prompts.tokenized_prompts import PromptLimit, encode_texts
 from quire.server.generation.submission import ApiRequest, Submission
-from quire.server.http.errors import ApiError
+from quire.server.http.http_errors import ApiError
 
 
 class Embeddings(GenerationEndpoint[EmbeddingRequest]):

@@ -8,9 +8,9 @@ from starlette.routing import Route
 
 from quire.protocol.openai.model_list import ModelCard, ModelList
 from quire.server.generation.model_facts import ModelFacts, find_facts, list_facts
-from quire.server.generation.models import Models
+from quire.server.generation.served_models import Models
 from quire.server.http.body import json_response
-from quire.server.http.errors import ApiError
+from quire.server.http.http_errors import ApiError
 
 
 def routes(models: Models) -> list[Route]:

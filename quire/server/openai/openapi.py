@@ -52,7 +52,7 @@ from quire.protocol.tgi import TgiAnswer, TgiRequest
 from quire.protocol.triton.triton import TritonAnswer, TritonRequest
 from quire.protocol.triton.triton_tensors import InferRequest
 from quire.server.access.authentication import OPEN_PATHS, scope_of
-from quire.server.http.errors import error_form_of_path
+from quire.server.http.http_errors import error_form_of_path
 
 PATH = "/openapi.json"
 _REF = "#/components/schemas/{name}"

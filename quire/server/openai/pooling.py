@@ -13,7 +13,7 @@ from quire.core.outputs import RequestOutput
 from quire.protocol.openai.embedding import EmbeddingRequest
 from quire.protocol.openai.pooling import Pooled, PoolingRequest, PoolingResponse
 from quire.server.generation.endpoint import GenerationEndpoint
-from quire.server.generation.scoring import Scoring
+from quire.server.generation.scoring_methods import Scoring
 from quire.server.generation.submission import ApiRequest, Submission
 from quire.server.openai.embeddings import Embeddings, PooledAnswer, encoded, prompt_usage
 

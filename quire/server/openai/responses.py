@@ -23,16 +23,16 @@ from quire.protocol.openai.response_input import ResponseInput
 from quire.protocol.openai.responses import ResponsesRequest
 from quire.server.generation.answer_parser import AnswerParser
 from quire.server.generation.endpoint import GenerationEndpoint
+from quire.server.generation.generation_outputs import Outputs, Tally
 from quire.server.generation.model_routes import ByModel
-from quire.server.generation.models import Models
-from quire.server.generation.outputs import Outputs, Tally
 from quire.server.generation.prompts.chat_prompt import prepare_chat
 from quire.server.generation.prompts.tool_use import AnswerReading
 from quire.server.generation.response_store import ResponseStore, StoredResponse
+from quire.server.generation.served_models import Models
 from quire.server.generation.service import Service
 from quire.server.generation.submission import ApiRequest, Submission
 from quire.server.http.body import json_response
-from quire.server.http.errors import ApiError
+from quire.server.http.http_errors import ApiError
 from quire.server.openai.input_items import list_input_items
 from quire.server.openai.response_items import Event, OutputItems
 

@@ -25,14 +25,14 @@ from quire.protocol.openai.scoring import (
 )
 from quire.server.generation.endpoint import GenerationEndpoint
 from quire.server.generation.model_routes import ByModel
-from quire.server.generation.models import ManagedModels
-from quire.server.generation.prompts.prompts import (
+from quire.server.generation.prompts.tokenized_prompts import (
     MARK_CHARACTERS,
     PromptLimit,
     encode_pairs,
     encode_texts,
 )
-from quire.server.generation.scoring import Scoring
+from quire.server.generation.scoring_methods import Scoring
+from quire.server.generation.served_models import ManagedModels
 from quire.server.generation.service import Service
 from quire.server.generation.submission import ApiRequest, Submission
 from quire.server.openai.embeddings import PooledAnswer, prompt_usage

@@ -22,9 +22,9 @@ from quire.protocol.openai.tokenization import (
 )
 from quire.server.access.authentication import client_of
 from quire.server.generation.model_routes import post_route
-from quire.server.generation.models import Models
 from quire.server.generation.prompts.chat_prompt import pictures_of, written_out
-from quire.server.generation.prompts.prompts import Conversation, encode_prompt
+from quire.server.generation.prompts.tokenized_prompts import Conversation, encode_prompt
+from quire.server.generation.served_models import Models
 from quire.server.generation.service import Service
 from quire.server.http.body import Fields, json_response, read_fields_in_turn
 from quire.text.offloading import run_by_size

@@ -15,11 +15,11 @@ from quire.protocol.decode import decode_json
 from quire.server.access.authentication import SUBPROTOCOL, ApiKey, client_of
 from quire.server.generation.endpoint import GenerationEndpoint, errors_in_sent_names
 from quire.server.generation.generate import generate
-from quire.server.generation.models import Models
 from quire.server.generation.pacing import paced
+from quire.server.generation.served_models import Models
 from quire.server.generation.submission import ApiRequest
 from quire.server.http.body import decode_in_turn, model_name, read_fields_in_turn
-from quire.server.http.errors import ApiError, shutting_down, to_api_error
+from quire.server.http.http_errors import ApiError, shutting_down, to_api_error
 from quire.server.http.websocket_protocol import SHUTDOWN
 from quire.server.observability.request_record import RequestRecord, Sink
 

@@ -7,7 +7,7 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
 from quire.server.generation.model_routes import get_route
-from quire.server.generation.models import Models
+from quire.server.generation.served_models import Models
 from quire.server.generation.service import Service
 
 

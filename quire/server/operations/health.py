@@ -8,10 +8,10 @@ from starlette.routing import Route
 
 import quire
 from quire.llm.engine_views import actual_engine
-from quire.server.generation.models import Models
+from quire.server.generation.served_models import Models
 from quire.server.generation.service import Service
 from quire.server.http.body import json_response
-from quire.server.http.errors import ApiError, not_loaded
+from quire.server.http.http_errors import ApiError, not_loaded
 
 
 def routes(models: Models) -> list[Route]:

@@ -6,7 +6,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from quire.server.generation.models import Models
+from quire.server.generation.served_models import Models
 
 
 def routes(models: Models) -> list[Route]:

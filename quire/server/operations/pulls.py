@@ -19,8 +19,8 @@ from starlette.types import Receive, Scope, Send
 from quire.protocol.ollama.ollama_store import OllamaPullRequest
 from quire.server.generation.pulls import Pulls
 from quire.server.http.body import json_response, read_any_type, read_fields, read_json
-from quire.server.http.connection import cancel_on_disconnect
-from quire.server.http.errors import ApiError
+from quire.server.http.client_disconnects import cancel_on_disconnect
+from quire.server.http.http_errors import ApiError
 from quire.server.http.sse import LINES, send_events
 from quire.store.manifests import canonical_name
 from quire.store.pull_progress import PullProgress

@@ -13,7 +13,7 @@ from starlette.routing import Route
 from quire.core.errors import CapacityError, RequestError
 from quire.server.access.authentication import client_of
 from quire.server.http.body import json_response, read_fields, read_json
-from quire.server.http.errors import ApiError
+from quire.server.http.http_errors import ApiError
 from quire.server.playground.markdown import MAX_CHARACTERS, TooComplex, render
 from quire.system.fair_slots import FairSlots
 

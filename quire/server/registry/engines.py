@@ -18,11 +18,11 @@ from starlette.types import Receive
 
 from quire.core.errors import CapacityError, EngineDeadError, QuireError
 from quire.llm.engine_views import SharedEngine
-from quire.llm.loading import Loading
+from quire.llm.load_state import Loading
 from quire.server.access.waiting_limit import WaitingLimit
 from quire.server.generation.service import Service
-from quire.server.http.connection import cancel_on_disconnect
-from quire.server.http.errors import (
+from quire.server.http.client_disconnects import cancel_on_disconnect
+from quire.server.http.http_errors import (
     ApiError,
     not_loadable,
     not_loaded,
@@ -195,7 +195,7 @@ class Engines:
         Args:
             engine: A known engine.
             name: The model's name in the request.
-            receive: The same as in :meth:`quire.server.generation.models.Models.lease`.
+            receive: The same as in :meth:`quire.server.generation.served_models.Models.lease`.
             is_meant: A function that returns whether it is still the engine of that name; once it
                 is not, the block is given False.
 

@@ -19,9 +19,9 @@ from starlette.types import Receive
 
 from quire.core.errors import CapacityError, QuireError
 from quire.llm.engine_views import SharedEngine
-from quire.llm.loading import Loading
+from quire.llm.load_state import Loading
 from quire.llm.requests.request_reader import prepare_preset
-from quire.server.generation.models import KnownModel
+from quire.server.generation.served_models import KnownModel
 from quire.server.generation.service import (
     Service,
     is_placeholder,
@@ -31,7 +31,7 @@ from quire.server.generation.service import (
     no_such_model,
 )
 from quire.server.generation.shared import Shared
-from quire.server.http.errors import not_loadable
+from quire.server.http.http_errors import not_loadable
 from quire.server.registry.engines import Engines, LoadEngine, RegisteredEngine
 from quire.server.registry.model_table import RETRY_SECONDS, EntryResidence, ModelState
 from quire.settings.config import EngineConfig
@@ -95,7 +95,7 @@ class FurtherModels(Protocol):
 
 
 class ModelRegistry:
-    """The models of a server; see :class:`quire.server.generation.models.Models`.
+    """The models of a server; see :class:`quire.server.generation.served_models.Models`.
 
     The model that is added first is the default.
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from quire.core.errors import ModelLoadError
 from quire.models.config.config_reader import supported_config
-from quire.server.generation.models import KnownModel
+from quire.server.generation.served_models import KnownModel
 from quire.server.generation.service import model_names
 from quire.server.registry.model_registry import RegisteredModel
 from quire.settings.config import EngineConfig

@@ -11,8 +11,8 @@ import peft
 import torch
 
 from quire.training.finetuning.causal_model import find_linears
+from quire.training.finetuning.finetuning_plan import FinetuningPlan
 from quire.training.finetuning.frozen_linear import FrozenLinear
-from quire.training.finetuning.plan import FinetuningPlan
 
 
 class AdaptedModel:

@@ -12,7 +12,7 @@ import torch
 
 from quire.kernels.matrices.host_tensor import HostTensor
 from quire.kernels.matrices.quantized_tensor import QuantizedTensor
-from quire.quantization.round_to_nearest import NF4, create_scheme, quantize
+from quire.quantization.rounding_schemes import NF4, create_scheme, quantize
 
 
 def round_to_nf4(name: str, weight: np.ndarray, threads: int = 1) -> QuantizedTensor:

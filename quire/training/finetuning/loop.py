@@ -15,8 +15,8 @@ import torch
 import torch.nn.functional as F
 
 from quire.core.errors import ConfigError
-from quire.training.finetuning.plan import FinetuningPlan
-from quire.training.finetuning.windows import Windows
+from quire.training.finetuning.finetuning_plan import FinetuningPlan
+from quire.training.finetuning.training_windows import Windows
 
 #: Share of the steps over which the learning rate rises.
 WARM_UP = 0.05

@@ -21,7 +21,7 @@ from quire.quantization.producers.integer_grid import IntegerGrid
 from quire.quantization.producers.round_to_nearest import quantize_rtn
 from quire.quantizing.methods import METHODS
 from quire.quantizing.produce import LinkedMatrices, produce
-from quire.quantizing.run import in_file_order
+from quire.quantizing.quantization_run import in_file_order
 from quire.quantizing.scheme import QuantizationScheme, create_scheme
 from quire.quantizing.stored_format import FORMATS
 

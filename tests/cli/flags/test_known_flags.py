@@ -13,7 +13,7 @@ from click.testing import CliRunner
 
 from quire.cli.main import COMMANDS, cli
 from quire.cli.serve import serve
-from quire.server.options import ServerOptions
+from quire.server.server_options import ServerOptions
 from quire.settings.config import SETTINGS
 from quire.settings.known_settings import KnownSetting, engine_settings, flag_name, server_settings
 from quire.settings.other_programs import instead_of, same_flags, tables

@@ -16,8 +16,8 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
+from quire.core.engine_request import RangeKey
 from quire.core.model.kv_cache_spec import KVCacheSpec
-from quire.core.request import RangeKey
 from quire.core.sampling_params import SamplingParams
 from quire.engine.cache.block_pool import BlockPool
 from quire.engine.cache.kv_cache_manager import Allocation, KVCacheManager

@@ -6,8 +6,8 @@ import random
 
 import pytest
 
+from quire.core.engine_request import Continuation, RangeKey
 from quire.core.errors import RequestError
-from quire.core.request import Continuation, RangeKey
 
 
 def one(run, request_id, tokens, *, continues=None, keeps_blocks=True, releases=(), **options):

@@ -6,7 +6,7 @@ from collections.abc import Callable, Set
 
 import pytest
 
-from quire.core.adapters import AdapterReference
+from quire.core.adapter_reference import AdapterReference
 from quire.core.errors import FailureKind, RequestError, RequestFailure
 from quire.engine.gates.adapter_gate import AdapterGate
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from quire.core.request import Picture
+from quire.core.engine_request import Picture
 from quire.engine.engine import ENCODING_SECONDS
 from quire.engine.gates.picture_gate import PictureGate
 

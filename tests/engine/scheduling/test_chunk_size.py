@@ -38,7 +38,7 @@ def test_a_step_with_a_part_takes_a_few_times_as_long_as_others():
     assert settle(size, lambda tokens: 0.010 + 0.0001 * tokens) == 112, "and back"
 
 
-def test_with_nobody_else_around_parts_are_large():
+def test_without_other_requests_parts_are_large():
     size = ChunkSize()
     size.observe(0.030, 20, False)
     assert settle(size, lambda tokens: 0.010 + 0.002 * tokens) == 112
@@ -48,7 +48,7 @@ def test_with_nobody_else_around_parts_are_large():
 
 
 @pytest.mark.parametrize("interval", [0.5, 2.0])
-def test_where_nobody_decodes_a_part_loses_least_to_those_who_come(interval):
+def test_without_decodes_a_part_loses_least_to_requests_that_arrive(interval):
     """Against the size that a search finds; a part is lost from its middle on, in the mean."""
     own, token_seconds = 0.010, 0.002
     size = ChunkSize()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from quire.core.request import EngineRequest, Picture
+from quire.core.engine_request import EngineRequest, Picture
 from quire.core.sampling_params import SamplingParams
 from quire.engine.scheduling.picture_boundaries import tokens_of_whole_pictures
 from tests.engine.requests import request

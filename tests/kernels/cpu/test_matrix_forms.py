@@ -12,7 +12,7 @@ from quire.checkpoints.gguf.gguf_types import FORMS
 from quire.checkpoints.quantized.quantized_checkpoint import MatrixEntry
 from quire.kernels.cpu.matrix_forms import COLUMNS, form_number, quantized_forms, sample_of
 from quire.kernels.matrices.lattice_matrix import lattice_form
-from quire.quantization.round_to_nearest import create_scheme
+from quire.quantization.rounding_schemes import create_scheme
 from tests.models.test_quantized_checkpoint import FIXTURES, FOLDERS, opened
 
 ROWS = 64

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from quire import RequestOutputKind, SamplingParams
+from quire.core.engine_request import EngineRequest
 from quire.core.errors import FailureKind, RequestFailure
 from quire.core.outputs import Logprob, RequestMetrics, RequestOutput
-from quire.core.request import EngineRequest
 from quire.core.step import PromptLogprobs, SequenceResult, TokenLogprobs
 from quire.engine.engine_output import EngineOutput
 from quire.llm.outputs.output_processor import OutputProcessor

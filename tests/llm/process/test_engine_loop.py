@@ -13,8 +13,8 @@ import msgspec
 import pytest
 
 from quire.core.client import Client
+from quire.core.engine_request import EngineRequest
 from quire.core.errors import ModelLoadError, RequestError
-from quire.core.request import EngineRequest
 from quire.core.sampling_params import SamplingParams
 from quire.core.structured_outputs import StructuredOutputs
 from quire.llm.engine_args import EngineArgs

@@ -22,9 +22,9 @@ import pytest
 import pytest_asyncio
 
 from quire import LLM, SamplingParams
+from quire.core.engine_request import EngineRequest
 from quire.core.errors import CapacityError, ConfigError, EngineDeadError, ModelLoadError
 from quire.core.metrics import METRICS, stem_of
-from quire.core.request import EngineRequest
 from quire.llm.process.proxy import EngineProxy
 from quire.llm.process.restart_delay import RestartDelay
 from quire.settings.config import EngineConfig
@@ -314,7 +314,7 @@ def test_a_pause_of_the_whole_machine_is_no_stuck_engine(folder: Path, device: s
     """A watchdog that only looked at the clock ended every request after a pause of both."""
     code = (
         "import asyncio, os, signal, sys; from quire.settings.config import EngineConfig; "
-        "from quire.core.request import EngineRequest; "
+        "from quire.core.engine_request import EngineRequest; "
         "from quire.core.sampling_params import SamplingParams; "
         "from quire.llm.process.proxy import EngineProxy\n"
         "async def main():\n"

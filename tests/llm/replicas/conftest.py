@@ -9,9 +9,9 @@ from pathlib import Path
 import psutil
 import pytest_asyncio
 
-from quire.llm.loading import Loading
+from quire.llm.load_state import Loading
 from quire.llm.process.proxy import EngineProxy
-from quire.llm.replicas.loading import load_replicas
+from quire.llm.replicas.load_replicas import load_replicas
 from quire.llm.replicas.replicated_engine import ReplicatedEngine
 from quire.llm.replicas.roles import NO_ROLES, Roles
 from quire.settings.config import EngineConfig

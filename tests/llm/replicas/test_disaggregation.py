@@ -15,9 +15,9 @@ import pytest
 import pytest_asyncio
 
 from quire import LLM, SamplingParams
+from quire.core.engine_request import EngineRequest
 from quire.core.errors import CapacityError, EngineDeadError
 from quire.core.metrics import add_up
-from quire.core.request import EngineRequest
 from quire.llm.replicas.prefill_choice import PrefillChoice
 from quire.llm.replicas.replicated_engine import ReplicatedEngine
 from quire.llm.replicas.roles import Roles, Transport

@@ -128,7 +128,7 @@ def test_requests_that_would_not_fit_in_memory_go_to_others() -> None:
 
 
 def test_keys_and_pictures_separate_prefixes() -> None:
-    from quire.core.request import RangeKey
+    from quire.core.engine_request import RangeKey
 
     tokens = list(range(65))
     plain = block_names(tokens, BLOCK)

@@ -14,16 +14,16 @@ import pytest
 
 from quire import LLM, SamplingParams
 from quire.core.beam_search_params import BeamSearchParams
+from quire.core.engine_request import EngineRequest
 from quire.core.errors import CapacityError, ConfigError, EngineDeadError, ModelLoadError
 from quire.core.metrics import add_up
 from quire.core.outputs import CompletionOutput, RequestMetrics, RequestOutput
-from quire.core.request import EngineRequest
 from quire.core.sampling_params import RequestOutputKind
 from quire.llm.beams.beam_search_stream import search_beams
-from quire.llm.loading import Loading
+from quire.llm.load_state import Loading
 from quire.llm.process.proxy import EngineProxy
 from quire.llm.process.restart_delay import RestartDelay
-from quire.llm.replicas.loading import divide, load_replicas
+from quire.llm.replicas.load_replicas import divide, load_replicas
 from quire.llm.replicas.replicated_engine import ReplicatedEngine
 from quire.llm.replicas.resumed_outputs import GivenOutputs
 from quire.settings.config import EngineConfig, ModelOptions

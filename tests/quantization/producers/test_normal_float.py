@@ -22,7 +22,7 @@ from quire.quantization.producers.normal_float import (
     quantize_fp4,
     quantize_nf4,
 )
-from quire.quantization.round_to_nearest import NF4
+from quire.quantization.rounding_schemes import NF4
 
 FIXTURES = Path(__file__).parents[2] / "fixtures" / "quantized"
 #: Of ``create_dynamic_map()`` of bitsandbytes 0.50.2, as float32.

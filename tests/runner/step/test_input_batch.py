@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from quire.core.request import EngineRequest
+from quire.core.engine_request import EngineRequest
 from quire.core.sampling_params import SamplingParams
 from quire.core.step import NewRequest, ScheduledRequest, SchedulerOutput
 from quire.runner.step.input_batch import InputBatch

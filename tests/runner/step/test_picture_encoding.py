@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from quire.core.request import Picture
+from quire.core.engine_request import Picture
 from quire.core.step import ScheduledRequest
 from quire.kernels.registry import create_backend
 from quire.models.vision.encoder import BATCH_PATCHES

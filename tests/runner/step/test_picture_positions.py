@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from quire.core.request import EngineRequest, Picture
+from quire.core.engine_request import EngineRequest, Picture
 from quire.core.sampling_params import SamplingParams
 from quire.core.step import NewRequest, ScheduledRequest
 from quire.runner.step.picture_positions import grid_positions

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from quire.core.request import EngineRequest
+from quire.core.engine_request import EngineRequest
 from quire.core.sampling_params import SamplingParams
 from quire.core.step import (
     NewRequest,

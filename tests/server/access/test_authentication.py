@@ -13,11 +13,11 @@ import pytest
 from quire.core.errors import ConfigError
 from quire.server.access.authentication import OPEN_PATHS, SCOPES, read_key_file, scope_of
 from quire.server.app import create_app
-from quire.server.generation.models import OneModel
+from quire.server.generation.served_models import OneModel
 from quire.server.generation.service import Service
 from quire.server.generation.shared import Shared
 from quire.server.listener import address
-from quire.server.options import ServerOptions
+from quire.server.server_options import ServerOptions
 from quire.settings.config import EngineConfig
 from tests.server.conftest import run_in_thread
 

@@ -17,8 +17,8 @@ from quire.server.access.authentication import ApiKey, read_key_file
 from quire.server.access.rate_limit import RateLimits, TokenBucket
 from quire.server.generation.service import Service
 from quire.server.generation.shared import Shared
-from quire.server.http.errors import ApiError
-from quire.server.options import ServerOptions
+from quire.server.http.http_errors import ApiError
+from quire.server.server_options import ServerOptions
 from quire.settings.config import EngineConfig
 from tests.server.conftest import run_in_thread
 

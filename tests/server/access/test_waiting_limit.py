@@ -8,7 +8,7 @@ import time
 import pytest
 
 from quire.server.access.waiting_limit import WaitingLimit
-from quire.server.http.errors import ApiError
+from quire.server.http.http_errors import ApiError
 
 
 class Clock:

@@ -13,7 +13,7 @@ from quire.llm.async_llm import AsyncLLM
 from quire.server.access.authentication import scope_of
 from quire.server.generation.service import Service
 from quire.server.generation.shared import Shared
-from quire.server.options import ServerOptions
+from quire.server.server_options import ServerOptions
 from quire.settings.config import EngineConfig
 from quire.text.tokenizers.fim_tokens import GGUF_NAMES, SPELLINGS, FimTokens
 from quire.text.tokenizers.tokenizer import load_tokenizer

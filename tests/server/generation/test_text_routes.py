@@ -15,7 +15,7 @@ from quire.server.generation.service import Service
 from quire.server.generation.shared import Shared
 from quire.server.http import body as http_body
 from quire.server.openai import tokenization
-from quire.server.options import ServerOptions
+from quire.server.server_options import ServerOptions
 from quire.settings.config import EngineConfig
 from quire.text.offloading import INLINE_CHARACTERS
 from quire.text.templates import template_processes

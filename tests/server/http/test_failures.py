@@ -7,8 +7,8 @@ import pytest
 
 from quire.core.errors import FailureKind, RequestError, RequestFailure
 from quire.core.step import SequenceResult
-from quire.server.http.errors import ApiError
 from quire.server.http.failures import ANSWERS, failure_error
+from quire.server.http.http_errors import ApiError
 
 
 def test_each_kind_has_an_answer() -> None:

@@ -7,7 +7,7 @@ from starlette.requests import ClientDisconnect, Request
 
 from quire.server.http import unread_bodies
 from quire.server.http.body import read_body
-from quire.server.http.errors import ApiError
+from quire.server.http.http_errors import ApiError
 from quire.server.http.unread_bodies import FREE_BYTES, UnreadBodies
 
 PART = FREE_BYTES

@@ -22,7 +22,7 @@ from quire.server.generation.service import Service
 from quire.server.generation.shared import Shared
 from quire.server.observability.request_record import Generation, RequestRecord
 from quire.server.observability.tracing import Tracing
-from quire.server.options import ServerOptions
+from quire.server.server_options import ServerOptions
 from quire.settings.config import EngineConfig
 from tests.server.conftest import run_in_thread
 

@@ -14,10 +14,10 @@ import pytest
 from quire import AsyncLLM
 from quire.core.errors import ConfigError
 from quire.server.access.authentication import ApiKey
-from quire.server.generation.adapters import MOST_NAMES, parse_modules
+from quire.server.generation.served_adapters import MOST_NAMES, parse_modules
 from quire.server.generation.service import Service
 from quire.server.generation.shared import Shared
-from quire.server.options import ServerOptions
+from quire.server.server_options import ServerOptions
 from quire.settings.config import EngineConfig
 from tests.server.conftest import Live, run_in_thread
 from tools.random_adapter import random_adapter

@@ -8,8 +8,8 @@ from dataclasses import replace
 import pytest
 
 from quire.core.errors import ConfigError
-from quire.server.generation.scoring import Scoring
-from quire.server.options import ServerOptions
+from quire.server.generation.scoring_methods import Scoring
+from quire.server.server_options import ServerOptions
 
 TEXTS = ["a cat sat", "a dog ran", "prices fell"]
 

@@ -11,12 +11,12 @@ from starlette.requests import ClientDisconnect
 
 from quire.core.errors import CapacityError, ModelLoadError
 from quire.server.generation.shared import Shared
-from quire.server.http.errors import ApiError
-from quire.server.options import ServerOptions
+from quire.server.http.http_errors import ApiError
 from quire.server.registry import model_table
 from quire.server.registry.engines import RegisteredEngine
 from quire.server.registry.model_registry import ModelRegistry, RegisteredModel
 from quire.server.registry.model_table import ModelEntry, ModelTable
+from quire.server.server_options import ServerOptions
 from quire.settings.config import EngineConfig
 from tests.server.conftest import ScriptedEngine
 from tests.sizes import sized

@@ -9,7 +9,7 @@ import time
 import pytest
 
 from quire.core.errors import CapacityError
-from quire.server.http.errors import ApiError
+from quire.server.http.http_errors import ApiError
 from quire.server.registry.model_registry import ModelRegistry
 from quire.server.registry.model_table import ModelEntry
 from quire.settings.config import EngineConfig

@@ -18,12 +18,12 @@ from quire.quantization.producers.integer_grid import IntegerGrid  # noqa: E402
 from quire.quantization.producers.round_to_nearest import quantize_rtn  # noqa: E402
 from quire.training.finetuning.causal_model import load_causal_model  # noqa: E402
 from quire.training.finetuning.fake_quantize import FakeQuantize, round_weights  # noqa: E402
+from quire.training.finetuning.finetuning_plan import FinetuningPlan  # noqa: E402
 from quire.training.finetuning.frozen_linear import FrozenLinear, round_to_nf4  # noqa: E402
 from quire.training.finetuning.loop import Loop, rate_share  # noqa: E402
-from quire.training.finetuning.merge import Adapter, merged_tensors  # noqa: E402
-from quire.training.finetuning.plan import FinetuningPlan  # noqa: E402
+from quire.training.finetuning.merge_trained import Adapter, merged_tensors  # noqa: E402
 from quire.training.finetuning.quantization_aware import RoundedModel  # noqa: E402
-from quire.training.finetuning.windows import Windows  # noqa: E402
+from quire.training.finetuning.training_windows import Windows  # noqa: E402
 from tools.random_checkpoint import PRESETS, random_checkpoint  # noqa: E402
 
 PARTS = ("self_attn.q_proj", "self_attn.o_proj", "mlp.gate_proj", "mlp.down_proj")

@@ -7,7 +7,7 @@ from quire.checkpoints.config_fields import ConfigFields
 from quire.core.model.model_config import ModelConfig
 from quire.models.families import gemma
 from quire.models.families.pictures.nested_decoder import NestedDecoder, read_nested
-from quire.models.vision.config import read_gemma3_vision
+from quire.models.vision.encoder_config import read_gemma3_vision
 
 #: What files leave out of a ``text_config`` that is as in transformers' Gemma3TextConfig.
 _GEMMA3 = {

@@ -9,7 +9,7 @@ from quire.core.model.model_config import ModelConfig
 from quire.models.families import llama
 from quire.models.families.pictures import llava
 from quire.models.families.pictures.nested_decoder import read_nested
-from quire.models.vision.config import read_idefics3_vision
+from quire.models.vision.encoder_config import read_idefics3_vision
 
 _LLAMA = llava.DECODERS["llama"]
 #: Files leave out what is as transformers has it.

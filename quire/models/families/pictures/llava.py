@@ -6,7 +6,7 @@ from quire.checkpoints.config_fields import ConfigFields
 from quire.core.model.model_config import ModelConfig
 from quire.models.families import llama
 from quire.models.families.pictures.nested_decoder import NestedDecoder, read_nested
-from quire.models.vision.config import read_llava_vision
+from quire.models.vision.encoder_config import read_llava_vision
 
 #: Old files name in text_config what differs from transformers' defaults, and no more.
 _LLAMA = {

@@ -10,7 +10,7 @@ from quire.core.model.model_config import ModelConfig
 from quire.core.model.vision_config import VisionConfig
 from quire.models.families.pictures import llava
 from quire.models.families.pictures.nested_decoder import read_nested
-from quire.models.vision.config import read_tiled_vision
+from quire.models.vision.encoder_config import read_tiled_vision
 
 NAMES = llava.NAMES
 _NEXT_GRIDS = ((336, 672), (672, 336), (672, 672), (1008, 336), (336, 1008))

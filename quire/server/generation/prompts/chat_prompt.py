@@ -5,11 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from quire.core.request import Picture
+from quire.core.engine_request import Picture
 from quire.llm.pictures.sources import PictureSource, picture_sources
 from quire.protocol.openai.chat_completion import ChatCompletionRequest, Message
-from quire.server.generation.prompts.prompts import Conversation, PromptLimit, encode_prompt
 from quire.server.generation.prompts.reasoning_effort import effort_kwargs
+from quire.server.generation.prompts.tokenized_prompts import (
+    Conversation,
+    PromptLimit,
+    encode_prompt,
+)
 from quire.server.generation.prompts.tool_use import AnswerReading, ToolUse
 from quire.server.generation.service import Service
 from quire.server.generation.submission import ApiRequest, Submission

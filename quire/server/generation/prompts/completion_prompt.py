@@ -7,7 +7,11 @@ from msgspec import UNSET
 from quire.core.errors import RequestError
 from quire.core.sampling_params import SamplingParams
 from quire.protocol.openai.completion import DEFAULT_MAX_TOKENS, CompletionRequest
-from quire.server.generation.prompts.prompts import PromptLimit, decode_texts, encode_texts
+from quire.server.generation.prompts.tokenized_prompts import (
+    PromptLimit,
+    decode_texts,
+    encode_texts,
+)
 from quire.server.generation.service import Service
 from quire.server.generation.submission import ApiRequest, Submission
 

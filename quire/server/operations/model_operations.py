@@ -12,8 +12,8 @@ from starlette.routing import Route
 from quire.llm.engine_client import EngineClient
 from quire.llm.engine_views import actual_engine
 from quire.server.generation.model_facts import ModelFacts, list_facts, weight_bytes
-from quire.server.generation.models import KnownModel, ManagedModels
 from quire.server.generation.pulls import Pulls
+from quire.server.generation.served_models import KnownModel, ManagedModels
 from quire.server.http.body import json_response, read_fields, read_json
 from quire.server.operations import pulls as pull_operations
 from quire.store.pull_progress import PullProgress

@@ -5,11 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from quire.kernels.cpu import matrix_rows, measured_once
+from quire.kernels.cpu import measured_once
+from quire.kernels.cpu import tile_threshold as matrix_rows
 from quire.kernels.cpu.backend import CpuBackend
 from quire.kernels.cpu.matrix_forms import COLUMNS, bfloat16_sample, quantized_forms, sample_of
-from quire.kernels.cpu.matrix_rows import KEYS, NEVER, ROWS, agree, best_rows, range_of_rows
 from quire.kernels.cpu.native import native
+from quire.kernels.cpu.tile_threshold import KEYS, NEVER, ROWS, agree, best_rows, range_of_rows
 from quire.system.env import cache_folder
 from tests.kernels.conftest import ALL_ISAS
 

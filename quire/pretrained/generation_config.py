@@ -10,7 +10,7 @@ from typing import Any
 from quire.checkpoints.config_fields import read_json
 from quire.core.errors import ConfigError
 from quire.core.sampling_params import SamplingParams
-from quire.pretrained.options import ForeignOption, done, idle, read_options, refused
+from quire.pretrained.foreign_options import ForeignOption, done, idle, read_options, refused
 
 #: Tokens that are generated where nothing says how many, and the ``top_k`` of sampling.
 NEW_TOKENS, TOP_K = 20, 50

@@ -10,7 +10,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from quire.core.metrics import METRICS
-from quire.server.observability.metrics import (
+from quire.server.observability.metrics_endpoint import (
     MAX_UNLOADED,
     WINDOW_SECONDS,
     ModelMetrics,

@@ -22,7 +22,7 @@ from quire.core.errors import (
     RequestError,
 )
 from quire.core.quoting import shortened
-from quire.llm.loading import Loading
+from quire.llm.load_state import Loading
 from quire.protocol.error_body import (
     AnthropicErrorBody,
     AnthropicErrorDetail,

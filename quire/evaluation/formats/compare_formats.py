@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from quire.core.errors import ConfigError
+from quire.evaluation.evaluate import Bar, judge
 from quire.evaluation.formats.candidate import ComparedModel, describe
-from quire.evaluation.formats.figures import rate_figures
-from quire.evaluation.formats.steps import TimedSteps
+from quire.evaluation.formats.round_rates import rate_figures
+from quire.evaluation.formats.timed_steps import TimedSteps
 from quire.evaluation.local_model import LocalModel
-from quire.evaluation.run import Bar, judge
 from quire.evaluation.scorer import LocalEncoder
 from quire.evaluation.task import Task, TaskTokens, prepare
 from quire.evaluation.vocabulary import check_same_vocabulary

@@ -7,7 +7,7 @@ from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from dataclasses import replace
 from typing import TypeAlias
 
-from quire.llm.loading import Loading
+from quire.llm.load_state import Loading
 from quire.llm.process.proxy import EngineProxy
 from quire.llm.replicas.replicated_engine import ReplicatedEngine
 from quire.llm.replicas.roles import NO_ROLES, Roles

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import KW_ONLY, dataclass, replace
 
-from quire.core.adapters import AdapterReference
+from quire.core.adapter_reference import AdapterReference
 from quire.core.client import SHARED, Client
 from quire.core.model.picture_tiling import Tiling
 from quire.core.sampling_params import SamplingParams

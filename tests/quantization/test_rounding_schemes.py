@@ -11,7 +11,7 @@ from hypothesis.extra import numpy as arrays
 from quire.core.errors import ModelLoadError
 from quire.kernels.matrices.host_tensor import HostTensor
 from quire.kernels.matrices.quantized_tensor import QuantizedTensor
-from quire.quantization.round_to_nearest import NF4, RoundingScheme, create_scheme, quantize
+from quire.quantization.rounding_schemes import NF4, RoundingScheme, create_scheme, quantize
 from tests.quantization.plain_rounding import plainly_quantized
 
 

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from quire.bench.client import Record
-from quire.bench.metrics import Latencies, measure, peak_concurrency, peak_rate, percentile
-from quire.bench.options import BenchOptions
+from quire.bench.bench_options import BenchOptions
+from quire.bench.latency_metrics import Latencies, measure, peak_concurrency, peak_rate, percentile
+from quire.bench.load_client import Record
 from quire.bench.report import block, document
 from quire.bench.workload import BenchRequest
 

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from quire.bench.client import Record
+from quire.bench.load_client import Record
 from quire.core.plurals import counted
 
 

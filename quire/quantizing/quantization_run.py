@@ -22,13 +22,13 @@ from quire.kernels.matrices.host_tensor import HostTensor
 from quire.models.arranged_tensors import row_orders
 from quire.models.loader import open_generating
 from quire.models.opened_checkpoint import OpenedCheckpoint
-from quire.models.vision.loader import encoder_names
+from quire.models.vision.encoder_loader import encoder_names
 from quire.models.weight_map import LinearWeights, WeightMap
 from quire.quantizing.inputs.input_scales import input_scales
 from quire.quantizing.inputs.input_sums import InputSums
 from quire.quantizing.inputs.layer_inputs import Bar, LayerInputs, QuantizedPrefix
 from quire.quantizing.inputs.statistics import Statistics, samples_digest, source_state
-from quire.quantizing.layouts.layout import HEAD_FORMATS
+from quire.quantizing.layouts.stored_layout import HEAD_FORMATS
 from quire.quantizing.methods import METHODS
 from quire.quantizing.quantize_layer import LayerQuantizer, LayerResult
 from quire.quantizing.resumable_run import Unfinished, stored_data

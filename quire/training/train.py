@@ -15,11 +15,11 @@ from quire.models.config.config_reader import read_generating_config
 from quire.training.acceptance import Acceptance, draft_all, measure_acceptance
 from quire.training.examples import Examples, write_states
 from quire.training.head_files import Head, load_head, save_head
-from quire.training.plan import TrainingPlan, create_head
 from quire.training.recurrent_head import TrainableRecurrentHead
 from quire.training.rollouts import RollOut
 from quire.training.target import HeadVocabulary, TrainingTarget, load_vocabulary
 from quire.training.trainer import Trainer, TrainingProgress
+from quire.training.training_plan import TrainingPlan, create_head
 
 #: Opens a bar of (what is done, in all) and returns what moves it, with a remark.
 Bar = Callable[[str, float], AbstractContextManager[Callable[[float, str], None]]]

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
+from quire.core.engine_request import EngineRequest
 from quire.core.outputs import RequestMetrics
-from quire.core.request import EngineRequest
 from quire.core.sampling_params import SamplingParams
 from quire.engine.request import Request
-from quire.engine.scheduling.stop import check_stop
+from quire.engine.scheduling.stop_conditions import check_stop
 
 EOS = frozenset({7, 8})
 

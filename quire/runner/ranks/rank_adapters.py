@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 
-from quire.core.adapters import AdapterReference
-from quire.models.adapters.placement import PlacedAdapter
+from quire.core.adapter_reference import AdapterReference
+from quire.models.adapters.adapter_placement import PlacedAdapter
 from quire.runner.memory.adapter_placing import AdapterReader
 from quire.runner.ranks.commands import ClearAdapter, Command, ReadAdapter, SetAdapter
 

@@ -13,7 +13,7 @@ from quire.core.outputs import RequestOutput
 from quire.core.sampling_params import RequestOutputKind, SamplingParams
 from quire.llm.engine_client import EngineClient
 from quire.llm.outputs.pooling_outputs import check_scores, class_probabilities
-from quire.server.options import ServerOptions
+from quire.server.server_options import ServerOptions
 from quire.system.regular_files import read_regular_text
 from quire.text.templates.chat_template import ChatTemplate
 from quire.text.templates.score_templates import SCORE_TEMPLATES

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quire.bench.client import StreamReader
-from quire.bench.options import BenchOptions
-from quire.bench.run import run_benchmark
+from quire.bench.bench_options import BenchOptions
+from quire.bench.load_client import StreamReader
+from quire.bench.load_run import run_benchmark
 
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
 END = b"0\r\n\r\n"

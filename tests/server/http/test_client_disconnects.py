@@ -11,7 +11,7 @@ import time
 import httpx2
 import pytest
 
-from quire.server.http.connection import cancel_on_disconnect
+from quire.server.http.client_disconnects import cancel_on_disconnect
 from tests.sizes import sized
 
 ABORTED = 'finished_reason="abort"'

@@ -6,7 +6,7 @@ import pytest
 
 from quire.protocol.openai.chat_completion import Message
 from quire.protocol.tools import CalledFunction, FunctionDefinition, Tool, ToolCall
-from quire.server.generation.prompts.prompts import Conversation
+from quire.server.generation.prompts.tokenized_prompts import Conversation
 from quire.text.offloading import INLINE_CHARACTERS
 
 HELLO = Message(role="user", content="Hi")

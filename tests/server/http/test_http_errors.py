@@ -6,7 +6,7 @@ import pytest
 
 from quire.core.errors import ModelLoadError, RequestError
 from quire.core.quoting import MAX_MESSAGE
-from quire.server.http.errors import ApiError, to_api_error, without_folders
+from quire.server.http.http_errors import ApiError, to_api_error, without_folders
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from typing import Protocol
 
 from starlette.types import Receive
 
-from quire.llm.loading import Loading
+from quire.llm.load_state import Loading
 from quire.server.generation.service import (
     Service,
     is_placeholder,
@@ -18,7 +18,7 @@ from quire.server.generation.service import (
     no_such_model,
 )
 from quire.server.generation.shared import Shared
-from quire.server.http.errors import ApiError
+from quire.server.http.http_errors import ApiError
 from quire.settings.config import EngineConfig
 
 

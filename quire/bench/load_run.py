@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from quire.bench.arrivals import arrival_times
-from quire.bench.client import LoadClient, Record, first_model, wait_ready
+from quire.bench.bench_options import BenchOptions
 from quire.bench.connection import ConnectionPool
-from quire.bench.metrics import Metrics, measure
-from quire.bench.options import BenchOptions
+from quire.bench.latency_metrics import Metrics, measure
+from quire.bench.load_client import LoadClient, Record, first_model, wait_ready
 from quire.bench.server_options import TargetOptions
 from quire.bench.workload import BenchRequest, make_jobs
 from quire.core.errors import ConfigError

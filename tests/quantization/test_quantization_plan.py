@@ -11,8 +11,8 @@ from quire.core.errors import ConfigError
 from quire.kernels.registry import create_backend
 from quire.models.config.config_reader import read_model_config
 from quire.models.loader import load_model
-from quire.quantization.plan import SMALL_MODEL, create_plan
-from quire.quantization.round_to_nearest import create_scheme
+from quire.quantization.quantization_plan import SMALL_MODEL, create_plan
+from quire.quantization.rounding_schemes import create_scheme
 from quire.settings.config import EngineConfig, ModelOptions
 from quire.store.hub import resolve_model
 from tools.random_checkpoint import PRESETS, random_checkpoint

@@ -7,7 +7,7 @@ import re
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
-from quire.core.adapters import AdapterReference
+from quire.core.adapter_reference import AdapterReference
 from quire.core.errors import ConfigError
 from quire.llm.engine_client import EngineClient
 

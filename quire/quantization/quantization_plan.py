@@ -12,7 +12,7 @@ from quire.core.errors import ConfigError
 from quire.core.model.model_config import ModelConfig
 from quire.core.model.quantization_names import QUANTIZATIONS
 from quire.kernels.matrices.quantized_tensor import QuantizedForm
-from quire.quantization.round_to_nearest import RoundingScheme, create_scheme
+from quire.quantization.rounding_schemes import RoundingScheme, create_scheme
 from quire.settings.config import KEEP, ModelOptions
 
 #: Models of fewer parameters have inputs of 16 bits unless told otherwise. Their two best tokens

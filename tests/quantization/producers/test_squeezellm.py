@@ -9,7 +9,7 @@ from quire.core.errors import ModelLoadError
 from quire.kernels.matrices.quantized_tensor import QuantizedTensor
 from quire.quantization.producers.integer_grid import IntegerGrid
 from quire.quantization.producers.round_to_nearest import quantize_rtn
-from quire.quantization.producers.row_tables import (
+from quire.quantization.producers.squeezellm import (
     Clustering,
     column_importance,
     outlier_threshold,

@@ -9,14 +9,14 @@ from typing import Any
 from quire.checkpoints.config_fields import read_json
 from quire.core.errors import ConfigError
 from quire.llm.llm import LLM
-from quire.pretrained.generation import (
+from quire.pretrained.foreign_options import read_options
+from quire.pretrained.generation_config import (
     ARGUMENTS,
     OF_SAMPLING,
     OPTIONS,
     GenerationConfig,
     GenerationPlan,
 )
-from quire.pretrained.options import read_options
 from quire.pretrained.quantized_folder import TemporaryFolder
 from quire.pretrained.saved_folder import save_folder
 from quire.pretrained.token_rows import like, read_prompts, read_rows
@@ -70,8 +70,8 @@ class PretrainedModel:
             inputs: (B, T) token ids, in lists, an array or a tensor; None for ``bos_token_id``
                 alone. The name ``input_ids`` is taken, too.
             generation_config: Settings that take the place of the model's.
-            **options: Options of :data:`quire.pretrained.generation.OPTIONS`, which take the place
-                of both, and ``attention_mask`` (B, T).
+            **options: Options of :data:`quire.pretrained.generation_config.OPTIONS`, which take the
+                place of both, and ``attention_mask`` (B, T).
 
         Returns:
             (B * num_return_sequences, longest) of the kind that was given, filled up by the pad
