@@ -7,6 +7,7 @@ opposite. The runner keeps each request's tokens and block table; a plan carries
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from enum import Enum
 
 from quire.core.engine_request import EngineRequest
 from quire.core.errors import RequestFailure
@@ -216,6 +217,23 @@ class SequenceResult:
         )
 
 
+class NotComputed(Enum):
+    """Reasons why a step did not compute a request of its plan in the plan's turn.
+
+    Attributes:
+        LOST: Blocks of others that the request reads have no content. It has no result and must be
+            computed anew.
+        LATE: A part of the step failed. The request was computed when the result was asked for:
+            plans that had begun by then have read what was there before. It has a result.
+        DROPPED: A request arrived that took the step's place. No row of the request was computed;
+            only requests among the plan's ``abortable_ids`` are dropped.
+    """
+
+    LOST = "lost"
+    LATE = "late"
+    DROPPED = "dropped"
+
+
 @dataclass(slots=True)
 class StepOutput:
     """The result of one step.
@@ -228,12 +246,9 @@ class StepOutput:
         num_masked_pairs: Pairs of tokens that attention leaves out because a tree's rows see their
             own paths only; as chains they would see all proposed tokens before them.
         draft_work: Work of the drafters, estimated.
-        lost_ids: Requests of the plan that could not be computed because blocks of others that they
-            read have no content; they have no result and must be computed anew.
-        late_ids: Requests of the plan that were computed when its result was asked for, after a
-            failure: plans that had begun by then have read what was there before.
+        not_computed: Requests of the plan that were not computed in its turn, with the reason of
+            each.
         lost_block_ids: Blocks that the step was to load and could not.
-        dropped_ids: Requests among the plan's ``abortable_ids`` none of whose rows were computed.
     """
 
     results: dict[str, SequenceResult] = field(default_factory=dict)
@@ -241,10 +256,14 @@ class StepOutput:
     propose_seconds: float = 0.0
     num_masked_pairs: int = 0
     draft_work: ForwardWork = field(default_factory=ForwardWork)
-    lost_ids: set[str] = field(default_factory=set)
-    late_ids: set[str] = field(default_factory=set)
+    not_computed: dict[str, NotComputed] = field(default_factory=dict)
     lost_block_ids: list[int] = field(default_factory=list)
-    dropped_ids: set[str] = field(default_factory=set)
+
+    def ids(self, reason: NotComputed) -> frozenset[str]:
+        """Return the requests that were not computed in the plan's turn for this reason."""
+        if not self.not_computed:
+            return frozenset()
+        return frozenset(name for name, found in self.not_computed.items() if found is reason)
 
     def add(self, part: StepOutput) -> None:
         """Take in what a part of the step brought."""

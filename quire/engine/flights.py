@@ -16,7 +16,13 @@ from collections import deque
 from dataclasses import dataclass, field
 
 from quire.core.errors import RequestFailure
-from quire.core.step import ScheduledRequest, SchedulerOutput, SequenceResult, StepOutput
+from quire.core.step import (
+    NotComputed,
+    ScheduledRequest,
+    SchedulerOutput,
+    SequenceResult,
+    StepOutput,
+)
 from quire.engine.engine_output import EngineOutput
 from quire.engine.executor import StepHandle
 from quire.engine.request import Request
@@ -93,7 +99,7 @@ class Flights:
     def _judge(self, flight: Flight, result: StepOutput, scheduler: Scheduler) -> None:
         """Take from a result what does not count, and mark it in later plans."""
         failed = {name for name, found in result.results.items() if found.error is not None}
-        unsure = failed | result.lost_ids | result.late_ids
+        unsure = failed | result.not_computed.keys()
         if not (unsure or flight.spoiled or self._doomed or result.lost_block_ids):
             return
         plan, turns = flight.plan, scheduler.turns
@@ -102,7 +108,9 @@ class Flights:
             name, request = row.request_id, scheduler.requests[row.request_id]
             table = flight.tables.get(name) or scheduler.kv.block_ids(request)
             written = _written(row, table, scheduler.kv.block_size)
-            is_lost = name in result.lost_ids or not spoiled.isdisjoint(table)
+            is_lost = result.not_computed.get(name) is NotComputed.LOST or not spoiled.isdisjoint(
+                table
+            )
             goes_on = turns.num_plans(name) > 1
             if (is_lost or name in unsure) and goes_on and name not in self._doomed:
                 is_error = name in failed and not is_lost
@@ -141,7 +149,7 @@ class Flights:
             goes_on: Whether the request is in later plans, which have to end first.
         """
         children = [fork.child_id for fork in plan.forks if fork.parent_id == name]
-        result.lost_ids.discard(name)
+        result.not_computed.pop(name, None)
         for one in (name, *children):
             found = result.results.pop(one, None)
             if error is not None and not goes_on:
@@ -149,7 +157,7 @@ class Flights:
             elif found is not None and one != name:
                 self._never_split_off.append(one)
         if error is None and not goes_on:
-            result.lost_ids.add(name)
+            result.not_computed[name] = NotComputed.LOST
 
     def live(self, scheduler: Scheduler, group_id: str) -> list[Request]:
         """Return the sequences of a user's request whose end has not been reported."""

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from quire.core.errors import FailureKind, RequestFailure
-from quire.core.step import SchedulerOutput, SequenceResult, StepOutput
+from quire.core.step import NotComputed, SchedulerOutput, SequenceResult, StepOutput
 from tests.engine.paged_executor import Handle, PagedExecutor, ProposingExecutor, WindowExecutor
 
 
@@ -69,8 +69,11 @@ class StagedExecutor(PagedExecutor):
                 rows = self._write(replace(done, block_copies=[]))
             found = self._draw(done, rows)
             names = {row.request_id for row in done.scheduled}
-            found.late_ids = names if is_late else set()
-            found.lost_ids = {row.request_id for row in plan.scheduled} - names
+            for row in plan.scheduled:
+                if row.request_id not in names:
+                    found.not_computed[row.request_id] = NotComputed.LOST
+                elif is_late:
+                    found.not_computed[row.request_id] = NotComputed.LATE
             if failing is not None and failing < len(plan.scheduled):
                 self._fail(plan, plan.scheduled[failing].request_id, found)
             if self.fail is not None:
@@ -100,7 +103,7 @@ class StagedExecutor(PagedExecutor):
         return replace(plan, scheduled=rows, forks=forks)
 
     def _fail(self, plan: SchedulerOutput, name: str, found: StepOutput) -> None:
-        found.lost_ids.discard(name)
+        found.not_computed.pop(name, None)
         children = [fork.child_id for fork in plan.forks if fork.parent_id == name]
         for one in (name, *children):
             self.held.setdefault(one, self.held[name])

@@ -6,7 +6,7 @@ import random
 from collections.abc import Callable, Sequence
 
 from quire.core.external_blocks import ExternalBlocks
-from quire.core.step import SchedulerOutput, StepOutput
+from quire.core.step import NotComputed, SchedulerOutput, StepOutput
 from quire.engine.gates.tier_gate import Tiers
 from quire.kernels.batch.token_table import TokenTable
 from quire.runner.step.step_retry import StepRetry
@@ -126,7 +126,7 @@ class TieredExecutor(PagedExecutor):
         compute = super()._compute
         parts = StepRetry(table, self.kv_cache_spec.block_size, lambda part: lambda: compute(part))
         result = parts.begin(plan, {}, lost)()
-        if not result.lost_ids:
+        if not result.ids(NotComputed.LOST):
             for block_id, key in plan.block_saves:
                 self.slow.kept[key] = self._content(block_id, key)
         return result

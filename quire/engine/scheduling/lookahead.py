@@ -9,7 +9,13 @@ from typing import Protocol
 
 from quire.core.metrics import Samples
 from quire.core.sampling_params import SamplingParams
-from quire.core.step import ScheduledRequest, SchedulerOutput, SequenceResult, StepOutput
+from quire.core.step import (
+    NotComputed,
+    ScheduledRequest,
+    SchedulerOutput,
+    SequenceResult,
+    StepOutput,
+)
 from quire.engine.cache.kv_cache_manager import KVCacheManager
 from quire.engine.request import Request
 from quire.settings.config import SchedulerOptions
@@ -197,7 +203,7 @@ class Lookahead:
             if asked.num_given:
                 num_tokens = sum([len(result.token_ids) for result in results])
             self.policy.brought(asked.is_ready, num_decodes, num_tokens, seconds)
-        if asked.is_alone and not output.dropped_ids:
+        if asked.is_alone and not output.ids(NotComputed.DROPPED):
             if asked.num_given:
                 num_rows += sum(result.num_proposed for result in results)
             self.policy.step_ended(num_rows, seconds, output.propose_seconds)

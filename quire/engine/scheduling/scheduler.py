@@ -8,6 +8,7 @@ from operator import attrgetter
 
 from quire.core.step import (
     Fork,
+    NotComputed,
     ScheduledRequest,
     SchedulerOutput,
     SequenceResult,
@@ -176,21 +177,23 @@ class Scheduler:
     def update_from_output(self, plan: SchedulerOutput, result: StepOutput) -> list[EngineOutput]:
         """Apply a step's results; return an output for each sequence that has one."""
         now = self._clock()
-        self._abortable.step_ended(plan, result.dropped_ids)
+        dropped = result.ids(NotComputed.DROPPED)
+        self._abortable.step_ended(plan, dropped)
         self.prefill.chunk_size.is_sure = self._abortable.owes
         if plan.scheduled:
             seconds = self.turns.ended(plan, now)
-            if not result.dropped_ids:
+            if not dropped:
                 self.prefill.step_ended(plan, self.requests, seconds)
             if self.lookahead is not None:
                 self.lookahead.step_ended(plan, result, seconds)
         outputs: list[EngineOutput] = []
         for scheduled in plan.scheduled:
             request = self.requests[scheduled.request_id]
-            if scheduled.request_id in result.lost_ids:
+            why = result.not_computed.get(scheduled.request_id)
+            if why is NotComputed.LOST:
                 self._lose(request)
                 continue
-            if scheduled.request_id in result.dropped_ids:
+            if why is NotComputed.DROPPED:
                 self.stats.num_dropped_parts += 1
                 self.kv.take_back(request)
                 continue
@@ -198,9 +201,8 @@ class Scheduler:
             if request.num_lost_tokens > scheduled.num_computed_tokens:
                 self.stats.recomputed(request, scheduled)
             request.num_computed_tokens = max(request.num_computed_tokens, num_computed)
-            children: Sequence[Request] = ()
-            if scheduled.samples and request.pending_children:
-                children = self._fork(request)
+            splits = scheduled.samples and request.pending_children
+            children = self._fork(request) if splits else []
             for sequence in (request, *children):
                 found = result.results.get(sequence.request_id)
                 assert found or not scheduled.samples, f"{sequence.request_id}: no result"
@@ -222,7 +224,7 @@ class Scheduler:
             for block_id in result.lost_block_ids:
                 self.kv.pool.forget(block_id)
             self.kept.lost(result.lost_block_ids)
-        if result.lost_ids or any(output.finish_reason for output in outputs):
+        if result.not_computed or any(output.finish_reason for output in outputs):
             self.running = [r for r in self.running if r.status is RequestStatus.RUNNING]
         return outputs
 
@@ -424,8 +426,7 @@ class Scheduler:
                 request_id, num_computed, num_new_tokens, allocation.new_block_ids, samples
             )
         )
-        if allocation.copy:
-            copy = allocation.copy
+        if copy := allocation.copy:
             plan.block_copies.append((copy.source, copy.destination))
             plan.replaced_blocks.append((request_id, copy.index, copy.destination))
         for index in allocation.unseen:

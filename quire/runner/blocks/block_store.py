@@ -9,7 +9,7 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-from quire.core.step import SchedulerOutput, StepOutput
+from quire.core.step import NotComputed, SchedulerOutput, StepOutput
 from quire.kernels.backend import KVCache
 from quire.system.log import get_logger
 
@@ -92,7 +92,7 @@ def save_blocks(
 ) -> None:
     """Save blocks that a step has filled; none where it could not compute all of its rows."""
     errors = any(result.error is not None for result in output.results.values())
-    if output.lost_ids or output.dropped_ids or errors:
+    if errors or any(why is not NotComputed.LATE for why in output.not_computed.values()):
         return
     blocks = [(block_id, block_hash) for block_id, block_hash in blocks if store.wants(block_hash)]
     saved = kv_cache.read_blocks([block_id for block_id, _ in blocks])

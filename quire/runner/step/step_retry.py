@@ -14,6 +14,7 @@ from functools import partial
 
 from quire.core.errors import FailureKind, RankDeadError, RequestFailure
 from quire.core.step import (
+    NotComputed,
     ScheduledRequest,
     SchedulerOutput,
     SequenceResult,
@@ -115,7 +116,7 @@ class StepRetry:
                 output.add((end or self._begin(_part(plan, rows)))())
                 self._num_failures = 0
                 if end is None:
-                    output.late_ids.update(row.request_id for row in rows)
+                    output.not_computed |= {row.request_id: NotComputed.LATE for row in rows}
             except StepInterrupted:
                 parts.append((self._drop(plan, rows, bad, output), None))
             except (KeyboardInterrupt, SystemExit, RankDeadError):
@@ -145,7 +146,7 @@ class StepRetry:
         for row in rows:
             if row.request_id in plan.abortable_ids:
                 if self._readable([row], bad, output):
-                    output.dropped_ids.add(row.request_id)
+                    output.not_computed[row.request_id] = NotComputed.DROPPED
                 bad.update(self._written(row))
         return [row for row in rows if row.request_id not in plan.abortable_ids]
 
@@ -159,7 +160,8 @@ class StepRetry:
         """Raise an error that is not the requests' fault."""
         planned = [row.request_id for row in plan.scheduled if row.request_id not in broken]
         # Broken and lost requests were not tried: they do not show whether the engine is at fault.
-        tried = [request_id for request_id in planned if request_id not in output.lost_ids]
+        lost = output.ids(NotComputed.LOST)
+        tried = [request_id for request_id in planned if request_id not in lost]
         found = [output.results.get(request_id) for request_id in tried]
         if all(result is not None and result.error is not None for result in found):
             self._num_failures += 1
@@ -181,7 +183,7 @@ class StepRetry:
             if bad.isdisjoint(blocks.tolist()):
                 readable.append(row)
             else:
-                output.lost_ids.add(row.request_id)
+                output.not_computed[row.request_id] = NotComputed.LOST
                 bad.update(self._written(row))
         return readable
 
@@ -192,7 +194,7 @@ class StepRetry:
         later = {row.request_id for plan in self._under_way for row in plan.scheduled}
         for row in rows:
             if row.request_id in later:
-                output.lost_ids.add(row.request_id)
+                output.not_computed[row.request_id] = NotComputed.LOST
                 bad.update(self._written(row))
         return [row for row in rows if row.request_id not in later]
 

@@ -10,6 +10,7 @@ from quire.core.engine_request import EngineRequest
 from quire.core.sampling_params import SamplingParams
 from quire.core.step import (
     NewRequest,
+    NotComputed,
     ScheduledRequest,
     SchedulerOutput,
     SequenceResult,
@@ -95,7 +96,7 @@ def test_who_shares_the_prefix_of_a_broken_request_goes_on() -> None:
     requests.add("c", [1, 2, 3, 5], num_cached_tokens=12)  # and what it was about to compute
     output = requests.run("abc", broken="a")
     assert errors(output) == "a"
-    assert output.lost_ids == {"c"}
+    assert output.not_computed == {"c": NotComputed.LOST}
     assert output.results["b"].token_ids == [1]
 
 
@@ -159,7 +160,8 @@ def test_a_part_is_dropped_and_the_rest_is_computed() -> None:
 
     requests.on_compute = compute
     output = requests.run(["part", "decode", "reader", "fresh"], droppable=frozenset({"part"}))
-    assert (output.dropped_ids, output.lost_ids) == ({"part"}, {"reader"})
+    assert output.ids(NotComputed.DROPPED) == {"part"}
+    assert output.ids(NotComputed.LOST) == {"reader"}
     assert computed == [["decode", "fresh"]] and output.results.keys() == {"decode", "fresh"}
 
 
@@ -173,7 +175,8 @@ def test_a_part_that_reads_another_dropped_part_is_lost() -> None:
 
     requests.on_compute = compute
     output = requests.run(["one", "two"], droppable=frozenset({"one", "two"}))
-    assert (output.dropped_ids, output.lost_ids, output.results) == ({"one"}, {"two"}, {})
+    assert output.not_computed == {"one": NotComputed.DROPPED, "two": NotComputed.LOST}
+    assert output.results == {}
 
 
 def test_what_is_computed_after_a_failure_is_late() -> None:
@@ -186,8 +189,8 @@ def test_what_is_computed_after_a_failure_is_late() -> None:
     requests.bad = "b"
     output = first()
     assert errors(output) == "b"
-    assert output.late_ids == {"a"}
-    assert second().late_ids == set()
+    assert output.not_computed == {"a": NotComputed.LATE}
+    assert second().not_computed == {}
 
 
 def test_who_has_gone_on_is_not_computed_late() -> None:
@@ -199,6 +202,5 @@ def test_who_has_gone_on_is_not_computed_late() -> None:
     ends = [requests.begin(("a", 0, 4), ("b", 0, 4), ("c", 4, 4)), requests.begin(("a", 4, 4))]
     output = ends[0]()
     assert errors(output) == "b"
-    assert output.lost_ids == {"a", "c"}
-    assert output.late_ids == set()
+    assert output.not_computed == dict.fromkeys("ac", NotComputed.LOST)
     assert errors(ends[1]()) == ""
