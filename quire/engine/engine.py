@@ -24,7 +24,6 @@ from quire.engine.cache.kv_layout import create_layout
 from quire.engine.deadlines import Deadlines
 from quire.engine.engine_output import EngineOutput
 from quire.engine.executor import Executor
-from quire.engine.flights import Flights
 from quire.engine.gates.adapter_gate import LOADING_SECONDS, AdapterGate
 from quire.engine.gates.picture_gate import PictureGate
 from quire.engine.gates.push_gate import PushGate
@@ -100,7 +99,6 @@ class Engine:
         depth = 1 if self._canary_feed else executor.depth  # it looks at blocks between steps
         self._tier_gate = None if tiers is None else TierGate(tiers, depth, clock)
         moves = None if self._tier_gate is None else self._tier_gate.moves
-        self._flights = Flights(depth)
         self._early: list[EngineOutput] = []  # of steps that ended between two calls of `step`
         observers = (self._lifetimes, self._canary_feed, moves)
         spec, num_blocks = executor.kv_cache_spec, executor.num_blocks
@@ -117,6 +115,7 @@ class Engine:
         self.scheduler = Scheduler(
             options, kv, eos_token_ids, self._use_cache, clock, takes_more, lookahead, depth
         )
+        self._pipeline = self.scheduler.pipeline
         self._adapter_gate: AdapterGate | None = None
         self._picture_gate: PictureGate | None = None
         if tiers is not None and self._tier_gate is not None:
@@ -192,7 +191,7 @@ class Engine:
             )
             for index in range(params.n)
         ]
-        while self._flights.is_ending(request_id):
+        while self._pipeline.is_ending(request_id):
             self._early += self._land(StepWatch(self.scheduler.stats.step_seconds))
         live = self.scheduler.requests
         kept = self.scheduler.kept
@@ -234,17 +233,17 @@ class Engine:
             The last output of each sequence that was alive; empty for unknown and finished ids.
         """
         self.scheduler.kept.release(request_id)
-        group = self._flights.live(self.scheduler, request_id)
-        return [self._flights.end(self.scheduler, sequence, "abort") for sequence in group]
+        group = self._pipeline.live(self.scheduler.group(request_id))
+        return [self._pipeline.end(sequence, "abort") for sequence in group]
 
     def stop_sequence(self, request_id: str, index: int) -> None:
         """End one sequence with ``stop``, because its text holds a stop string; else no effect.
 
         The caller reports the ending: the engine yields no further output of the sequence.
         """
-        for sequence in self._flights.live(self.scheduler, request_id):
+        for sequence in self._pipeline.live(self.scheduler.group(request_id)):
             if sequence.index == index:
-                self._flights.end(self.scheduler, sequence, "stop")
+                self._pipeline.end(sequence, "stop")
 
     def has_unfinished_requests(self) -> bool:
         """Return whether :meth:`step` has work."""
@@ -272,7 +271,7 @@ class Engine:
         scheduler = self.scheduler
         if scheduler.options.mixed_prefill_tokens == 0 or len(scheduler.waiting):
             return False
-        num_decodes = scheduler.turns.num_decodes(scheduler.running)
+        num_decodes = scheduler.pipeline.num_decodes(scheduler.running)
         if len(request.prompt_token_ids) > scheduler.prefill.most_of_one(num_decodes):
             return False
         num_seqs = sum(1 + len(r.pending_children) for r in scheduler.running)
@@ -297,9 +296,9 @@ class Engine:
         outputs, self._early = self._early, []
         outputs += self._end_expired() + self._end_without_adapter()
         watch = StepWatch(self.scheduler.stats.step_seconds)
-        while not self._flights.are_all_under_way and self._begin(watch, request_arrived):
+        while not self._pipeline.is_full and self._begin(watch, request_arrived):
             pass
-        return outputs + self._land(watch) if self._flights else outputs
+        return outputs + self._land(watch) if self._pipeline else outputs
 
     def _begin(self, watch: StepWatch, request_arrived: Callable[[], bool]) -> bool:
         """Plan a step and begin it; return whether there is anything to do."""
@@ -308,15 +307,15 @@ class Engine:
         unready = self.executor.unready()
         plan = self.scheduler.schedule(unready | self._without_pictures())
         moves = None if self._tier_gate is None else self._tier_gate.moves
-        for feed in (self._flights, self._canary_feed, moves):
+        for feed in (self._pipeline, self._canary_feed, moves):
             if feed is not None:
                 feed.fill(plan)
         watch.lap("schedule")
-        if not plan.scheduled and not self._flights:
+        if not plan.scheduled and not self._pipeline:
             self._wait(bool(unready))
         if not (plan.scheduled or plan.moves_blocks):
             return False
-        self._flights.add(plan, self.executor.submit(plan, request_arrived), self.scheduler)
+        self._pipeline.begin(plan, self.executor.submit(plan, request_arrived))
         watch.lap("execute")
         return True
 
@@ -391,10 +390,10 @@ class Engine:
         """End requests that are past their deadlines: nothing more is computed for them."""
         ended: list[EngineOutput] = []
         for deadline, request_id in self._deadlines.due(self._clock):
-            for sequence in self._flights.live(self.scheduler, request_id):
+            for sequence in self._pipeline.live(self.scheduler.group(request_id)):
                 if sequence.source.deadline == deadline:  # else a later request of the same id
                     self.scheduler.stats.timeouts[sequence.stage] += 1
-                    ended.append(self._flights.end(self.scheduler, sequence, "timeout"))
+                    ended.append(self._pipeline.end(sequence, "timeout"))
         return ended
 
     def _end_without_adapter(self) -> list[EngineOutput]:
@@ -422,9 +421,9 @@ class Engine:
 
     def _land(self, watch: StepWatch) -> list[EngineOutput]:
         """Wait for the oldest step under way and apply what it brought."""
-        flight = self._flights.pop()
+        ended = self._pipeline.pop()
         try:
-            result = flight.handle.result()
+            result = ended.handle.result()
         except BaseException as error:
             # What the step left in the cache is unknown, so nothing of it can be used again.
             self._die(f"[engine] a step failed: {type(error).__name__}: {error}. Start it again.")
@@ -433,13 +432,14 @@ class Engine:
             raise
         watch.lap("execute")
         watch.move(result.sample_seconds, "execute", "sample")
-        outputs = self._flights.apply(flight, result, self.scheduler)
+        self._pipeline.judge(ended, result)
+        outputs = self._pipeline.settle(self.scheduler.update_from_output(ended.plan, result))
         watch.lap("update")
         return outputs
 
     def _die(self, reason: str) -> None:
         self._dead = reason
-        self._flights.clear()
+        self._pipeline.clear()
         for request in list(self.scheduler.requests.values()):
             self.scheduler.end(request, "error")
 

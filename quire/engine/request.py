@@ -46,7 +46,7 @@ class Request:
         pending_children: Sequences that split off in the step that ends the prompt.
         parent_id: Id of the sequence to split off from; empty for none.
         num_computed_tokens: Leading tokens whose KV is in the cache, or will be when the plans
-            under way have been computed (see :class:`~quire.engine.scheduling.turns.Turns`).
+            under way have been computed (see :class:`~quire.engine.pipeline.PlansInFlight`).
         num_cached_tokens: Prompt tokens found by a prefix cache hit.
         num_loaded_tokens: Tokens of a waiting request that tiers loaded; they count as computed.
         num_lost_tokens: The greatest number of computed tokens that a preemption has taken.

@@ -22,7 +22,7 @@ from quire.checkpoints.embedded import ASSETS
 from quire.core.engine_request import EngineRequest
 from quire.core.errors import EngineDeadError
 from quire.core.step import SchedulerOutput
-from quire.engine.scheduling.turns import Turns
+from quire.engine.pipeline import PlansInFlight
 from quire.models.config.config_reader import read_model_config
 from quire.runner.step.sampling_state import SamplingState
 from quire.store.hub import resolve_model
@@ -116,13 +116,13 @@ def test_parts_of_long_prompts_in_stages(
     if model == "tiny-mistral":
         request.getfixturevalue("long_answers")
     most = []
-    planned = Turns.planned
+    planned = PlansInFlight.planned
 
-    def count(turns: Turns, plan: SchedulerOutput, *rest: Any) -> None:
-        planned(turns, plan, *rest)
-        most.append(max(turns.num_plans(row.request_id) for row in plan.scheduled))
+    def count(plans: PlansInFlight, plan: SchedulerOutput, *rest: Any) -> None:
+        planned(plans, plan, *rest)
+        most.append(max(plans.num_plans(row.request_id) for row in plan.scheduled))
 
-    monkeypatch.setattr(Turns, "planned", count)
+    monkeypatch.setattr(PlansInFlight, "planned", count)
     folder = resolve_model(model) if model == "quire-tiny" else checkpoint(model)
     conditions = [
         Condition(chunked=True, warm=True),

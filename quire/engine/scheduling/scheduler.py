@@ -19,6 +19,7 @@ from quire.engine.cache.kv_cache_manager import Allocation, KVCacheManager
 from quire.engine.cache.retained_blocks import RetainedBlocks
 from quire.engine.engine_output import EngineOutput
 from quire.engine.gates.gates import Gate, next_request
+from quire.engine.pipeline import PlansInFlight
 from quire.engine.request import Request, RequestStatus
 from quire.engine.scheduling.abortable_chunks import AbortableChunks
 from quire.engine.scheduling.admission import Admission, Growth, GrowthForecast
@@ -29,7 +30,6 @@ from quire.engine.scheduling.prefill_policy import PrefillDivision, PrefillPolic
 from quire.engine.scheduling.prompt_logprobs_budget import PromptLogprobsBudget
 from quire.engine.scheduling.sequence_groups import SequenceGroups
 from quire.engine.scheduling.stop_conditions import check_stop
-from quire.engine.scheduling.turns import Turns
 from quire.engine.stats import EngineStats
 from quire.settings.config import SchedulerOptions
 
@@ -59,7 +59,7 @@ class Scheduler:
         clock: The engine's monotonic clock, in seconds.
         takes_more: Whether requests may be added while others run.
         lookahead: The policy of how many tokens may be proposed for each request; None for none.
-        depth: Number of plans under way at once, at most.
+        depth: Number of plans in flight at once, at most.
     """
 
     def __init__(
@@ -74,7 +74,6 @@ class Scheduler:
         depth: int = 1,
     ) -> None:
         self.options = options
-        self.turns = Turns(depth)
         self.kv = kv
         self.prefill = PrefillPolicy(options, takes_more and use_cache)
         self.admission = Admission(kv)
@@ -83,6 +82,7 @@ class Scheduler:
         self.waiting = FairQueue(clock)
         self.running: list[Request] = []  # sorted by order
         self.requests: dict[str, Request] = {}
+        self.pipeline = PlansInFlight(depth, kv, self.requests, self.end)
         self._prompt_rows = PromptLogprobsBudget(False)  # of the step that is planned
         self._groups = SequenceGroups(options.max_num_seqs // 2)
         self._eos_token_ids = eos_token_ids
@@ -141,7 +141,7 @@ class Scheduler:
             unready: Running requests that sit this step out.
         """
         plan, self._prompt_rows = SchedulerOutput(), PromptLogprobsBudget(self.prefill.divides)
-        unready = self.turns.begin(self.running, unready)
+        unready = self.pipeline.defer(self.running, unready)
         self._planned_time = self._clock()
         outlook = self.admission.outlook(self.running)
         division = self._divide(unready, outlook) if self.prefill.divides else None
@@ -156,7 +156,7 @@ class Scheduler:
         self._schedule_waiting(plan, division, min(room, division.room), outlook)
         if not plan.scheduled:  # what was to start has found no blocks
             self._schedule_running(plan, None, unready)
-            is_stuck = not plan.scheduled and len(self.waiting) and self.turns.are_over
+            is_stuck = not plan.scheduled and len(self.waiting) and self.pipeline.is_idle
             if is_stuck and self.kept.give_up():
                 return self.schedule(unready)
         if plan.scheduled:
@@ -165,12 +165,12 @@ class Scheduler:
             self.stats.step_planned(plan)
             self.admission.step_planned()
             plan.finished_request_ids, self._ended = self._ended, []
-            self.turns.planned(plan, self.requests, self._planned_time)
-            if self.prefill.divides and self.turns.depth == 1:
+            self.pipeline.planned(plan, self._planned_time)
+            if self.prefill.divides and self.pipeline.depth == 1:
                 plan.abortable_ids = self._abortable.choose(plan, self.requests)
         else:
             num_live = len(self.running) + len(self.waiting)
-            wait = not self.turns.are_over or any(r.request_id in unready for r in self.running)
+            wait = not self.pipeline.is_idle or any(r.request_id in unready for r in self.running)
             assert wait or not num_live, f"0 of {num_live} requests can run; {self.kv.describe()}"
         return plan
 
@@ -181,7 +181,7 @@ class Scheduler:
         self._abortable.step_ended(plan, dropped)
         self.prefill.chunk_size.is_sure = self._abortable.owes
         if plan.scheduled:
-            seconds = self.turns.ended(plan, now)
+            seconds = self.pipeline.ended(plan, now)
             if not dropped:
                 self.prefill.step_ended(plan, self.requests, seconds)
             if self.lookahead is not None:
@@ -248,20 +248,20 @@ class Scheduler:
             division: Tokens of each prompt; None to give each what is left.
         """
         running = self.running
-        num_decodes_after = self.turns.num_decodes(self.running)
-        budget = self.prefill.budget(num_decodes_after)
+        num_to_decode = self.pipeline.num_decodes(self.running)
+        budget = self.prefill.budget(num_to_decode)
         left = self.options.max_num_batched_tokens
         position = 0
         while position < len(running) and budget > 0:
             request = running[position]
             num_new_tokens = len(request.token_ids) - request.num_computed_tokens
             hits: Sequence[int] = ()
-            num_decodes_after -= request.decodes and request.request_id not in self.turns.away
+            num_to_decode -= request.decodes and request.request_id not in self.pipeline.deferred
             if request.request_id in unready:
                 position += 1
                 continue
             if num_new_tokens > 1:
-                room = max(budget - num_decodes_after, 1)
+                room = max(budget - num_to_decode, 1)
                 may_cut = self.options.enable_chunked_prefill or request.decodes
                 if division is not None and not request.decodes:
                     room = min(room, division.shares.get(request.request_id, 0))
@@ -270,7 +270,7 @@ class Scheduler:
                     hits = self.kv.get_computed_blocks(request)
                 num_missing = self._num_missing(request, hits)
                 num_new_tokens = self.prefill.chunk(num_missing, room, room if may_cut else 0)
-                most = left - num_decodes_after
+                most = left - num_to_decode
                 start = request.num_computed_tokens + len(hits) * self.kv.block_size
                 num_whole = tokens_of_whole_pictures(request, start, num_new_tokens, most)
                 # A whole picture may be more than a step has for prompts; decodes run all the same.
@@ -289,7 +289,7 @@ class Scheduler:
 
     def _divide(self, unready: Container[str], outlook: GrowthForecast) -> PrefillDivision:
         """Divide the tokens that the next step has for prompts."""
-        num_decodes = self.turns.num_decodes(self.running)
+        num_decodes = self.pipeline.num_decodes(self.running)
         prompts = [
             (request, self._num_missing(request))
             for request in self.running
@@ -365,7 +365,7 @@ class Scheduler:
                 return allocation
             if self.kept.give_up():
                 continue
-            if self.running[-1].request_id in self.turns:
+            if self.running[-1].request_id in self.pipeline:
                 return None
             victim = self.running.pop()
             self._preempt(victim)

@@ -95,7 +95,7 @@ def test_the_id_of_an_aborted_request_can_be_used_again(staged):
         run.add(name, [ord(name)] * 5, max_tokens=9)
     run.step()
     run.step()
-    aborted = [name for name in "abc" if name in run.engine.scheduler.turns]
+    aborted = [name for name in "abc" if name in run.engine.scheduler.pipeline]
     for name in aborted:
         run.abort(name)
         del run.endings[name, 0]
@@ -339,7 +339,7 @@ class Machine(RuleBasedStateMachine):
             got = run.tokens.get((name, index), [])
             assert got == want[: len(got)], name
             assert reason != "length" or len(got) == max_tokens
-        told = {*run.engine.scheduler._ended, *run.engine._flights._never_split_off}
+        told = {*run.engine.scheduler._ended, *run.engine._pipeline._unforked_ids}
         assert set(run.executor.held) <= told  # by the next plan
 
 
