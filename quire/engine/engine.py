@@ -195,7 +195,7 @@ class Engine:
             self._early += self._land(StepWatch(self.scheduler.stats.step_seconds))
         live = self.scheduler.requests
         kept = self.scheduler.kept
-        if self.scheduler.group(request_id) or any(
+        if self.scheduler.sequences.group(request_id) or any(
             one.request_id in live or one.request_id in kept for one in group
         ):
             raise RequestError(
@@ -206,7 +206,7 @@ class Engine:
         self._num_added += 1
         self._num_calls += place == 0
         if request.deadline is not None:
-            num_live, group_of = len(live), self.scheduler.group
+            num_live, group_of = len(live), self.scheduler.sequences.group
             self._deadlines.add(request.deadline, request_id, num_live, group_of)
         self._queue(group)
 
@@ -233,7 +233,7 @@ class Engine:
             The last output of each sequence that was alive; empty for unknown and finished ids.
         """
         self.scheduler.kept.release(request_id)
-        group = self._pipeline.live(self.scheduler.group(request_id))
+        group = self._pipeline.live(self.scheduler.sequences.group(request_id))
         return [self._pipeline.end(sequence, "abort") for sequence in group]
 
     def stop_sequence(self, request_id: str, index: int) -> None:
@@ -241,7 +241,7 @@ class Engine:
 
         The caller reports the ending: the engine yields no further output of the sequence.
         """
-        for sequence in self._pipeline.live(self.scheduler.group(request_id)):
+        for sequence in self._pipeline.live(self.scheduler.sequences.group(request_id)):
             if sequence.index == index:
                 self._pipeline.end(sequence, "stop")
 
@@ -390,7 +390,7 @@ class Engine:
         """End requests that are past their deadlines: nothing more is computed for them."""
         ended: list[EngineOutput] = []
         for deadline, request_id in self._deadlines.due(self._clock):
-            for sequence in self._pipeline.live(self.scheduler.group(request_id)):
+            for sequence in self._pipeline.live(self.scheduler.sequences.group(request_id)):
                 if sequence.source.deadline == deadline:  # else a later request of the same id
                     self.scheduler.stats.timeouts[sequence.stage] += 1
                     ended.append(self._pipeline.end(sequence, "timeout"))
@@ -403,7 +403,7 @@ class Engine:
         failed = [] if gate is None else gate.step_begins(scheduler)
         for request, failure in failed:
             for sequence in (request, *request.pending_children):
-                output = scheduler.end(sequence, "error")
+                output = scheduler.sequences.end(sequence, "error")
                 output.result.error = failure
                 ended.append(output)
         return ended
@@ -441,7 +441,7 @@ class Engine:
         self._dead = reason
         self._pipeline.clear()
         for request in list(self.scheduler.requests.values()):
-            self.scheduler.end(request, "error")
+            self.scheduler.sequences.end(request, "error")
 
     def check_request(self, request: EngineRequest) -> int:
         """Return the total length at which a request's sequences end; nothing is kept of it.

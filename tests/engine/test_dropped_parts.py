@@ -30,7 +30,7 @@ def test_who_comes_in_the_midst_is_next(start, stream):
         run.step()
     run.add("long", list(range(100)), max_tokens=1)
     run.step()
-    long = run.engine.scheduler.group("long")[0]
+    long = run.engine.scheduler.sequences.group("long")[0]
     before, streamed = long.num_computed_tokens, len(run.tokens.get(("stream", 0), ()))
     run.request_arrived = lambda: comes(run, "short") or True
     run.step()
@@ -65,7 +65,7 @@ def test_the_last_part_of_a_long_prompt_is_given_up_as_well(start, n):
     run.add("long", prompt, max_tokens=3, n=n)
     run.step()
     run.step()
-    long = run.engine.scheduler.group("long")[0]
+    long = run.engine.scheduler.sequences.group("long")[0]
     assert long.num_computed_tokens == 32
     run.request_arrived = lambda: comes(run, "short") or True
     run.step()

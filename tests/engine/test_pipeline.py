@@ -339,7 +339,7 @@ class Machine(RuleBasedStateMachine):
             got = run.tokens.get((name, index), [])
             assert got == want[: len(got)], name
             assert reason != "length" or len(got) == max_tokens
-        told = {*run.engine.scheduler._ended, *run.engine._pipeline._unforked_ids}
+        told = {*run.engine.scheduler.sequences.ended_ids, *run.engine._pipeline._unforked_ids}
         assert set(run.executor.held) <= told  # by the next plan
 
 

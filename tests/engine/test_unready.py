@@ -114,7 +114,7 @@ def test_a_request_resumes_with_all_but_one_token_cached(start: Callable[..., Ru
     for _ in range(5):
         run.step()  # 13 tokens, 12 of them computed
     scheduler = run.engine.scheduler
-    scheduler._preempt(scheduler.running.pop())
+    scheduler.sequences.preempt(scheduler.running.pop())
     run.step()
     (row,) = run.plans[-1].scheduled
     assert (row.num_computed_tokens, row.num_scheduled_tokens, row.samples) == (8, 4, False)

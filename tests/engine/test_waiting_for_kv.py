@@ -7,7 +7,7 @@ from quire.engine.request import RequestStatus
 
 def held(run, request_id):
     """Hold a request and return it."""
-    (request,) = run.engine.scheduler.group(request_id)
+    (request,) = run.engine.scheduler.sequences.group(request_id)
     run.engine.scheduler.hold(request)
     return request
 
@@ -67,7 +67,7 @@ def test_its_owner_sleeps_while_all_are_held(start):
     assert run.engine.seconds_until_work() is None
     run.add("a", [1] * 20, max_tokens=5, n=2)
     assert run.engine.seconds_until_work() == 0
-    request = run.engine.scheduler.group("a")[0]  # its other sequence splits off later
+    request = run.engine.scheduler.sequences.group("a")[0]  # its other sequence splits off later
     run.engine.scheduler.hold(request)
     assert run.engine.seconds_until_work() > 0 and run.step() == []
     run.engine.scheduler.release(request)

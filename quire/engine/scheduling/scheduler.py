@@ -1,43 +1,34 @@
-"""The scheduler: it plans steps and applies their results; it computes no tokens."""
+"""The scheduler: it decides what runs in a step. It computes no tokens.
+
+What a step's result means for its sequences is in :mod:`quire.engine.scheduling.step_results`, how
+sequences change state in :mod:`quire.engine.scheduling.live_sequences`.
+"""
 
 from __future__ import annotations
 
-from bisect import bisect_left, insort
 from collections.abc import Callable, Container, Sequence, Set
-from operator import attrgetter
 
-from quire.core.step import (
-    Fork,
-    NotComputed,
-    ScheduledRequest,
-    SchedulerOutput,
-    SequenceResult,
-    StepOutput,
-)
+from quire.core.step import Fork, NotComputed, ScheduledRequest, SchedulerOutput, StepOutput
 from quire.engine.cache.block_pool import NULL_BLOCK
 from quire.engine.cache.kv_cache_manager import Allocation, KVCacheManager
-from quire.engine.cache.retained_blocks import RetainedBlocks
 from quire.engine.engine_output import EngineOutput
 from quire.engine.gates.gates import Gate, next_request
 from quire.engine.pipeline import PlansInFlight
 from quire.engine.request import Request, RequestStatus
 from quire.engine.scheduling.abortable_chunks import AbortableChunks
 from quire.engine.scheduling.admission import Admission, Growth, GrowthForecast
-from quire.engine.scheduling.fair_queue import OUTPUT_TOKEN_COST, PROMPT_TOKEN_COST, FairQueue
+from quire.engine.scheduling.fair_queue import PROMPT_TOKEN_COST
+from quire.engine.scheduling.live_sequences import LiveSequences
 from quire.engine.scheduling.lookahead import Lookahead, LookaheadPolicy
 from quire.engine.scheduling.picture_boundaries import tokens_of_whole_pictures
 from quire.engine.scheduling.prefill_policy import PrefillDivision, PrefillPolicy
 from quire.engine.scheduling.prompt_logprobs_budget import PromptLogprobsBudget
-from quire.engine.scheduling.sequence_groups import SequenceGroups
-from quire.engine.scheduling.stop_conditions import check_stop
-from quire.engine.stats import EngineStats
+from quire.engine.scheduling.step_results import StepResults
 from quire.settings.config import SchedulerOptions
-
-_order = attrgetter("order")
 
 
 class Scheduler:
-    """Keeps waiting and running requests and plans steps.
+    """Plans steps of the running requests and of those that may start.
 
     There are no phases: a step gives each request some of the tokens that it has and has not
     computed, ``num_tokens - num_computed_tokens``. Every decode runs in each step; what prompts
@@ -77,23 +68,18 @@ class Scheduler:
         self.kv = kv
         self.prefill = PrefillPolicy(options, takes_more and use_cache)
         self.admission = Admission(kv)
-        self.kept = RetainedBlocks(kv)
-        self.stats = EngineStats()
-        self.waiting = FairQueue(clock)
-        self.running: list[Request] = []  # sorted by order
-        self.requests: dict[str, Request] = {}
-        self.pipeline = PlansInFlight(depth, kv, self.requests, self.end)
+        self.sequences = LiveSequences(kv, options.max_num_seqs // 2, clock, self._finished)
+        self.requests, self.running = self.sequences.by_id, self.sequences.running
+        self.waiting, self.held = self.sequences.waiting, self.sequences.held
+        self.kept, self.stats = self.sequences.kept, self.sequences.stats
+        self.pipeline = PlansInFlight(depth, kv, self.requests, self.sequences.end)
         self._prompt_rows = PromptLogprobsBudget(False)  # of the step that is planned
-        self._groups = SequenceGroups(options.max_num_seqs // 2)
-        self._eos_token_ids = eos_token_ids
-        self._use_cache = use_cache
         self._clock = clock
         self._planned_time = 0.0
-        self._ended: list[str] = []  # the runner does not know yet
-        self.held: dict[str, RequestStatus] = {}  # requests that are held: their status before
         self._abortable = AbortableChunks()
         self.gates: list[Gate] = []
         self.lookahead = None if lookahead is None else Lookahead(kv, lookahead, options)
+        self._results = StepResults(self.sequences, kv, eos_token_ids, use_cache)
 
     def add(self, request: Request, others: Sequence[Request] = ()) -> None:
         """Queue a request that can fit (the engine has checked), with its pending children.
@@ -102,37 +88,24 @@ class Scheduler:
             request: The first of its sequences, or of a part of them.
             others: The first sequences of the other parts, which start after it.
         """
-        group = [one for head in (request, *others) for one in (head, *head.pending_children)]
-        for sequence in group:
-            self.requests[sequence.request_id] = sequence
-        self._groups.add(group)
-        self._groups.keep_back(others)
-        self.stats.num_sequences_added += len(group)
         if self.running or len(self.waiting):
             self.prefill.chunk_size.joined(self._clock())
-        self.kept.added(request)
-        self.waiting.push(request)
-
-    def _queue_parts(self, request: Request) -> None:
-        """Queue parts of a request that start now: a sequence of it draws, or has ended."""
-        for head in self._groups.next_parts(request.group_id):
-            self.kept.added(head)
-            self.waiting.push(head)
+        self.sequences.add(request, others)
 
     def hold(self, request: Request) -> None:
         """Keep a queued request from starting until :meth:`release`: something is on the way."""
-        self.waiting.remove(request)
-        self.held[request.request_id] = request.status
-        request.status = RequestStatus.WAITING_FOR_KV
+        self.sequences.hold(request)
 
     def release(self, request: Request) -> None:
         """Queue a request that was held."""
-        request.status = self.held.pop(request.request_id)
-        self.waiting.push(request)
+        self.sequences.release(request)
 
-    def group(self, group_id: str) -> list[Request]:
-        """Return the live sequences of a user's request; empty when unknown or finished."""
-        return self._groups.live(group_id)
+    def _finished(self, request: Request, reason: str) -> None:
+        """Forget what was learnt of a sequence that has ended."""
+        self._abortable.ended(request)
+        if self.lookahead is not None:
+            self.lookahead.policy.ended(request)
+        self.admission.ended(request, reason)
 
     def schedule(self, unready: Set[str] = frozenset()) -> SchedulerOutput:
         """Plan the next step; with nothing to do the plan's ``scheduled`` is empty.
@@ -164,7 +137,8 @@ class Scheduler:
                 self.lookahead.extend(plan, self.requests, len(self.running))
             self.stats.step_planned(plan)
             self.admission.step_planned()
-            plan.finished_request_ids, self._ended = self._ended, []
+            sequences = self.sequences
+            plan.finished_request_ids, sequences.ended_ids = sequences.ended_ids, []
             self.pipeline.planned(plan, self._planned_time)
             if self.prefill.divides and self.pipeline.depth == 1:
                 plan.abortable_ids = self._abortable.choose(plan, self.requests)
@@ -186,58 +160,7 @@ class Scheduler:
                 self.prefill.step_ended(plan, self.requests, seconds)
             if self.lookahead is not None:
                 self.lookahead.step_ended(plan, result, seconds)
-        outputs: list[EngineOutput] = []
-        for scheduled in plan.scheduled:
-            request = self.requests[scheduled.request_id]
-            why = result.not_computed.get(scheduled.request_id)
-            if why is NotComputed.LOST:
-                self._lose(request)
-                continue
-            if why is NotComputed.DROPPED:
-                self.stats.num_dropped_parts += 1
-                self.kv.take_back(request)
-                continue
-            num_computed = scheduled.num_computed_tokens + scheduled.num_scheduled_tokens
-            if request.num_lost_tokens > scheduled.num_computed_tokens:
-                self.stats.recomputed(request, scheduled)
-            request.num_computed_tokens = max(request.num_computed_tokens, num_computed)
-            splits = scheduled.samples and request.pending_children
-            children = self._fork(request) if splits else []
-            for sequence in (request, *children):
-                found = result.results.get(sequence.request_id)
-                assert found or not scheduled.samples, f"{sequence.request_id}: no result"
-                if found is None:
-                    continue
-                if found.prompt_logprobs is not None:
-                    found.prompt_logprobs = sequence.unreported(found.prompt_logprobs)
-                if found.error is not None:
-                    outputs += self._fail(sequence, found)
-                elif found.token_ids:
-                    num_slots = scheduled.num_lookahead_tokens
-                    outputs.append(self._append_tokens(sequence, found, now, num_slots))
-                elif found.embedding is not None:
-                    self._finish(sequence, "stop")
-                    outputs.append(EngineOutput.of(sequence, found, "stop"))
-                elif found.prompt_logprobs is not None:
-                    outputs.append(EngineOutput.of(sequence, found))
-        if result.lost_block_ids:
-            for block_id in result.lost_block_ids:
-                self.kv.pool.forget(block_id)
-            self.kept.lost(result.lost_block_ids)
-        if result.not_computed or any(output.finish_reason for output in outputs):
-            self.running = [r for r in self.running if r.status is RequestStatus.RUNNING]
-        return outputs
-
-    def end(self, request: Request, reason: str) -> EngineOutput:
-        """End a sequence in whatever state it is, between steps; its blocks are free at once."""
-        if request in self.waiting:
-            self.waiting.remove(request)
-        elif request.status is RequestStatus.RUNNING:
-            del self.running[bisect_left(self.running, request.order, key=_order)]
-        else:
-            self.held.pop(request.request_id, None)
-        self._finish(request, reason)
-        return EngineOutput.of(request, SequenceResult(), reason)
+        return self._results.apply(plan, result, now, self.lookahead)
 
     def _schedule_running(
         self, plan: SchedulerOutput, division: PrefillDivision | None, unready: Container[str]
@@ -368,26 +291,10 @@ class Scheduler:
             if self.running[-1].request_id in self.pipeline:
                 return None
             victim = self.running.pop()
-            self._preempt(victim)
+            self.admission.preempted()
+            self.sequences.preempt(victim)
             if victim is request:
                 return None
-
-    def _preempt(self, request: Request) -> None:
-        self.admission.preempted()
-        self.kv.free(request)
-        self._requeue(request)
-
-    def _lose(self, request: Request) -> None:
-        """Requeue a request whose step read blocks without content: it is computed anew."""
-        self.kv.free(request, forget=True)
-        self._requeue(request)
-
-    def _requeue(self, request: Request) -> None:
-        request.status = RequestStatus.PREEMPTED
-        self.stats.preempted(request)
-        request.num_computed_tokens = 0
-        self._ended.append(request.request_id)
-        self.waiting.push(request)
 
     def _start(self, plan: SchedulerOutput, request: Request, hits: Sequence[int]) -> None:
         if request.status is RequestStatus.WAITING:
@@ -401,8 +308,7 @@ class Scheduler:
         self.stats.loaded(request)
         self.kept.started(request)
         self._apply_hits(request, hits)
-        request.status = RequestStatus.RUNNING
-        insort(self.running, request, key=_order)
+        self.sequences.start(request)
         plan.new_requests.append(request.announced(self.kv.block_ids(request)))
 
     def _apply_hits(self, request: Request, hits: Sequence[int]) -> None:
@@ -434,67 +340,3 @@ class Scheduler:
         if samples:
             for child in request.pending_children:
                 plan.forks.append(Fork(request_id, child.request_id, child.params, child.seed))
-
-    def _fork(self, request: Request) -> list[Request]:
-        children, request.pending_children = request.pending_children, []
-        for child in children:
-            child.token_ids = list(request.token_ids)
-            child.num_computed_tokens = request.num_computed_tokens
-            self.stats.forked(request, child)
-            child.status = RequestStatus.RUNNING
-            self.kv.fork(request, child)
-            insort(self.running, child, key=_order)
-        self._queue_parts(request)
-        return children
-
-    def _append_tokens(
-        self, request: Request, result: SequenceResult, now: float, num_slots: int
-    ) -> EngineOutput:
-        """Append the next tokens up to the sequence's last, and end it there."""
-        stop = None
-        for count, token_id in enumerate(result.token_ids, start=1):
-            request.token_ids.append(token_id)
-            stop = check_stop(request, self._eos_token_ids)
-            if stop is not None:
-                if count < len(result.token_ids):
-                    result = result.part(0, count)
-                break
-        request.num_computed_tokens += result.num_accepted
-        if num_slots and self.lookahead is not None:
-            self.lookahead.settle(request, result)
-        self.stats.tokens_appended(request, result, now)
-        self.waiting.charge(request.source.client, OUTPUT_TOKEN_COST * len(result.token_ids))
-        if stop is not None:
-            self._finish(request, stop[0])
-            return EngineOutput.of(request, result, *stop)
-        if not self._use_cache:
-            request.num_computed_tokens = 0
-        return EngineOutput.of(request, result)
-
-    def _fail(self, request: Request, result: SequenceResult) -> list[EngineOutput]:
-        """End a running sequence, and those that were to split off from it, with an error."""
-        group = [request, *request.pending_children]
-        self.kv.free(request, forget=True)
-        for sequence in group:
-            self._finish(sequence, "error")
-        failure = SequenceResult(error=result.error)
-        return [EngineOutput.of(sequence, failure, "error") for sequence in group]
-
-    def _finish(self, request: Request, reason: str) -> None:
-        """The one end of every sequence; the caller takes it out of queue or running list."""
-        assert request.finish_reason is None, (
-            f"{request.request_id}: {request.finish_reason}, {reason}"
-        )
-        if request.status is RequestStatus.RUNNING:
-            self._ended.append(request.request_id)
-        self.kept.ended(request, reason)
-        request.status = RequestStatus.FINISHED
-        request.finish_reason = reason
-        self._abortable.ended(request)
-        if self.lookahead is not None:
-            self.lookahead.policy.ended(request)
-        self.stats.finished[reason] += 1
-        self.admission.ended(request, reason)
-        del self.requests[request.request_id]
-        self._groups.ended(request)
-        self._queue_parts(request)

@@ -71,7 +71,7 @@ def test_many_stop_token_ids_are_not_read_for_every_token(start):
     ids = Counting(range(1000, 1100))
     for name in "ab":
         run.add(name, [1, 2], max_tokens=20, n=3)
-        for one in run.engine.scheduler.group(name):
+        for one in run.engine.scheduler.sequences.group(name):
             one.params.stop_token_ids = ids
     run.finish()
     assert Counting.num_reads == 0
