@@ -179,10 +179,6 @@ class PlansInFlight:
         self._ending.clear()
         self._invalid.clear()
 
-    def num_plans(self, request_id: str) -> int:
-        """Return how many plans with a request are in flight."""
-        return self._num_plans[request_id]
-
     def judge(self, ended: PlanInFlight, result: StepOutput) -> None:
         """Take from a plan's result what does not count, and mark it in later plans."""
         if self.depth == 1:

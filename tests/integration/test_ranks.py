@@ -120,7 +120,7 @@ def test_parts_of_long_prompts_in_stages(
 
     def count(plans: PlansInFlight, plan: SchedulerOutput, *rest: Any) -> None:
         planned(plans, plan, *rest)
-        most.append(max(plans.num_plans(row.request_id) for row in plan.scheduled))
+        most.append(max(plans._num_plans[row.request_id] for row in plan.scheduled))
 
     monkeypatch.setattr(PlansInFlight, "planned", count)
     folder = resolve_model(model) if model == "quire-tiny" else checkpoint(model)

@@ -1,4 +1,4 @@
-"""What a step's result means for its sequences: tokens, endings and requests computed anew."""
+"""Results of steps for sequences: tokens, endings and requests that are computed anew."""
 
 from __future__ import annotations
 
