@@ -26,6 +26,20 @@ class RequestStatus(Enum):
     FINISHED = "finished"
 
 
+@dataclass(frozen=True, slots=True)
+class PrefixMatch:
+    """The cached blocks that continue a request's computed tokens.
+
+    Attributes:
+        block_ids: Ids of the blocks, in token order.
+        found_at: The state of the cache and of the request in which they were found: changes of
+            the pool, the request's computed tokens, tokens that may be found, blocks that it holds.
+    """
+
+    block_ids: list[int]
+    found_at: tuple[int, int, int, int]
+
+
 @dataclass(slots=True, eq=False, kw_only=True)
 class Request:
     """A prompt and what was generated from it; one of the ``n`` sequences of a user's request.
@@ -53,6 +67,7 @@ class Request:
         num_prompt_logprobs: Prompt tokens (the first included) that need no more logprobs.
         was_lost: Whether a step of it once did not count, since it read blocks without content.
         block_hashes: Hashes of the leading full blocks; kept over preemption.
+        prefix_match: The cached blocks found last, as long as they are sure to be those found anew.
         finish_reason: ``stop``, ``length``, ``abort``, ``timeout`` or ``error`` once finished.
         ranges: The source's ranges.
     """
@@ -79,6 +94,7 @@ class Request:
     num_prompt_logprobs: int = 1
     was_lost: bool = False
     block_hashes: list[bytes] = field(default_factory=list)
+    prefix_match: PrefixMatch | None = None
     finish_reason: str | None = None
     ranges: tuple[RangeKey, ...] = field(init=False, repr=False)
 

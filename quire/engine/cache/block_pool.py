@@ -29,6 +29,7 @@ class BlockPool:
         ref_cnt: Number of tables that hold each block, by block id.
         block_hash: Content hash that each block can be found by, or None; by block id.
         cached: Content hash to block id.
+        num_changes: Number of changes of ``cached`` so far.
         num_free: Blocks in the ring.
     """
 
@@ -40,6 +41,7 @@ class BlockPool:
         self.ref_cnt = [0] * num_blocks
         self.block_hash: list[bytes | None] = [None] * num_blocks
         self.cached: dict[bytes, int] = {}
+        self.num_changes = 0
         self._next = [*range(1, num_blocks), NULL_BLOCK]
         self._previous = [num_blocks - 1, *range(num_blocks - 1)]
 
@@ -89,6 +91,7 @@ class BlockPool:
         """Make the block findable unless one of equal content is."""
         if block_hash not in self.cached:
             self.cached[block_hash] = block_id
+            self.num_changes += 1
             self.block_hash[block_id] = block_hash
             for observer in self.observers:
                 observer.cached(block_id, block_hash)
@@ -98,6 +101,7 @@ class BlockPool:
         block_hash = self.block_hash[block_id]
         if block_hash is not None:
             del self.cached[block_hash]
+            self.num_changes += 1
             self.block_hash[block_id] = None
             for observer in self.observers:
                 observer.evicted(block_id, block_hash)

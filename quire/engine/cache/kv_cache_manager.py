@@ -11,7 +11,7 @@ from quire.engine.cache.block_hash import ROOT_HASH, hash_block
 from quire.engine.cache.block_pool import NULL_BLOCK, BlockPool
 from quire.engine.cache.kv_layout import KVLayout
 from quire.engine.cache.kv_report import SlotUse
-from quire.engine.request import Request
+from quire.engine.request import PrefixMatch, Request
 
 PAGED = KVLayout()
 
@@ -131,7 +131,8 @@ class KVCacheManager:
         The null block stands for those that no token after the last of them sees.
         Only full blocks hit, and never the request's last ``num_left`` tokens: the logits of the
         last one are wanted. Asked again while a prompt is computed in chunks, it finds what other
-        requests computed meanwhile.
+        requests computed meanwhile. The request keeps the match: gates, admission and the plan of
+        one step ask for the same one, which is looked up again only when the cache has changed.
         """
         if not self.enable_prefix_caching or request.needs_whole_prompt:
             return []
@@ -139,12 +140,21 @@ class KVCacheManager:
         table = self._tables.get(request.request_id)
         if offset or (table and len(table.block_ids) > start):
             return []
-        self._extend_hashes(request)
-        stop = (request.num_tokens - num_left) // self.block_size
+        num_held = len(table.block_ids) if table else 0
+        most = request.num_tokens - num_left
+        now = (self.pool.num_changes, request.num_computed_tokens, most, num_held)
+        match = request.prefix_match
+        if match is None or match.found_at != now:
+            self._extend_hashes(request)
+            found = self._find(request.block_hashes, start, most // self.block_size)
+            match = request.prefix_match = PrefixMatch(found, now)
+        return match.block_ids
+
+    def _find(self, block_hashes: Sequence[bytes], start: int, stop: int) -> list[int]:
         if self.spec.window is not None:
-            return self._find_windows(request.block_hashes, start, stop)
+            return self._find_windows(block_hashes, start, stop)
         found = []
-        for block_hash in request.block_hashes[start:stop]:
+        for block_hash in block_hashes[start:stop]:
             block_id = self.pool.cached.get(block_hash)
             if block_id is None:
                 break
