@@ -23,6 +23,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 
+from quire.core.errors import RequestFailure
 from quire.core.step import (
     NotComputed,
     ScheduledRequest,
@@ -85,7 +86,8 @@ class PlansInFlight:
         self._planned_times: deque[float] = deque()
         self._ended_time = 0.0
         self._ending: dict[tuple[str, int], tuple[Request, str]] = {}
-        self._invalid: dict[str, str | None] = {}  # by request: its error; None: computed anew
+        # By request, its failure; None: computed anew.
+        self._invalid: dict[str, RequestFailure | None] = {}
         self._unforked_ids: list[str] = []
 
     def __len__(self) -> int:

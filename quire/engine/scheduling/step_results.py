@@ -11,7 +11,7 @@ from quire.engine.request import Request
 from quire.engine.scheduling.fair_queue import OUTPUT_TOKEN_COST
 from quire.engine.scheduling.live_sequences import LiveSequences
 from quire.engine.scheduling.lookahead import Lookahead
-from quire.engine.scheduling.stop import check_stop
+from quire.engine.scheduling.stop_conditions import check_stop
 
 
 class StepResults:
