@@ -9,8 +9,9 @@ import msgspec
 
 from quire.llm.process.engine_loop import serve
 from quire.llm.process.engine_messages import Start
-from quire.runner.ranks.handshake import receive, send
+from quire.runner.ranks.handshake import receive_with_descriptors
 from quire.settings.config import EngineConfig
+from quire.system.channel import send
 from quire.system.log import LogFormat
 
 
@@ -53,18 +54,13 @@ def hand_over(parent: socket.socket, connection: socket.socket, own: OwnSettings
     Raises:
         OSError: The process is gone.
     """
-    socket.send_fds(parent, [b"s"], [connection.fileno()])
-    send(parent, own)
+    send(parent, own, connection.fileno())
 
 
 def run(parent: socket.socket) -> None:
     """Serve as the engine of the server that the parent process hands over, until either ends."""
     try:
-        _, descriptors, _, _ = socket.recv_fds(parent, 1, 1)
-        if not descriptors:
-            return
-        connection = socket.socket(fileno=descriptors[0])
-        own = receive(parent, OwnSettings)
-    except (EOFError, OSError):
+        own, (descriptor,) = receive_with_descriptors(parent, OwnSettings)
+    except (EOFError, OSError, ValueError):
         return
-    serve(connection, own.adapt)
+    serve(socket.socket(fileno=descriptor), own.adapt)

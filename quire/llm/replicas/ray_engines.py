@@ -14,7 +14,8 @@ from quire.llm.process.restart_delay import RestartDelay
 from quire.llm.replicas.ray_keeper import News, RayPlacement, Wanted
 from quire.llm.replicas.remote_engines import RemoteEngines
 from quire.llm.replicas.shared_settings import shared_settings
-from quire.runner.ranks.handshake import receive, send
+from quire.runner.ranks.handshake import receive
+from quire.system.channel import send
 from quire.system.child_process import ChildProcess
 from quire.system.log import get_logger
 

@@ -16,10 +16,11 @@ import msgspec
 from quire.core.errors import QuireError
 from quire.llm.replicas.node import TICK_SECONDS, NodeEngine, own_settings
 from quire.llm.replicas.shared_settings import shared_settings
-from quire.runner.ranks.handshake import StartFailed, receive, send
+from quire.runner.ranks.handshake import StartFailed, receive
 from quire.runner.ranks.ray_cluster import RayCluster, failure_text
 from quire.runner.ranks.rendezvous import Address, hello
 from quire.settings.config import EngineConfig
+from quire.system.channel import send
 from quire.system.connections import readable
 from quire.system.log import LogFormat, get_logger, set_format
 from quire.system.machine import read_machine

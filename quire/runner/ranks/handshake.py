@@ -12,7 +12,8 @@ from quire.core import errors
 from quire.core.built_types import built
 from quire.core.errors import ModelLoadError, QuireError
 from quire.settings.config import EngineConfig
-from quire.system.connections import LENGTH_BYTES, decoded, exactly, framed
+from quire.system import channel
+from quire.system.connections import decoded
 
 Message = TypeVar("Message")
 #: Bytes of a message, at most, far more than any has: another peer's length must allocate no more.
@@ -74,26 +75,17 @@ class StartFailed(msgspec.Struct, frozen=True, tag=True):
         return ModelLoadError(self.text)
 
 
-def send(connection: socket.socket, message: object) -> None:
-    """Send a message whole.
-
-    Raises:
-        OSError: The other side is gone.
-    """
-    connection.sendall(framed(msgspec.msgpack.encode(message)))
-
-
 def receive(connection: socket.socket, kind: type[Message]) -> Message:
-    """Wait for a message.
+    """Wait for a message without descriptors; see :func:`receive_with_descriptors`."""
+    return receive_with_descriptors(connection, kind)[0]
 
-    Raises:
-        EOFError: The other side has closed the connection.
-        OSError: The connection is lost, or the bytes are no such message.
-    """
-    size = int.from_bytes(exactly(connection, LENGTH_BYTES), "little")
-    if size > _MAX_BYTES:
-        raise ConnectionError(f"a message must have <= {_MAX_BYTES} bytes; got {size}")
-    return decode(exactly(connection, size), kind)
+
+def receive_with_descriptors(
+    connection: socket.socket, kind: type[Message]
+) -> tuple[Message, list[int]]:
+    """Wait for a message and its descriptors; see :func:`quire.system.channel.receive`."""
+    decode_kind = partial(msgspec.msgpack.decode, type=built(kind))
+    return channel.receive(connection, decode_kind, _MAX_BYTES)
 
 
 def decode(data: bytes, kind: type[Message]) -> Message:

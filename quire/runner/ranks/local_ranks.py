@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import socket
 from pathlib import Path
 
 from quire.distributed.memory_nodes import Binding, bind_rank
 from quire.distributed.shared_memory_group import SharedMemory
-from quire.runner.ranks.handshake import StartRank, send
+from quire.runner.ranks.handshake import StartRank
 from quire.runner.ranks.ranks import Peer, Ranks
 from quire.settings.config import EngineConfig
+from quire.system.channel import send
 from quire.system.child_process import ChildProcess, ending_text
 from quire.system.log import get_logger
 
@@ -43,8 +43,8 @@ def start_local_ranks(folder: Path, config: EngineConfig) -> Ranks:
         for rank in range(1, layout.size):
             child = ChildProcess("quire.runner.ranks.rank_process:run")
             children.append(child)
-            socket.send_fds(child.socket, [b"\0"], [world.descriptor])
-            send(child.socket, StartRank(rank, str(folder), config.of_rank(rank)))
+            start = StartRank(rank, str(folder), config.of_rank(rank))
+            send(child.socket, start, world.descriptor)
         # After the others were started, which would inherit the binding.
         bindings.append(bind_rank(0, layout.size, config.parallel.threads or 1))
         log.info("[parallel] %s", bindings[0].text)

@@ -13,11 +13,17 @@ from quire.core.errors import QuireError, RankDeadError
 from quire.distributed.memory_nodes import bind_rank
 from quire.distributed.shared_memory_group import SharedMemory
 from quire.runner.memory.model_part import ModelPart
-from quire.runner.ranks.handshake import RankLoaded, StartFailed, StartRank, receive, send
+from quire.runner.ranks.handshake import (
+    RankLoaded,
+    StartFailed,
+    StartRank,
+    receive_with_descriptors,
+)
 from quire.runner.ranks.loaded_part import load_part
 from quire.runner.ranks.ranks import World
 from quire.runner.ranks.worker import Worker
 from quire.system.background_stream import use_background_stderr, wait_until_logged
+from quire.system.channel import send
 from quire.system.collector import collect_seldom
 from quire.system.log import get_logger
 
@@ -29,8 +35,7 @@ def run(connection: socket.socket) -> None:
     faulthandler.enable(all_threads=True)
     use_background_stderr()
     try:
-        _, (descriptor, *_), _, _ = socket.recv_fds(connection, 1, 1)
-        start = receive(connection, StartRank)
+        start, (descriptor,) = receive_with_descriptors(connection, StartRank)
     except (EOFError, OSError, ValueError):
         return
     options = start.config.parallel

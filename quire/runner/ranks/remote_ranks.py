@@ -15,10 +15,11 @@ from quire.distributed.hierarchical_group import HierarchicalGroup
 from quire.distributed.memory_nodes import bind_rank
 from quire.distributed.shared_memory_group import SharedMemory
 from quire.distributed.torch_group import TorchWorld
-from quire.runner.ranks.handshake import StartRank, send
+from quire.runner.ranks.handshake import StartRank
 from quire.runner.ranks.ranks import Peer, Ranks, World
 from quire.runner.ranks.rendezvous import Address, RankLink, Rendezvous, machine_id
 from quire.settings.config import EngineConfig
+from quire.system.channel import send
 from quire.system.log import get_logger
 
 log = get_logger(__name__)

@@ -18,8 +18,9 @@ import msgspec
 
 from quire import __version__
 from quire.core.errors import ConfigError, ModelLoadError
-from quire.runner.ranks.handshake import decode, receive, send
+from quire.runner.ranks.handshake import decode, receive
 from quire.system import env
+from quire.system.channel import send
 from quire.system.connections import (
     GONE_SECONDS,
     HandshakeListener,

@@ -14,11 +14,12 @@ from pathlib import Path
 import msgspec
 
 from quire.core.errors import ModelLoadError, QuireError
-from quire.runner.ranks.handshake import StartFailed, receive, send
+from quire.runner.ranks.handshake import StartFailed, receive
 from quire.runner.ranks.rendezvous import Address
 from quire.settings.parallel_options import ParallelOptions
 from quire.system import env
 from quire.system.background_stream import use_background_stderr, wait_until_logged
+from quire.system.channel import send
 from quire.system.child_process import ChildProcess, ending_text
 from quire.system.connections import readable
 from quire.system.log import get_logger

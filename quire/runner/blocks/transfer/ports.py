@@ -21,8 +21,8 @@ from quire.runner.blocks.transfer.transfer_messages import (
     receive_parts,
 )
 from quire.settings.kv_transfer import KVTransfer
+from quire.system.channel import accept_own_user, send
 from quire.system.connections import GREETING_SECONDS, HandshakeListener, keep_alive
-from quire.system.local_messages import accept_own_user, send
 from quire.system.log import get_logger
 
 log = get_logger(__name__)

@@ -16,7 +16,7 @@ from quire.runner.blocks.transfer.transfer_messages import (
     receive,
     rows_of,
 )
-from quire.system.local_messages import peer_is_own_user, send
+from quire.system.channel import peer_is_own_user, send
 
 
 class SharedLink:

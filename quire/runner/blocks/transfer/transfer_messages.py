@@ -14,7 +14,7 @@ from typing import NamedTuple, TypeAlias
 
 import msgspec
 
-from quire.system import local_messages
+from quire.system import channel
 from quire.system.connections import framed
 
 #: Answer in place of a row: the receiver has the block, or no room for it.
@@ -90,8 +90,8 @@ def encoded(message: Message) -> bytes:
 
 
 def receive(connection: socket.socket) -> tuple[Message, list[int]]:
-    """Return the next message; see :func:`quire.system.local_messages.receive`."""
-    return local_messages.receive(connection, _decode)
+    """Return the next message; see :func:`quire.system.channel.receive`."""
+    return channel.receive(connection, _decode)
 
 
 def rows_of(answer: Message, count: int) -> list[int]:

@@ -34,8 +34,8 @@ from quire.runner.blocks.transfer.transfer_messages import (
     receive,
 )
 from quire.settings.kv_transfer import InboxAddress, KVTransfer
+from quire.system.channel import send
 from quire.system.connections import HandshakeListener, framed, introduce
-from quire.system.local_messages import send
 from tests.ports import free_ports
 
 SIZE, KEY, KNOWN = 5000, "key", b"f" * 32

@@ -1,4 +1,4 @@
-"""Messages between engines, and descriptors along with them within a machine."""
+"""Messages between processes in frames with a limit, and descriptors within a machine."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import msgspec
 from quire.system.connections import LENGTH_BYTES, decoded, exactly, framed
 
 #: Bytes of a message, at most: enough for the hashes of a prompt of millions of tokens.
-_MOST_BYTES = 2**26
+MAX_MESSAGE_BYTES = 2**26
 #: Pause after a connection that could not be accepted.
 _PAUSE_SECONDS = 0.1
 Message = TypeVar("Message")
@@ -33,26 +33,34 @@ def send(connection: socket.socket, message: msgspec.Struct, *descriptors: int) 
 
 
 def receive(
-    connection: socket.socket, decode: Callable[[bytes], Message]
+    connection: socket.socket,
+    decode: Callable[[bytes], Message],
+    max_bytes: int = MAX_MESSAGE_BYTES,
 ) -> tuple[Message, list[int]]:
     """Return the next message, and the descriptors that came with it.
 
     Args:
         connection: The connection to the other side.
         decode: Decoder of the kinds of messages that the other side sends.
+        max_bytes: Bytes of a message, at most; a longer one is refused before it is read.
 
     Raises:
         EOFError: The other side is gone.
         OSError: The other side does not send in time, or sends no such message.
     """
     head, descriptors, *_ = socket.recv_fds(connection, LENGTH_BYTES, 1)
-    head += exactly(connection, LENGTH_BYTES - len(head)) if head else b""
-    if not head:
-        raise EOFError
-    length = int.from_bytes(head, "little")
-    if length > _MOST_BYTES:
-        raise OSError(f"a message must have at most {_MOST_BYTES} bytes; got {length}")
-    return decoded(decode, exactly(connection, length)), descriptors
+    try:
+        if not head:
+            raise EOFError("the other side is gone")
+        head += exactly(connection, LENGTH_BYTES - len(head))
+        length = int.from_bytes(head, "little")
+        if length > max_bytes:
+            raise ConnectionError(f"a message must have <= {max_bytes} bytes; got {length}")
+        return decoded(decode, exactly(connection, length)), descriptors
+    except (OSError, EOFError):
+        for descriptor in descriptors:
+            os.close(descriptor)
+        raise
 
 
 def accept_own_user(listener: socket.socket) -> socket.socket | None:
