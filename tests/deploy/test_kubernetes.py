@@ -71,7 +71,7 @@ def test_command_lines_are_understood(arguments, number):
     result = CliRunner().invoke(serve, [*known, "--dry-run"])
     assert result.exit_code == 0, result.output
     if "--pipeline-parallel-size=2" in arguments:
-        assert "stage 1: layers 3 to 5, ranks 1" in result.output
+        assert "stage 1: layers 3 to 5, rank 1" in result.output
 
 
 def pods() -> Iterator[Any]:

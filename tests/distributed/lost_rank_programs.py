@@ -28,7 +28,7 @@ def compute(world: World) -> None:
 def wait_for_the_last(world: World) -> None:
     """All but the last rank wait for it, in different calls of their own."""
     group = world.group
-    group.any(False)
+    world.meet(group)
     print("waiting", flush=True)
     if group.rank == group.size - 1:
         time.sleep(1000)
@@ -45,7 +45,7 @@ def wait_for_the_last(world: World) -> None:
 def send_half(world: World) -> None:
     """Rank 0 reduces with a rank that stands still when it has taken a part of what is sent."""
     group, x = world.group, np.ones(1 << 24, np.float32)
-    group.any(False)
+    world.meet(group)
     print("sending", flush=True)
     if group.rank == 1:
         kept = world.torch.start({}, {0: world.torch.tensor(x)}, 0)
@@ -59,7 +59,7 @@ def send_half(world: World) -> None:
 
 def be_told(world: World) -> None:
     """Wait for commands that never come."""
-    world.group.any(False)
+    world.meet()
     print("waiting", flush=True)
     try:
         if world.group.rank == 0:

@@ -38,7 +38,7 @@ def die(world: World, machines: str) -> None:
     """The last rank ends; its neighbour and the others name it."""
     mixed, ranks = mix(world, machines)
     all_ranks, own, x = mixed.group(), mixed.group(ranks), np.zeros(4, np.float32)
-    all_ranks.any(False)
+    world.meet(all_ranks)
     if all_ranks.rank == 3:
         os._exit(0)
     try:

@@ -37,6 +37,12 @@ class World:
     memory: SharedMemory | None = None
     torch: Any = None
 
+    def meet(self, group: Group | None = None) -> None:
+        """Wait for all ranks, and until this one's messages have left: it may end afterwards."""
+        (group or self.group).any(False)
+        if self.torch is not None:
+            self.torch.finish_given()
+
 
 @contextmanager
 def shared_memory(
