@@ -17,6 +17,7 @@ import numpy as np
 from benchmarks import results
 from benchmarks.kernels.bench_linear import FLOATS, random_weights
 from benchmarks.kernels.probe import measure_machine
+from quire.core.model.moe_config import ExpertRouting
 from quire.kernels.activation import ACTIVATIONS
 from quire.kernels.cpu.backend import CpuBackend
 from quire.kernels.cpu.linear import CpuLinear
@@ -52,7 +53,7 @@ class Layer:
         random = np.random.default_rng(rows)
         x = random.standard_normal((rows, self.width), dtype=np.float32)
         logits = random.standard_normal((rows, self.num_experts), dtype=np.float32)
-        ids, weights = self._route(logits, self.top_k, True)
+        ids, weights = self._route(logits, ExpertRouting(top_k=self.top_k))
         return x, ids, weights
 
     def used_bytes(self, ids: np.ndarray) -> int:
