@@ -1,5 +1,6 @@
 // What the bits of GGUF's blocks mean: codes as bytes in the order of the inputs, and scales.
-// Source: the block structures of ggml (ggml-common.h); quire/checkpoints/gguf/gguf_types.py in numpy.
+// Source: the block structures of ggml (ggml-common.h); quire/checkpoints/gguf/gguf_types.py in
+// numpy.
 #pragma once
 
 #include <cstdint>

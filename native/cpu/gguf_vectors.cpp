@@ -1,6 +1,6 @@
 // Packing vector codes straight from the blocks of a GGUF file: a byte of a line each.
-// Source: the block structures of ggml (ggml-common.h); quire/checkpoints/gguf/gguf_vector_types.py in
-// numpy.
+// Source: the block structures of ggml (ggml-common.h); quire/checkpoints/gguf/gguf_vector_types.py
+// in numpy.
 #include "include/gguf_vectors.h"
 
 #include "cpu/quantized_block.h"

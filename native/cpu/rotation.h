@@ -1,4 +1,5 @@
-// Rows of activations rotated before a product and after it; quire/kernels/matrices/rotation.py in numpy.
+// Rows of activations rotated before a product and after it; quire/kernels/matrices/rotation.py in
+// numpy.
 #pragma once
 
 #include "include/quantized.h"
